@@ -1,0 +1,54 @@
+"""The ASGI application around an engine."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+
+from comln_serve import __version__
+from comln_serve.api.errors import install_error_handlers
+from comln_serve.api.routes import router
+from comln_serve.api.schemas import AdaptRequest, PredictRequest
+from comln_serve.engine.admission import Admission
+from comln_serve.engine.engine import Engine
+
+
+def create_app(engine: Engine) -> FastAPI:
+    """An application that serves `engine`, warms it at start and closes it at the end."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(engine.warm)
+        yield
+        await run_in_threadpool(engine.close)
+
+    app = FastAPI(
+        title="comln-serve",
+        version=__version__,
+        summary="A classifier for new classes from a handful of labelled images.",
+        lifespan=lifespan,
+    )
+    app.state.engine = engine
+    app.state.requests = Admission(engine.settings.max_pending_requests, "requests")
+    app.include_router(router)
+    install_error_handlers(app)
+    _describe_bodies(app)
+    return app
+
+
+def _describe_bodies(app: FastAPI) -> None:
+    """Add the schemas that only `openapi_extra` refers to."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        schemas = document["components"]["schemas"]
+        for model in (AdaptRequest, PredictRequest):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[model.__name__] = schema
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,138 @@
+"""The one place where errors become HTTP answers: one table, one body shape."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from comln_serve.api.schemas import ErrorResponse
+from comln_serve.errors import ErrorCode, ServiceError
+
+logger = logging.getLogger(__name__)
+
+STATUS: Mapping[ErrorCode, int] = {
+    ErrorCode.INVALID_REQUEST: 422,
+    ErrorCode.INVALID_IMAGE: 422,
+    ErrorCode.IMAGE_TOO_LARGE: 413,
+    ErrorCode.TOO_MANY_IMAGES: 413,
+    ErrorCode.BODY_TOO_LARGE: 413,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
+    ErrorCode.MODEL_NOT_FOUND: 404,
+    ErrorCode.CLASSIFIER_NOT_FOUND: 404,
+    ErrorCode.MODEL_CHANGED: 409,
+    ErrorCode.CANNOT_ADAPT: 422,
+    ErrorCode.ROUTE_NOT_FOUND: 404,
+    ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.OVERLOADED: 429,
+    ErrorCode.NOT_READY: 503,
+    ErrorCode.STORAGE_UNAVAILABLE: 503,
+    ErrorCode.INTERNAL: 500,
+}
+_RETRY_AFTER_SECONDS = "1"
+_MAX_SHOWN = 200
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every failure, the framework's own included, the body of `ErrorResponse`."""
+    app.add_exception_handler(ServiceError, _on_service_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(Exception, _on_unexpected)
+
+
+def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses of a route that can fail with these codes."""
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        by_status.setdefault(STATUS[code], []).append(code.value)
+    return {
+        status: {"model": ErrorResponse, "description": ", ".join(names)}
+        for status, names in sorted(by_status.items())
+    }
+
+
+def invalid_request(error: ValidationError | RequestValidationError) -> ServiceError:
+    """Pydantic's findings as one error: the first in words, all in the detail."""
+    problems = [
+        {
+            "where": ".".join(str(part) for part in item["loc"]) or "body",
+            "problem": item["msg"].removeprefix("Value error, "),
+            "received": repr(item.get("input"))[:_MAX_SHOWN],
+        }
+        for item in error.errors()
+    ]
+    first = problems[0]
+    return ServiceError(
+        ErrorCode.INVALID_REQUEST,
+        f"{first['where']}: {first['problem']}; received {first['received']}.",
+        problems=problems[:20],
+    )
+
+
+def to_response(error: ServiceError) -> JSONResponse:
+    """The HTTP answer to a `ServiceError`."""
+    headers = {"Retry-After": _RETRY_AFTER_SECONDS} if STATUS[error.code] in (429, 503) else None
+    body = {"code": error.code.value, "message": error.message, "detail": dict(error.detail)}
+    # What a client sent may be echoed: lone surrogates have no UTF-8 form.
+    text = {"error": _printable(body)}
+    return JSONResponse(text, status_code=STATUS[error.code], headers=headers)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return value
+
+
+async def _on_service_error(_request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, ServiceError):
+        raise error
+    return to_response(error)
+
+
+async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    return to_response(invalid_request(error))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise error
+    where = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return to_response(
+            ServiceError(
+                ErrorCode.ROUTE_NOT_FOUND, f"There is no {where}. GET /docs lists the routes."
+            )
+        )
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        response = to_response(
+            ServiceError(
+                ErrorCode.METHOD_NOT_ALLOWED, f"{where} is not allowed; allowed: {allowed}."
+            )
+        )
+        response.headers["Allow"] = allowed
+        return response
+    return to_response(ServiceError(ErrorCode.INVALID_REQUEST, f"{where}: {error.detail}."))
+
+
+async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    logger.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+    return to_response(
+        ServiceError(
+            ErrorCode.INTERNAL,
+            "The server failed in a way it did not expect; its log has the details. Nothing was "
+            "stored.",
+        )
+    )

@@ -1,0 +1,188 @@
+"""The HTTP routes: read, call the engine, write. No decisions are made here."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from comln_serve import __version__
+from comln_serve.api import schemas
+from comln_serve.api.bodies import openapi_body, read_adapt, read_predict
+from comln_serve.api.errors import error_responses
+from comln_serve.engine.engine import Engine, Predicted
+from comln_serve.engine.model import Model
+from comln_serve.errors import ErrorCode, ServiceError
+
+router = APIRouter()
+
+_BODY_ERRORS = (
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_IMAGE,
+    ErrorCode.IMAGE_TOO_LARGE,
+    ErrorCode.TOO_MANY_IMAGES,
+    ErrorCode.BODY_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ErrorCode.OVERLOADED,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+@router.post(
+    "/adapt",
+    status_code=201,
+    tags=["adaptation"],
+    summary="Make a classifier from a few labelled images",
+    responses=error_responses(*_BODY_ERRORS, ErrorCode.MODEL_NOT_FOUND, ErrorCode.CANNOT_ADAPT),
+    openapi_extra=openapi_body(schemas.AdaptRequest, ["images", "labels"]),
+)
+async def adapt(request: Request) -> schemas.AdaptResponse:
+    """Send images with one label each, of two classes or more, as multipart form or JSON."""
+    engine = _engine(request)
+    with request.app.state.requests.admit():
+        support, options = await read_adapt(request, engine.settings)
+        adapted = await run_in_threadpool(
+            engine.adapt,
+            support,
+            model=options.model,
+            name=options.name,
+            horizon=options.horizon,
+        )
+    info = schemas.ClassifierInfo.of(adapted.classifier)
+    return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)
+
+
+@router.post(
+    "/predict",
+    tags=["prediction"],
+    summary="Classify images",
+    responses=error_responses(
+        *_BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
+    ),
+    openapi_extra=openapi_body(schemas.PredictRequest, ["images"]),
+)
+async def predict(request: Request) -> schemas.PredictResponse:
+    """Send images and a classifier's id or name, as multipart form or JSON."""
+    engine = _engine(request)
+    with request.app.state.requests.admit():
+        images, options = await read_predict(request, engine.settings)
+        predicted = await run_in_threadpool(engine.predict, images, options.classifier)
+    return schemas.PredictResponse(
+        classifier=predicted.classifier.id,
+        predictions=_predictions(predicted, options.top_k),
+        timings_ms=predicted.timings_ms,
+    )
+
+
+@router.get("/models", tags=["models"], summary="List the models that are served")
+async def models(request: Request) -> schemas.ModelList:
+    engine = _engine(request)
+    return schemas.ModelList(
+        models=[
+            _model_info(model, default=name == engine.default_model)
+            for name, model in engine.models.items()
+        ]
+    )
+
+
+@router.get(
+    "/classifiers",
+    tags=["classifiers"],
+    summary="List classifiers, newest first",
+    responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+)
+def classifiers(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        int | None, Query(ge=0, le=2**62, description="`next` of the page before.")
+    ] = None,
+) -> schemas.ClassifierPage:
+    page, following = _engine(request).store.page(limit=limit, before=before)
+    return schemas.ClassifierPage(
+        classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following
+    )
+
+
+@router.get(
+    "/classifiers/{id}",
+    tags=["classifiers"],
+    summary="Show a classifier, by id or name",
+    responses=error_responses(ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A002
+    return schemas.ClassifierInfo.of(_engine(request).find_classifier(id))
+
+
+@router.delete(
+    "/classifiers/{id}",
+    status_code=204,
+    tags=["classifiers"],
+    summary="Delete a classifier, by id or name",
+    responses=error_responses(ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+def delete_classifier(request: Request, id: str) -> Response:  # noqa: A002
+    _engine(request).delete_classifier(id)
+    return Response(status_code=204)
+
+
+@router.get("/health/live", tags=["health"], summary="The process answers")
+async def live() -> schemas.Live:
+    return schemas.Live(status="live")
+
+
+@router.get(
+    "/health/ready",
+    tags=["health"],
+    summary="Models are warmed and the store can be reached",
+    responses=error_responses(ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE),
+)
+def ready(request: Request) -> schemas.Ready:
+    engine = _engine(request)
+    if not engine.ready:
+        raise ServiceError(
+            ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
+        )
+    return schemas.Ready(
+        status="ready",
+        version=__version__,
+        provider={name: model.backbone.provider for name, model in engine.models.items()},
+        classifiers=engine.store.count(),
+    )
+
+
+def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:
+    labels = predicted.classifier.labels
+    predictions = []
+    for row in predicted.probabilities:
+        top = [
+            schemas.ClassProbability(label=labels[i], probability=float(row[i]))
+            for i in (-row).argsort(kind="stable")[:top_k]
+        ]
+        predictions.append(
+            schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        )
+    return predictions
+
+
+def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
+    manifest = model.bundle.manifest
+    return schemas.ModelInfo(
+        name=model.name,
+        default=default,
+        description=manifest.description,
+        ways=manifest.head.ways,
+        start=manifest.head.start,
+        horizon=manifest.head.horizon,
+        image_size=manifest.preprocessing.image_size,
+        embedding_size=manifest.embedding_size,
+        accuracy=[
+            schemas.AccuracyInfo(**entry.model_dump(include=set(schemas.AccuracyInfo.model_fields)))
+            for entry in manifest.accuracy
+        ],
+        provider=model.backbone.provider,
+    )

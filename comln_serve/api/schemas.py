@@ -1,0 +1,204 @@
+"""Wire types: what requests and responses look like. No logic beyond their own validation."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from comln_serve.classifier import ID_PREFIX, Classifier
+from comln_serve.errors import ErrorCode
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MAX_HORIZON = 1e9
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("must be valid Unicode (it holds a lone surrogate)") from None
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty or blank")
+    return text
+
+
+def _not_an_id(name: str) -> str:
+    if name.startswith(ID_PREFIX):
+        raise ValueError(f"must not start with {ID_PREFIX!r}, as ids do")
+    return name
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Label = Annotated[Text, AfterValidator(_not_blank)]
+Base64 = Annotated[
+    str,
+    Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"}),
+]
+ClassifierName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
+        f"not with '{ID_PREFIX}'. A later classifier of the same name takes the name over.",
+    ),
+    AfterValidator(_not_an_id),
+]
+Horizon = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=MAX_HORIZON,
+        allow_inf_nan=False,
+        description="Amount of adaptation T, in flow time; default: the model's own.",
+    ),
+]
+TopK = Annotated[int, Field(ge=1, description="How many of the likeliest classes to list.")]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SupportImage(_Request):
+    image: Base64
+    label: Label
+
+
+class AdaptOptions(_Request):
+    """What an adapt request may say beside its images, in either encoding."""
+
+    model: Text | None = Field(None, description="A model of GET /models.")
+    name: ClassifierName | None = None
+    horizon: Horizon | None = None
+
+
+class AdaptRequest(AdaptOptions):
+    support: list[SupportImage]
+
+
+class PredictOptions(_Request):
+    """What a predict request says beside its images, in either encoding."""
+
+    classifier: Text = Field(description="Id or name of a classifier.")
+    top_k: TopK = 5
+
+
+class PredictRequest(PredictOptions):
+    images: list[Base64]
+
+
+class ClassCount(BaseModel):
+    label: str
+    examples: int
+
+
+class ClassifierInfo(BaseModel):
+    """A stored classifier."""
+
+    id: str
+    name: str | None
+    model: str
+    classes: list[ClassCount]
+    horizon: float
+    support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
+    support_accuracy: float = Field(description="Share of the support set classified right.")
+    created_at: datetime
+
+    @classmethod
+    def of(cls, classifier: Classifier, **extra: Any) -> "ClassifierInfo":
+        classes = [
+            ClassCount(label=label, examples=examples)
+            for label, examples in zip(classifier.labels, classifier.examples, strict=True)
+        ]
+        return cls(
+            id=classifier.id,
+            name=classifier.name,
+            model=classifier.model,
+            classes=classes,
+            horizon=classifier.horizon,
+            support_loss=classifier.support_loss,
+            support_accuracy=classifier.support_accuracy,
+            created_at=classifier.created_at,
+            **extra,
+        )
+
+
+class AdaptResponse(ClassifierInfo):
+    timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
+
+
+class ClassProbability(BaseModel):
+    label: str
+    probability: float
+
+
+class Prediction(BaseModel):
+    """The likeliest class of one image, and the `top_k` likeliest, best first."""
+
+    label: str
+    probability: float
+    top: list[ClassProbability]
+
+
+class PredictResponse(BaseModel):
+    classifier: str = Field(description="Id of the classifier that answered.")
+    predictions: list[Prediction] = Field(description="One per image, in the request's order.")
+    timings_ms: dict[str, float]
+
+
+class ClassifierPage(BaseModel):
+    classifiers: list[ClassifierInfo] = Field(description="Newest first.")
+    next: int | None = Field(description="`before` of the next page; null when this is the last.")
+
+
+class AccuracyInfo(BaseModel):
+    split: str
+    ways: int
+    shots: int
+    episodes: int
+    mean: float
+    interval: float = Field(description="Half the width of the 95% interval of the mean.")
+
+
+class ModelInfo(BaseModel):
+    name: str
+    default: bool
+    description: str
+    ways: int | None = Field(description="Number of classes it is tied to; null: any.")
+    start: Literal["learned", "zero", "prototype"]
+    horizon: float
+    image_size: int
+    embedding_size: int
+    accuracy: list[AccuracyInfo]
+    provider: Literal["cuda", "cpu"]
+
+
+class ModelList(BaseModel):
+    models: list[ModelInfo]
+
+
+class Live(BaseModel):
+    status: Literal["live"]
+
+
+class Ready(BaseModel):
+    status: Literal["ready"]
+    version: str
+    provider: dict[str, Literal["cuda", "cpu"]] = Field(description="What each model runs on.")
+    classifiers: int
+
+
+class ErrorBody(BaseModel):
+    code: ErrorCode
+    message: str = Field(description="What was received, what is allowed, what to do.")
+    detail: dict[str, Any]
+
+
+class ErrorResponse(BaseModel):
+    """The body of every answer that is not a success."""
+
+    error: ErrorBody

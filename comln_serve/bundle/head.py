@@ -1,0 +1,101 @@
+"""The meta-learned head: where a classifier starts and how far it follows the flow.
+
+Server and trainer both adapt through `Head.adapt`, so an accuracy measured by the trainer is that
+of the served model.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.flow import FlowSolution, balanced_weights, solve_flow
+
+Start = Literal["learned", "zero", "prototype"]
+Weighting = Literal["uniform", "balanced"]
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """Tolerances of the served solve; see `comln_serve.flow.solve_flow`."""
+
+    rtol: float
+    atol: float
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What adaptation needs beside the embeddings.
+
+    Attributes:
+        start: "learned", the paper's W0, which fixes the number of classes; "zero", one row shared
+            by all classes (it cancels in the softmax, so the zero row); "prototype",
+            alpha times the mean embedding of each class.
+        horizon: T, in flow time.
+        regularisation: lambda of lambda/2 ||W - W0||^2.
+        weighting: "uniform", each example counts 1/M (the paper); "balanced", each class 1/N.
+        W0: (N, d) float32 for "learned", else None.
+        alpha: scale of the prototypes for "prototype", else None.
+    """
+
+    start: Start
+    horizon: float
+    regularisation: float
+    weighting: Weighting
+    solver: SolverSettings
+    W0: NDArray[np.float32] | None = None
+    alpha: float | None = None
+
+    @property
+    def ways(self) -> int | None:
+        """The number of classes the head is tied to, None when it takes any."""
+        return None if self.W0 is None else int(self.W0.shape[0])
+
+    def initial_weights(
+        self, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int
+    ) -> NDArray[np.float64]:
+        """W(0) (N, d) for support embeddings phi (M, d) and their class indices (M,)."""
+        if self.start == "learned":
+            if self.W0 is None or self.W0.shape[0] != n_classes:
+                raise ValueError(f"this head is tied to {self.ways} classes, got {n_classes}")
+            return self.W0.astype(np.float64)
+        W0 = np.zeros((n_classes, phi.shape[1]))
+        if self.start == "prototype":
+            if self.alpha is None:
+                raise ValueError("a prototype start needs alpha")
+            np.add.at(W0, classes, phi.astype(np.float64))
+            W0 *= self.alpha / np.bincount(classes, minlength=n_classes)[:, None]
+        return W0
+
+    def adapt(
+        self,
+        phi: NDArray[np.float32],
+        classes: NDArray[np.intp],
+        n_classes: int,
+        *,
+        horizon: float | None = None,
+    ) -> FlowSolution:
+        """Adapt to a support set: W(T) in the solution's `W` (N, d).
+
+        Args:
+            phi: (M, d) support embeddings.
+            classes: (M,) class index of each, 0 <= index < n_classes, every class present.
+            n_classes: N >= 2; must equal `ways` where that is not None.
+            horizon: T to use instead of the head's own.
+
+        Raises:
+            ValueError: input that makes no problem. FlowError: the solve missed its tolerance.
+        """
+        return solve_flow(
+            phi,
+            self.initial_weights(phi, classes, n_classes),
+            np.eye(n_classes)[classes],
+            self.horizon if horizon is None else horizon,
+            lam=self.regularisation,
+            weights=balanced_weights(classes, n_classes) if self.weighting == "balanced" else None,
+            rtol=self.solver.rtol,
+            atol=self.solver.atol,
+            max_steps=self.solver.max_steps,
+        )

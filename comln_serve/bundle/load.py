@@ -1,0 +1,175 @@
+"""Read a bundle, trusting nothing in it."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from comln_serve.bundle.head import Head, SolverSettings
+from comln_serve.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_MANIFEST_BYTES = 4 * 2**20
+
+
+class BundleError(ValueError):
+    """A bundle that cannot be used; the message names the folder, the part and the remedy."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle.
+
+    Attributes:
+        name: the folder's name, by which requests choose the model.
+        backbone: the bytes of the ONNX graph, exactly those whose checksum was verified.
+    """
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    head: Head
+    backbone: bytes
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read and verify the bundle in `folder`.
+
+    Raises:
+        BundleError: an unknown format version, a missing or altered file, a path that leaves the
+            folder, tensors of the wrong names, types or shapes, values out of range.
+    """
+    manifest = _read_manifest(folder)
+    backbone = _read_file(folder, manifest.files.backbone)
+    tensors = _read_tensors(folder, manifest.files.head)
+    return Bundle(folder.name, folder, manifest, _head(folder, manifest, tensors), backbone)
+
+
+def find_bundles(models_dir: Path) -> list[Path]:
+    """The folders in `models_dir` that hold a `bundle.json`, in alphabetical order.
+
+    Raises:
+        BundleError: no such folder, or no bundle in it.
+    """
+    if not models_dir.is_dir():
+        raise BundleError(f"{models_dir}: no such folder; --models-dir must hold bundle folders")
+    found = sorted(path.parent for path in models_dir.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise BundleError(
+            f"{models_dir}: no bundle in it; expected {models_dir}/<name>/{MANIFEST}. Make one "
+            "with comln-train export"
+        )
+    return found
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > _MAX_MANIFEST_BYTES:
+            raise BundleError(f"{path}: larger than {_MAX_MANIFEST_BYTES} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BundleError(f"{path}: missing; {folder} is not a bundle") from error
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, BundleError):
+            raise
+        raise BundleError(f"{path}: not readable as JSON ({error})") from error
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: format_version is {version!r}; this server reads version {FORMAT_VERSION}. "
+            "Export the bundle again with the comln-train of this release"
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BundleError(
+            f"{path}: {where}: {first['msg']}, got {first['input']!r:.200}"
+        ) from error
+
+
+def _read_file(folder: Path, entry: FileEntry) -> bytes:
+    path = folder / entry.path
+    if not _PLAIN_NAME.fullmatch(entry.path) or path.resolve().parent != folder.resolve():
+        raise BundleError(
+            f"{folder / MANIFEST}: the path {entry.path!r} is not a plain file name inside the "
+            "bundle's folder"
+        )
+    try:
+        size = path.stat().st_size
+        content = path.read_bytes() if size == entry.bytes else b""
+    except FileNotFoundError as error:
+        raise BundleError(f"{path}: missing; restore the whole bundle folder") from error
+    except OSError as error:
+        raise BundleError(f"{path}: not readable ({error})") from error
+    if size != entry.bytes:
+        raise BundleError(f"{path}: {size} bytes; {MANIFEST} says {entry.bytes}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.sha256:
+        raise BundleError(
+            f"{path}: SHA-256 {digest[:12]}...; {MANIFEST} says {entry.sha256[:12]}... The file "
+            "was changed or damaged; restore the bundle"
+        )
+    return content
+
+
+def _read_tensors(folder: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
+    content = _read_file(folder, entry)
+    try:
+        return safetensors.numpy.load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{folder / entry.path}: not a safetensors file ({error})") from error
+
+
+def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) -> Head:
+    spec, where = manifest.head, folder / manifest.files.head.path
+    shapes: dict[str, tuple[int, ...]] = {"T": ()}
+    dtypes = {"T": np.float64, "alpha": np.float64, "W0": np.float32}
+    if spec.start == "learned":
+        if spec.ways is None:
+            raise BundleError(f"{folder / MANIFEST}: head.ways is needed with a learned start")
+        shapes["W0"] = (spec.ways, manifest.embedding_size)
+    elif spec.ways is not None:
+        raise BundleError(
+            f"{folder / MANIFEST}: head.ways must be null with a {spec.start} start, got "
+            f"{spec.ways}"
+        )
+    if spec.start == "prototype":
+        shapes["alpha"] = ()
+    if set(tensors) != set(shapes):
+        raise BundleError(
+            f"{where}: a {spec.start} start needs the tensors {sorted(shapes)}, found "
+            f"{sorted(tensors)}"
+        )
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor.shape != shape or tensor.dtype != dtypes[name]:
+            raise BundleError(
+                f"{where}: {name} must be {np.dtype(dtypes[name])} {shape}, found {tensor.dtype} "
+                f"{tensor.shape}"
+            )
+        if not np.isfinite(tensor).all():
+            raise BundleError(f"{where}: {name} holds NaN or infinity")
+    if float(tensors["T"]) != spec.horizon:
+        raise BundleError(
+            f"{where}: T is {float(tensors['T'])!r}; {MANIFEST} says {spec.horizon!r}"
+        )
+    return Head(
+        start=spec.start,
+        horizon=spec.horizon,
+        regularisation=spec.regularisation,
+        weighting=spec.weighting,
+        solver=SolverSettings(**manifest.solver.model_dump()),
+        W0=tensors.get("W0"),
+        alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
+    )

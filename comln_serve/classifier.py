@@ -1,0 +1,48 @@
+"""An adapted classifier: labels and a linear layer over a model's embeddings."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+ID_PREFIX = "clf_"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The result of one adaptation. Immutable: predicting never changes it.
+
+    Attributes:
+        id: unique, assigned by the server. name: chosen by the caller, or None.
+        model: name of the bundle; backbone_sha256: of the graph whose embeddings it was fit to.
+        labels: (N,) in order of first appearance. examples: (N,) support images of each.
+        horizon: T that was used.
+        support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
+        support_accuracy: share of the support set the classifier gets right.
+        created_at: UTC.
+        W: (N, d) float32, W(T).
+    """
+
+    id: str
+    name: str | None
+    model: str
+    backbone_sha256: str
+    labels: tuple[str, ...]
+    examples: tuple[int, ...]
+    horizon: float
+    support_loss: float
+    support_accuracy: float
+    created_at: datetime
+    W: NDArray[np.float32]
+
+    def probabilities(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+        """softmax(q W^T) (n, N) for embeddings (n, d)."""
+        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64))
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row-wise softmax of (n, N)."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return result

@@ -1,0 +1,96 @@
+"""`comln-serve`: start the server."""
+
+import logging
+import sys
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+from pydantic_settings import CliApp, SettingsError
+
+from comln_serve import __version__
+from comln_serve.api.app import create_app
+from comln_serve.engine.engine import Engine, load_models
+from comln_serve.errors import StartupError
+from comln_serve.settings import Settings
+from comln_serve.storage import open_store
+
+logger = logging.getLogger("comln_serve")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status (2: the configuration cannot be used)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments == ["--version"]:
+        print(__version__)
+        return 0
+    try:
+        settings = _read_settings(arguments)
+        engine = _start_engine(settings)
+    except (StartupError, SettingsError) as error:
+        print(f"comln-serve: {error}", file=sys.stderr)
+        return 2
+    uvicorn.run(
+        create_app(engine),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        server_header=False,
+    )
+    return 0
+
+
+def _read_settings(arguments: list[str]) -> Settings:
+    try:
+        return CliApp.run(_CliSettings, cli_args=arguments)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            name = "_".join(map(str, item["loc"]))
+            flag = "--" + name.replace("_", "-")
+            lines.append(f"{flag} (COMLN_{name.upper()}): {item['msg']}, got {item['input']!r}")
+        raise StartupError("; ".join(lines)) from error
+
+
+class _CliSettings(
+    Settings,
+    cli_parse_args=True,
+    cli_kebab_case=True,
+    cli_prog_name="comln-serve",
+    cli_hide_none_type=True,
+    cli_avoid_json=True,
+):
+    __doc__ = "Few-shot adaptation server. Every flag is also an environment variable COMLN_<FLAG>."
+
+    def cli_cmd(self) -> None:
+        """Nothing to run: the settings are what is wanted."""
+
+
+def _start_engine(settings: Settings) -> Engine:
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(levelname)s:     %(name)s: %(message)s"
+    )
+    models = load_models(settings)
+    engine = Engine(settings, models, open_store(settings.database_url))
+    for name, model in engine.models.items():
+        default = " (default)" if name == engine.default_model else ""
+        logger.info("model %s%s on %s", name, default, model.backbone.provider)
+    return engine
+
+
+def settings_table() -> list[dict[str, Any]]:
+    """Every setting: flag, variable, default and description. `docs/settings.md` shows it."""
+    return [
+        {
+            "flag": "--" + name.replace("_", "-"),
+            "variable": f"COMLN_{name.upper()}",
+            "default": "" if field.default is None else str(field.default),
+            "description": field.description,
+        }
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The engine: models, adaptation and prediction, independent of HTTP."""

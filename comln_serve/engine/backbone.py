@@ -1,0 +1,113 @@
+"""The embedding network in ONNX Runtime, on the provider the operator asked for."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from comln_serve.bundle import Bundle
+from comln_serve.errors import StartupError
+from comln_serve.machine import usable_cpus
+from comln_serve.settings import Provider
+
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+# Batches are padded up to one of these sizes: an accelerator plans each new input shape anew, and
+# a handful of shapes can all be warmed before the server says it is ready.
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Backbone:
+    """f_Phi: uint8 RGB images (n, S, S, 3) -> embeddings (n, d) float32.
+
+    Attributes:
+        provider: "cuda" or "cpu": what the session really runs on.
+    """
+
+    def __init__(self, bundle: Bundle, provider: Provider, threads: int | None = None) -> None:
+        """Open the graph and check its signature against the manifest.
+
+        Args:
+            threads: threads of one inference on CPU; default: the CPUs this process may use.
+
+        Raises:
+            StartupError: not a readable graph, another signature than the manifest's, or "cuda"
+                asked for where CUDA does not run.
+        """
+        self._size = bundle.manifest.preprocessing.image_size
+        self._width = bundle.manifest.embedding_size
+        self._session = _open_session(bundle, provider, threads or usable_cpus())
+        self.provider: Literal["cuda", "cpu"] = (
+            "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
+        )
+        if provider == "cuda" and self.provider != "cuda":
+            raise StartupError(
+                "provider is cuda, but ONNX Runtime could not use CUDA and would run on the CPU. "
+                "Check the driver and install comln-serve[cuda], or start with --provider cpu"
+            )
+        self._check_signature(bundle)
+
+    def warm(self) -> None:
+        """Run every batch size once, so that no request pays for planning."""
+        for size in _BATCH_SIZES:
+            self.embed(np.zeros((size, self._size, self._size, 3), dtype=np.uint8))
+
+    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Call it from one thread at a time."""
+        largest = _BATCH_SIZES[-1]
+        return np.concatenate(
+            [self._run(images[i : i + largest]) for i in range(0, len(images), largest)]
+        )
+
+    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        count = len(images)
+        size = next(size for size in _BATCH_SIZES if size >= count)
+        if size != count:
+            padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
+            images = np.concatenate([images, padding])
+        (embeddings,) = self._session.run(None, {self._input: images})
+        result: NDArray[np.float32] = embeddings[:count]
+        return result
+
+    def _check_signature(self, bundle: Bundle) -> None:
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        wanted_in = ("tensor(uint8)", [self._size, self._size, 3])
+        wanted_out = ("tensor(float)", [self._width])
+        found = [(value.type, list(value.shape[1:])) for value in (*inputs, *outputs)]
+        dynamic = all(isinstance(value.shape[0], str) for value in (*inputs, *outputs))
+        if found != [wanted_in, wanted_out] or not dynamic:
+            shown = [(value.name, value.type, value.shape) for value in (*inputs, *outputs)]
+            raise StartupError(
+                f"{bundle.folder}: the backbone must take uint8 (batch, {self._size}, "
+                f"{self._size}, 3) and give float (batch, {self._width}), as bundle.json says; "
+                f"found {shown}"
+            )
+        self._input = inputs[0].name
+
+
+def _open_session(bundle: Bundle, provider: Provider, threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    providers: list[Any] = [_CPU]
+    if provider != "cpu" and _CUDA in ort.get_available_providers() and _has_cuda_device():
+        ort.preload_dlls()
+        providers = [(_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"}), _CPU]
+    try:
+        session = ort.InferenceSession(bundle.backbone, options, providers=providers)
+    except Exception as error:  # ONNX Runtime's own exception types are not public
+        raise StartupError(
+            f"{bundle.folder}: ONNX Runtime cannot open the backbone: {error}"
+        ) from error
+    session.disable_fallback()
+    return session
+
+
+def _has_cuda_device() -> bool:
+    """Whether there is a device at all: without one, loading CUDA's libraries only logs errors."""
+    if os.name == "nt":
+        return True
+    return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))

@@ -1,0 +1,300 @@
+"""Adapt and predict, without HTTP: what the server does, as plain calls.
+
+Calls block and are safe from many threads. Anything a caller did wrong is a `ServiceError`.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle import BundleError, Head, SolverSettings, find_bundles, load_bundle
+from comln_serve.classifier import ID_PREFIX, Classifier, softmax
+from comln_serve.engine.admission import Admission
+from comln_serve.engine.clock import StageClock
+from comln_serve.engine.model import Model
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.flow import FlowError, balanced_weights, uniform_weights
+from comln_serve.imaging import prepare_image
+from comln_serve.machine import usable_cpus
+from comln_serve.settings import Settings
+from comln_serve.storage import ClassifierStore
+
+PREFERRED_MODEL = "omniglot-conv4"
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A new classifier and how long each stage of making it took, in milliseconds."""
+
+    classifier: Classifier
+    timings_ms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Class probabilities (n, N) of n images, in the order of `classifier.labels`."""
+
+    classifier: Classifier
+    probabilities: NDArray[np.float64]
+    timings_ms: dict[str, float]
+
+
+def load_models(settings: Settings) -> dict[str, Model]:
+    """Open every bundle of `settings.models_dir`, by name.
+
+    Raises:
+        StartupError: a bundle or the provider cannot be used.
+    """
+    try:
+        bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
+    except BundleError as error:
+        raise StartupError(str(error)) from error
+    return {
+        bundle.name: Model(bundle, settings.provider, settings.inference_threads)
+        for bundle in bundles
+    }
+
+
+class Engine:
+    """The served models, the store of classifiers, and the threads that do the work."""
+
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], store: ClassifierStore
+    ) -> None:
+        self.settings = settings
+        self.models = models
+        self.default_model = _choose_default(settings, models)
+        self.store = store
+        self.images = Admission(settings.max_pending_images, "images")
+        self.ready = False
+        self._decoders = ThreadPoolExecutor(
+            settings.decode_threads or usable_cpus(), thread_name_prefix="decode"
+        )
+
+    def warm(self) -> None:
+        """Compile the flow and run every backbone once; the engine is ready afterwards."""
+        _compile_flow()
+        for model in self.models.values():
+            model.warm()
+        self.ready = True
+
+    def close(self) -> None:
+        """Finish what is running and release threads and store."""
+        self.ready = False
+        self._decoders.shutdown(wait=True, cancel_futures=True)
+        for model in self.models.values():
+            model.close()
+        self.store.close()
+
+    def adapt(
+        self,
+        support: Sequence[tuple[bytes, str]],
+        *,
+        model: str | None = None,
+        name: str | None = None,
+        horizon: float | None = None,
+    ) -> Adapted:
+        """Fit a classifier to labelled images (file bytes, label) and store it.
+
+        Args:
+            model: a served model's name; default: `default_model`.
+            name: for the classifier; a later one of the same name takes the name over.
+            horizon: T instead of the model's own.
+
+        Raises:
+            ServiceError: anything wrong with the request; nothing is stored then.
+        """
+        clock = StageClock()
+        chosen = self.find_model(model)
+        labels = tuple(dict.fromkeys(label for _, label in support))
+        index = {label: i for i, label in enumerate(labels)}
+        classes = np.array([index[label] for _, label in support], dtype=np.intp)
+        head = chosen.bundle.head
+        _check_classes(labels, len(support), head, chosen.name)
+        with self.images.admit(len(support)):
+            with clock.stage("decode"):
+                images = self._decode([data for data, _ in support], chosen)
+            with clock.stage("embed"):
+                phi = chosen.embed(images)
+            with clock.stage("solve"):
+                W = _solve(head, phi, classes, len(labels), horizon)
+        probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
+        of_truth = probabilities[np.arange(len(classes)), classes]
+        weights = (
+            balanced_weights(classes, len(labels))
+            if head.weighting == "balanced"
+            else uniform_weights(len(classes))
+        )
+        classifier = Classifier(
+            id=ID_PREFIX + uuid.uuid4().hex,
+            name=name,
+            model=chosen.name,
+            backbone_sha256=chosen.backbone_sha256,
+            labels=labels,
+            examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
+            horizon=head.horizon if horizon is None else horizon,
+            support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
+            support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
+            created_at=datetime.now(UTC),
+            W=W,
+        )
+        with clock.stage("store"):
+            self.store.add(classifier)
+        return Adapted(classifier, clock.milliseconds())
+
+    def predict(self, images: Sequence[bytes], classifier: str) -> Predicted:
+        """Class probabilities of images (file bytes) under a classifier, by id or name.
+
+        Raises:
+            ServiceError: anything wrong with the request.
+        """
+        clock = StageClock()
+        found = self.find_classifier(classifier)
+        model = self.models.get(found.model)
+        if model is None or model.backbone_sha256 != found.backbone_sha256:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"Classifier {classifier!r} was adapted on a version of model {found.model!r} that "
+                "is no longer served. Adapt again, or restore that bundle.",
+                model=found.model,
+                backbone_sha256=found.backbone_sha256,
+            )
+        with self.images.admit(len(images)):
+            with clock.stage("decode"):
+                prepared = self._decode(images, model)
+            with clock.stage("embed"):
+                embeddings = model.embed(prepared)
+        with clock.stage("classify"):
+            probabilities = found.probabilities(embeddings)
+        return Predicted(found, probabilities, clock.milliseconds())
+
+    def find_model(self, name: str | None) -> Model:
+        """The model of that name, the default one for None.
+
+        Raises:
+            ServiceError: MODEL_NOT_FOUND.
+        """
+        key = self.default_model if name is None else name
+        if key not in self.models:
+            raise ServiceError(
+                ErrorCode.MODEL_NOT_FOUND,
+                f"There is no model {key!r}. Served are: {', '.join(self.models)}.",
+                received=key,
+                available=list(self.models),
+            )
+        return self.models[key]
+
+    def find_classifier(self, id_or_name: str) -> Classifier:
+        """A stored classifier, by id or, failing that, the newest of that name.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        found = self.store.find(id_or_name)
+        if found is None:
+            raise _no_classifier(id_or_name)
+        return found
+
+    def delete_classifier(self, id_or_name: str) -> None:
+        """Delete what `find_classifier` finds.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        if not self.store.delete(self.find_classifier(id_or_name).id):
+            raise _no_classifier(id_or_name)  # somebody else was faster
+
+    def _decode(self, files: Sequence[bytes], model: Model) -> NDArray[np.uint8]:
+        policy = model.bundle.manifest.preprocessing
+        limit = self.settings.max_image_pixels
+        tasks = [
+            self._decoders.submit(prepare_image, data, policy, max_pixels=limit) for data in files
+        ]
+        prepared = []
+        try:
+            for position, task in enumerate(tasks):
+                try:
+                    prepared.append(task.result())
+                except ServiceError as error:
+                    raise ServiceError(
+                        error.code,
+                        f"Image {position + 1} of {len(files)}: {error.message}",
+                        image=position,
+                        **error.detail,
+                    ) from error
+        finally:
+            for task in tasks:
+                task.cancel()
+        return np.stack(prepared)
+
+
+def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
+    wanted = settings.default_model
+    if wanted is None:
+        return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
+    if wanted not in models:
+        raise StartupError(
+            f"default model {wanted!r} is not in {settings.models_dir}; there are: "
+            f"{', '.join(models)}"
+        )
+    return wanted
+
+
+def _solve(
+    head: Head, phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, T: float | None
+) -> NDArray[np.float32]:
+    try:
+        return head.adapt(phi, classes, ways, horizon=T).W.astype(np.float32)
+    except FlowError as error:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"These images cannot be adapted to as asked: {error}.",
+            horizon=head.horizon if T is None else T,
+        ) from error
+
+
+def _check_classes(labels: tuple[str, ...], examples: int, head: Head, model: str) -> None:
+    if examples == 0:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            "No support image was received. Send at least one image of each of two or more "
+            "classes.",
+            received_images=0,
+        )
+    if len(labels) == 1:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"All {examples} support images carry the label {labels[0]!r}. A classifier needs at "
+            "least two classes; send images of a second one.",
+            received_classes=1,
+            least_classes=2,
+        )
+    if head.ways is not None and len(labels) != head.ways:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"Model {model!r} is tied to {head.ways} classes; received {len(labels)}. Send exactly "
+            f"{head.ways}, or use a model with a zero or prototype start.",
+            received_classes=len(labels),
+            needed_classes=head.ways,
+        )
+
+
+def _no_classifier(id_or_name: str) -> ServiceError:
+    return ServiceError(
+        ErrorCode.CLASSIFIER_NOT_FOUND,
+        f"There is no classifier with the id or name {id_or_name!r}. GET /classifiers lists them.",
+        received=id_or_name,
+    )
+
+
+def _compile_flow() -> None:
+    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before."""
+    head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
+    for features in (1, 8):
+        phi = np.linspace(-1.0, 1.0, 4 * features, dtype=np.float32).reshape(4, features)
+        head.adapt(phi, np.array([0, 0, 1, 1]), 2)

@@ -1,0 +1,50 @@
+"""Errors a caller can do something about, each with a stable code.
+
+A message says what was received, what is allowed and what to do; `detail` holds the same facts for
+programs. How a code becomes an HTTP status is the business of `comln_serve.api.errors` alone.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """Every code that can appear in an error body."""
+
+    INVALID_REQUEST = "invalid_request"
+    INVALID_IMAGE = "invalid_image"
+    IMAGE_TOO_LARGE = "image_too_large"
+    TOO_MANY_IMAGES = "too_many_images"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    MODEL_NOT_FOUND = "model_not_found"
+    CLASSIFIER_NOT_FOUND = "classifier_not_found"
+    MODEL_CHANGED = "model_changed"
+    CANNOT_ADAPT = "cannot_adapt"
+    ROUTE_NOT_FOUND = "route_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    OVERLOADED = "overloaded"
+    NOT_READY = "not_ready"
+    STORAGE_UNAVAILABLE = "storage_unavailable"
+    INTERNAL = "internal"
+
+
+class ServiceError(Exception):
+    """An error to be shown to the caller.
+
+    Attributes:
+        code: stable identifier.
+        message: one or two sentences for a person.
+        detail: the same facts for a program; JSON values only.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.detail: Mapping[str, Any] = detail
+
+
+class StartupError(RuntimeError):
+    """The server cannot start as configured; the message says what to change."""

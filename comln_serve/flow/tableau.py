@@ -1,0 +1,87 @@
+"""The Dormand-Prince 5(4) pair as data, with the identities it must satisfy.
+
+Source of the coefficients: J. R. Dormand and P. J. Prince, "A family of embedded Runge-Kutta
+formulae", Journal of Computational and Applied Mathematics 6 (1980), table 2 (RK5(4)7M).
+
+The flow is autonomous, so the nodes c are needed only by the self-check.
+"""
+
+from fractions import Fraction as F
+from itertools import pairwise
+
+import numpy as np
+
+_A = [
+    [],
+    [F(1, 5)],
+    [F(3, 40), F(9, 40)],
+    [F(44, 45), F(-56, 15), F(32, 9)],
+    [F(19372, 6561), F(-25360, 2187), F(64448, 6561), F(-212, 729)],
+    [F(9017, 3168), F(-355, 33), F(46732, 5247), F(49, 176), F(-5103, 18656)],
+    [F(35, 384), F(0), F(500, 1113), F(125, 192), F(-2187, 6784), F(11, 84)],
+]
+_B5 = [*_A[6], F(0)]
+_B4 = [
+    F(5179, 57600),
+    F(0),
+    F(7571, 16695),
+    F(393, 640),
+    F(-92097, 339200),
+    F(187, 2100),
+    F(1, 40),
+]
+_C = [F(0), F(1, 5), F(3, 10), F(4, 5), F(8, 9), F(1), F(1)]
+
+STAGES = 7
+ORDER = 5
+
+
+def check_tableau() -> None:
+    """Verify, in exact rational arithmetic, the conditions the coefficients must meet.
+
+    Row sums equal the nodes; the order conditions with a single chain of nodes hold up to order 5
+    for the solution and 4 for the embedded formula; the last stage is the next step's first
+    (FSAL).
+
+    Raises:
+        ValueError: a coefficient is wrong; the message names the condition that fails.
+    """
+    for i, row in enumerate(_A):
+        if sum(row, F(0)) != _C[i]:
+            raise ValueError(f"Dormand-Prince: row {i} of A does not sum to its node {_C[i]}")
+    for name, weights, order in (("b5", _B5, 5), ("b4", _B4, 4)):
+        for k in range(order):
+            if sum(b * c**k for b, c in zip(weights, _C, strict=True)) != F(1, k + 1):
+                raise ValueError(f"Dormand-Prince: quadrature condition {k + 1} fails for {name}")
+        # b . A^k c: the "tall tree" of order k + 2.
+        tall = list(_C)
+        for k in range(2, order + 1):
+            if sum(b * x for b, x in zip(weights, tall, strict=True)) != _inverse_factorial(k):
+                raise ValueError(f"Dormand-Prince: tall-tree condition {k} fails for {name}")
+            tall = [sum((a * x for a, x in zip(row, tall, strict=False)), F(0)) for row in _A]
+    if any(low != high for low, high in pairwise([_C[5], _C[6], F(1)])):
+        raise ValueError("Dormand-Prince: the last two nodes must be 1 (first same as last)")
+
+
+def _inverse_factorial(k: int) -> F:
+    product = F(1)
+    for i in range(2, k + 1):
+        product /= i
+    return product
+
+
+def _lower_triangle() -> np.ndarray:
+    matrix = np.zeros((STAGES, STAGES))
+    for i, row in enumerate(_A):
+        matrix[i, : len(row)] = [float(a) for a in row]
+    return matrix
+
+
+A: np.ndarray = _lower_triangle()
+"""(7, 7) strictly lower triangular; row 6 holds the weights of the solution (FSAL)."""
+
+E: np.ndarray = np.array([float(b5 - b4) for b5, b4 in zip(_B5, _B4, strict=True)])
+"""(7,) weights of the local error estimate, b5 - b4."""
+
+A.setflags(write=False)
+E.setflags(write=False)

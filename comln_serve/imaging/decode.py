@@ -1,0 +1,106 @@
+"""From the bytes of an image file, as people have them, to an upright RGB picture."""
+
+import io
+from typing import cast
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from comln_serve.errors import ErrorCode, ServiceError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+DEFAULT_MAX_PIXELS = 64_000_000
+
+
+def decode_image(
+    data: bytes,
+    *,
+    background: tuple[int, int, int] = (255, 255, 255),
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    enough: int | None = None,
+) -> Image.Image:
+    """Decode the first frame, apply the EXIF orientation and bring it to 8-bit RGB.
+
+    Transparent pixels are laid over `background`; 16-bit samples are scaled to 8 bits; palettes,
+    greyscale and CMYK are converted.
+
+    Args:
+        data: a whole JPEG, PNG, WebP, BMP or GIF file.
+        background: RGB under transparent pixels.
+        max_pixels: width x height above which the file is refused, before it is decoded.
+        enough: shorter side, in pixels, beyond which detail will not be used; a JPEG is then
+            decoded at 1/2, 1/4 or 1/8 of its size, never below this.
+
+    Raises:
+        ServiceError: INVALID_IMAGE (not an image, another format, truncated or corrupt) or
+            IMAGE_TOO_LARGE.
+    """
+    if not data:
+        raise _invalid("the file is empty (0 bytes)")
+    try:
+        image = _open(data)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ServiceError(
+            ErrorCode.IMAGE_TOO_LARGE,
+            f"The image has far more than the {max_pixels} pixels allowed. Send a smaller one.",
+            allowed_pixels=max_pixels,
+        ) from error
+    except Exception as error:  # a hostile file can raise anything from a decoder
+        raise _invalid(
+            f"{len(data)} bytes that are not a readable image in one of these formats: "
+            f"{', '.join(FORMATS)}"
+        ) from error
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ServiceError(
+            ErrorCode.IMAGE_TOO_LARGE,
+            f"The image is {width} x {height} = {width * height} pixels; at most {max_pixels} are "
+            "allowed. Send a smaller one.",
+            received_pixels=width * height,
+            allowed_pixels=max_pixels,
+        )
+    try:
+        if enough is not None and image.format == "JPEG":
+            image.draft(None, (enough, enough))
+        image.load()
+        return _to_rgb(_upright(image), background)
+    except MemoryError:
+        raise
+    except Exception as error:  # as above: the decoder has seen only the header so far
+        raise _invalid(
+            f"a {image.format} file of {len(data)} bytes, {width} x {height} pixels, that cannot "
+            f"be decoded; it is truncated or corrupt ({error})"
+        ) from error
+
+
+def _invalid(received: str) -> ServiceError:
+    return ServiceError(
+        ErrorCode.INVALID_IMAGE,
+        f"Expected an image; received {received}.",
+        allowed_formats=list(FORMATS),
+    )
+
+
+def _open(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation; broken EXIF data does not make a readable image unreadable."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # noqa: BLE001 (any damage to the EXIF block, of any kind)
+        return image
+
+
+def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        # 16-bit greyscale: Pillow's own conversion clips at 255 instead of scaling.
+        samples = np.clip(np.asarray(image, dtype=np.float64), 0, 65535)
+        image = Image.fromarray((samples / 257.0 + 0.5).astype(np.uint8), mode="L")
+    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        canvas = Image.new("RGBA", layer.size, (*background, 255))
+        canvas.alpha_composite(layer)
+        image = canvas
+    return cast("Image.Image", image.convert("RGB"))

@@ -1,0 +1,79 @@
+"""The bundle's resize-and-crop policy: the one path from a file to the backbone's input.
+
+The trainer builds its arrays with `prepare_image` and the server calls it on every upload, so a
+model meets the same pixels in both. Scaling to floats and normalisation are inside the ONNX graph.
+"""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field
+
+from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, decode_image
+
+Channel = Annotated[int, Field(ge=0, le=255)]
+
+_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+# A JPEG is decoded at reduced size only while both sides keep this many times the pixels needed.
+_DRAFT_MARGIN = 2
+
+
+class Preprocessing(BaseModel):
+    """How an image of any size becomes (image_size, image_size, 3) uint8 RGB.
+
+    Attributes:
+        image_size: side of the square the backbone takes, in pixels.
+        resize: "crop" scales the largest centred square, "pad" the whole image and fills up with
+            the background, "stretch" ignores the aspect ratio.
+        interpolation: resampling filter, with antialiasing.
+        background: RGB under transparent pixels and beside padded images.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image_size: int = Field(ge=8, le=1024)
+    resize: Literal["crop", "pad", "stretch"] = "crop"
+    interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
+    background: tuple[Channel, Channel, Channel] = (255, 255, 255)
+
+
+def prepare_image(
+    data: bytes, policy: Preprocessing, *, max_pixels: int = DEFAULT_MAX_PIXELS
+) -> NDArray[np.uint8]:
+    """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+
+    Raises:
+        ServiceError: as `decode_image`.
+    """
+    image = decode_image(
+        data,
+        background=policy.background,
+        max_pixels=max_pixels,
+        enough=_DRAFT_MARGIN * policy.image_size,
+    )
+    return np.asarray(_fit(image, policy), dtype=np.uint8)
+
+
+def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
+    size, resampling = policy.image_size, _FILTERS[policy.interpolation]
+    width, height = image.size
+    if policy.resize == "stretch":
+        return image.resize((size, size), resampling)
+    if policy.resize == "crop":
+        # Cut and scale in one operation: scaling first would blow up very long images.
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+        return image.resize((size, size), resampling, box=box)
+    scale = size / max(width, height)
+    inner = (max(1, round(width * scale)), max(1, round(height * scale)))
+    canvas = Image.new("RGB", (size, size), policy.background)
+    canvas.paste(image.resize(inner, resampling), ((size - inner[0]) // 2, (size - inner[1]) // 2))
+    return canvas

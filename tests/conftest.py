@@ -1,0 +1,143 @@
+"""Shared fixtures: tiny bundles made by the real exporter, engines, clients, images."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.engine.engine import Engine, load_models
+from comln_serve.settings import Settings
+from comln_serve.storage import open_store
+from training.checkpoint import Checkpoint
+from training.config import Config
+from training.export import export_bundle
+from training.model import MetaModel
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+EXAMPLES = REPOSITORY / "examples" / "omniglot"
+
+
+def pytest_configure() -> None:
+    """Drop compiled code that is older than the kernels it was made from.
+
+    Numba stores `adjoint_sweep` with the kernels of another file inlined, and does not notice when
+    that file changes.
+    """
+    newest = max(path.stat().st_mtime for path in (REPOSITORY / "comln_serve/flow").glob("*.py"))
+    for cached in (REPOSITORY / "training/gradient_flow/__pycache__").glob("*.nb[ic]"):
+        if cached.stat().st_mtime < newest:
+            cached.unlink()
+
+
+def tiny_config(start: str = "zero", ways: int = 5, image_size: int = 16) -> Config:
+    """A Conv-4 of 8 channels on 16 px colour images: embeddings of size 8."""
+    return Config.model_validate(
+        {
+            "data": {"kind": "image_folder", "preprocessing": {"image_size": image_size}},
+            "backbone": {"channels": 8},
+            "head": {"start": start, "initial_horizon": 20.0, "initial_alpha": 2.0},
+            "episodes": {"ways": ways, "shots": [1, 2], "queries": 2},
+            "validation": {"tasks": [[ways, 1]], "episodes": 5, "every": 2, "queries": 2},
+            "updates": 4,
+        }
+    )
+
+
+def tiny_model(config: Config) -> MetaModel:
+    """Random weights, running statistics of a few random images; no training."""
+    torch.manual_seed(0)
+    model = MetaModel(config)
+    size = config.data.preprocessing.image_size
+    images = np.random.default_rng(0).integers(0, 256, (32, size, size, 3), dtype=np.uint8)
+    model.train()
+    with torch.no_grad():
+        for _ in range(20):
+            model.backbone(torch.from_numpy(images))
+        if model.W0 is not None:
+            model.W0.normal_(std=0.1)
+    return model.eval()
+
+
+def write_bundle(folder: Path, config: Config) -> MetaModel:
+    """Export a tiny model to `folder` with the real exporter, and return the torch model."""
+    model = tiny_model(config)
+    checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [])
+    export_bundle(
+        checkpoint, folder, description="A tiny test model.", licence="Apache-2.0",
+        data="none", command="none",
+    )  # fmt: skip
+    return model
+
+
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundles `tiny` (zero start), `tiny-prototype`, `tiny-learned` (5 ways). Do not alter."""
+    root = tmp_path_factory.mktemp("models")
+    write_bundle(root / "tiny", tiny_config("zero"))
+    write_bundle(root / "tiny-prototype", tiny_config("prototype"))
+    write_bundle(root / "tiny-learned", tiny_config("learned"))
+    return root
+
+
+@pytest.fixture
+def settings(models_dir: Path, tmp_path: Path) -> Settings:
+    """Defaults, on CPU, with a database of its own."""
+    return Settings(
+        models_dir=models_dir,
+        database_url=f"sqlite:///{tmp_path / 'classifiers.db'}",
+        provider="cpu",
+        default_model="tiny",
+    )
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[[Settings], Engine]]:
+    """Engines that are closed at the end of the test."""
+    engines: list[Engine] = []
+
+    def make(settings: Settings) -> Engine:
+        engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        if engine.ready:
+            engine.close()
+
+
+@pytest.fixture
+def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Iterator[TestClient]:
+    """A client of the whole application, in process."""
+    with TestClient(create_app(make_engine(settings)), raise_server_exceptions=False) as client:
+        yield client
+
+
+def image_bytes(
+    colour: tuple[int, int, int] = (200, 30, 30),
+    size: tuple[int, int] = (20, 20),
+    fmt: str = "PNG",
+    seed: int = 0,
+) -> bytes:
+    """A noisy image of one dominant colour."""
+    noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
+    pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, fmt)
+    return buffer.getvalue()
+
+
+def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
+    """Support images of the classes red, green and blue."""
+    colours = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
+    return [
+        (image_bytes(colour, seed=seed), label)
+        for label, colour in colours.items()
+        for seed in range(shots)
+    ]

@@ -1,0 +1,1 @@
+"""Offline trainer: meta-learns embedding, start and amount of adaptation; exports bundles."""

@@ -1,0 +1,67 @@
+"""Checkpoints: plain tensors and numbers, written whole or not at all."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.config import Config
+from training.model import MetaModel
+
+LAST, BEST = "last.pt", "best.pt"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message names the file."""
+
+
+@dataclass
+class Checkpoint:
+    """State of a run after `update` updates.
+
+    Attributes:
+        model: state dict of the `MetaModel`. optimiser, schedule: their state dicts.
+        best: best mean validation accuracy so far. seconds: training time spent.
+        validation: the last validation, as plain values.
+    """
+
+    config: Config
+    update: int
+    model: dict[str, Any]
+    optimiser: dict[str, Any]
+    schedule: dict[str, Any]
+    best: float
+    seconds: float
+    validation: list[dict[str, Any]]
+
+    def save(self, path: Path) -> None:
+        """Write to a temporary file, flush it to disk, then rename."""
+        content = {**vars(self), "config": self.config.model_dump(mode="json")}
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint; tensors and plain values only, no pickled code.
+
+        Raises:
+            CheckpointError: missing, or not a checkpoint of this program.
+        """
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            return cls(**{**content, "config": Config.model_validate(content["config"])})
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path}: no such checkpoint") from error
+        except Exception as error:  # torch and pydantic raise many kinds for a damaged file
+            raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
+
+    def restore_model(self) -> MetaModel:
+        model = MetaModel(self.config)
+        model.load_state_dict(self.model)
+        return model

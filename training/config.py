@@ -1,0 +1,191 @@
+"""Everything a training run depends on, as one typed value.
+
+A recipe is this as YAML; it is stored in every checkpoint and in every bundle's manifest.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from comln_serve.bundle.head import Start, Weighting
+from comln_serve.imaging import Preprocessing
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A recipe or an override that cannot be used; the message names the key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataConfig(_Section):
+    """Which images: the classes to train on and those to validate on.
+
+    Attributes:
+        kind: "omniglot" (torchvision's layout or the archive; Vinyals split) or "image_folder"
+            (<root>/<split>/<class>/<image>).
+        rotations: Omniglot: 90-degree rotations count as classes of their own, in training.
+        preprocessing: resize-and-crop policy, carried over into the bundle.
+    """
+
+    kind: Literal["omniglot", "image_folder"]
+    rotations: bool = False
+    preprocessing: Preprocessing
+
+
+class BackboneConfig(_Section):
+    """The embedding network f_Phi.
+
+    Attributes:
+        kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool.
+        channels: width of every block.
+        colour: what the first layer sees: "rgb" or "grey".
+        mean, std: normalisation of pixel values in [0, 1].
+        scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
+    """
+
+    kind: Literal["conv4"] = "conv4"
+    channels: Count = 64
+    colour: Literal["rgb", "grey"] = "rgb"
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[Positive, ...] = (0.25, 0.25, 0.25)
+    scale: Literal["none", "sqrt_d"] = "none"
+
+    @model_validator(mode="after")
+    def _one_value_a_channel(self) -> Self:
+        wanted = 3 if self.colour == "rgb" else 1
+        if len(self.mean) != wanted or len(self.std) != wanted:
+            raise ValueError(f"mean and std need {wanted} values for colour {self.colour!r}")
+        return self
+
+
+class HeadConfig(_Section):
+    """Start and amount of adaptation; see `comln_serve.bundle.head.Head`.
+
+    Attributes:
+        initial_horizon: T before training (log T is learned unless `learn_horizon` is false).
+        initial_alpha: scale of a prototype start before training (log alpha is learned).
+    """
+
+    start: Start = "prototype"
+    weighting: Weighting = "balanced"
+    regularisation: NonNegative = 0.0
+    initial_horizon: Positive = 1.0
+    learn_horizon: bool = True
+    initial_alpha: Positive = 1.0
+
+
+class EpisodeConfig(_Section):
+    """What a training episode looks like; shots are drawn anew for each update."""
+
+    ways: Annotated[int, Field(ge=2)] = 5
+    shots: tuple[Count, Count] = (1, 5)
+    queries: Count = 15
+    tasks: Count = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.shots[0] > self.shots[1]:
+            raise ValueError(f"shots are (least, most), got {self.shots}")
+        return self
+
+
+class OptimiserConfig(_Section):
+    """SGD with Nesterov momentum; the learning rate follows a half cosine to 0 after warm-up.
+
+    Attributes:
+        lr: for the backbone and a learned W0. head_lr: for log T and log alpha.
+        weight_decay: on the backbone's convolution weights only.
+        clip_head: largest gradient norm of (log T, log alpha) in an update.
+    """
+
+    lr: Positive = 0.1
+    head_lr: NonNegative = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: NonNegative = 5e-4
+    clip_head: Positive = 1.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+
+class ValidationConfig(_Section):
+    """How often, and on what, a run is validated; the best checkpoint by mean accuracy is kept."""
+
+    every: Count = 500
+    episodes: Count = 200
+    queries: Count = 15
+    tasks: tuple[tuple[Count, Count], ...] = ((5, 1),)
+
+
+class Config(_Section):
+    """A whole run."""
+
+    data: DataConfig
+    backbone: BackboneConfig = BackboneConfig()
+    head: HeadConfig = HeadConfig()
+    episodes: EpisodeConfig = EpisodeConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    validation: ValidationConfig = ValidationConfig()
+    updates: Count
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.head.start == "learned":
+            other = [ways for ways, _ in self.validation.tasks if ways != self.episodes.ways]
+            if other:
+                raise ValueError(
+                    f"a learned start is tied to {self.episodes.ways} ways; validation asks for "
+                    f"{other[0]}"
+                )
+        return self
+
+
+def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
+    """Read a recipe and apply overrides `section.key=value` (the value is YAML).
+
+    Raises:
+        ConfigError: unreadable file, unknown key, value out of range.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"the recipe {path} must be a mapping, found {type(tree).__name__}")
+    for override in overrides:
+        _apply(tree, override)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, item['loc'])) or '(whole recipe)'}: {item['msg']}, "
+            f"got {item['input']!r}"
+            for item in error.errors()
+        ]
+        raise ConfigError("\n".join([f"the recipe {path} cannot be used:", *lines])) from error
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"an override reads section.key=value, got {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
+    *sections, leaf = key.split(".")
+    node = tree
+    for section in sections:
+        child = node.setdefault(section, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"{override!r}: {section!r} is a value, not a section")
+        node = child
+    node[leaf] = value

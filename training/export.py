@@ -1,0 +1,159 @@
+"""From a checkpoint to a bundle the server can load."""
+
+import hashlib
+import json
+import platform
+import warnings
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import onnx
+import safetensors.numpy
+import torch
+
+from comln_serve.bundle import AccuracyEntry, Manifest, load_bundle
+from comln_serve.bundle.manifest import (
+    BACKBONE,
+    CARD,
+    FORMAT_VERSION,
+    HEAD,
+    MANIFEST,
+    FileEntry,
+    Files,
+    HeadEntry,
+    SolverEntry,
+    TrainingEntry,
+)
+from comln_serve.engine.backbone import Backbone
+from comln_serve.machine import usable_cpus
+from training.card import render_card
+from training.checkpoint import Checkpoint
+from training.model import MetaModel
+
+# Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
+EXPORT_TOLERANCE = 1e-4
+
+
+class ExportError(RuntimeError):
+    """The exported graph does not compute what the model computes."""
+
+
+def export_bundle(
+    checkpoint: Checkpoint, folder: Path, *, description: str, licence: str, data: str, command: str
+) -> None:
+    """Write the bundle of a checkpoint to `folder` and verify it by loading it.
+
+    Args:
+        description, licence, data: for the manifest and the model card.
+        command: what reproduces the training.
+
+    Raises:
+        ExportError: ONNX Runtime's embeddings differ from torch's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = checkpoint.restore_model().eval()
+    head = model.head()
+    _export_backbone(model, folder / BACKBONE)
+    tensors: dict[str, np.ndarray] = {"T": np.array(head.horizon, dtype=np.float64)}
+    if head.W0 is not None:
+        tensors["W0"] = head.W0
+    if head.alpha is not None:
+        tensors["alpha"] = np.array(head.alpha, dtype=np.float64)
+    (folder / HEAD).write_bytes(safetensors.numpy.save(tensors))
+    config = checkpoint.config
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        description=description,
+        licence=licence,
+        created=datetime.now(UTC).date().isoformat(),
+        files=Files(backbone=_entry(folder / BACKBONE), head=_entry(folder / HEAD)),
+        preprocessing=config.data.preprocessing,
+        embedding_size=model.backbone.embedding_size,
+        head=HeadEntry(
+            start=head.start,
+            ways=head.ways,
+            horizon=head.horizon,
+            regularisation=head.regularisation,
+            weighting=head.weighting,
+        ),
+        solver=SolverEntry(**vars(head.solver)),
+        training=TrainingEntry(
+            data=data,
+            command=command,
+            config=config.model_dump(mode="json"),
+            seed=config.seed,
+            updates=checkpoint.update,
+            seconds=round(checkpoint.seconds, 1),
+            hardware=_hardware(),
+            versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
+        ),
+        accuracy=tuple(
+            AccuracyEntry(split="val", command="validation during training", **result)
+            for result in checkpoint.validation
+        ),
+    )
+    write_manifest(folder, manifest)
+    _verify(model, folder)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `bundle.json` and the model card that is rendered from it."""
+    content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")
+    (folder / CARD).write_text(render_card(folder.name, manifest), encoding="utf-8")
+
+
+def _export_backbone(model: MetaModel, path: Path) -> None:
+    size = model.backbone.image_size
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    backbone = model.backbone.to(memory_format=torch.contiguous_format)
+    with warnings.catch_warnings():
+        # Deprecations inside the exporter's own dependencies; the result is verified below.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            backbone,
+            (example,),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["embeddings"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise ExportError("the exporter returned nothing")
+    graph = program.model_proto
+    # The exporter's shape inference loses the batch axis where the last feature map is 1 x 1: it
+    # declares (1, d) though the reshape is right. State what holds and drop what it inferred.
+    batch, _ = graph.graph.output[0].type.tensor_type.shape.dim
+    batch.dim_param = "batch"
+    del graph.graph.value_info[:]
+    onnx.checker.check_model(graph, full_check=True)
+    path.write_bytes(graph.SerializeToString())
+
+
+def _verify(model: MetaModel, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    size = model.backbone.image_size
+    images = rng.integers(0, 256, size=(5, size, size, 3), dtype=np.uint8)
+    expected = model.embed(images)
+    found = Backbone(load_bundle(folder), "cpu").embed(images)
+    difference = float(np.abs(found - expected).max() / np.abs(expected).max())
+    if not difference <= EXPORT_TOLERANCE:
+        raise ExportError(
+            f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} "
+            f"(allowed {EXPORT_TOLERANCE:g})"
+        )
+
+
+def _entry(path: Path) -> FileEntry:
+    content = path.read_bytes()
+    return FileEntry(path=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _hardware() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} and {usable_cpus()} CPU cores"
+    return f"{usable_cpus()} CPU cores ({platform.machine()})"
