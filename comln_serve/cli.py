@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
@@ -77,19 +76,6 @@ def _start_engine(settings: Settings) -> Engine:
         default = " (default)" if name == engine.default_model else ""
         logger.info("model %s%s on %s", name, default, model.backbone.provider)
     return engine
-
-
-def settings_table() -> list[dict[str, Any]]:
-    """Every setting: flag, variable, default and description. `docs/settings.md` shows it."""
-    return [
-        {
-            "flag": "--" + name.replace("_", "-"),
-            "variable": f"COMLN_{name.upper()}",
-            "default": "" if field.default is None else str(field.default),
-            "description": field.description,
-        }
-        for name, field in Settings.model_fields.items()
-    ]
 
 
 if __name__ == "__main__":

@@ -4,11 +4,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from training.checkpoint import CheckpointError
-from training.config import ConfigError, load_config
+from comln_serve.bundle import AccuracyEntry, BundleError, load_bundle
+from comln_serve.engine.backbone import Backbone
+from comln_serve.errors import StartupError
+from training.checkpoint import BEST, Checkpoint, CheckpointError
+from training.config import Config, ConfigError, load_config
 from training.data import DataError, load_split
+from training.evaluate import evaluate
+from training.export import ExportError, export_bundle, record_accuracy
 from training.fit import fit
 from training.memory import keep_freed_memory
+
+_CORRECTABLE = (
+    BundleError, CheckpointError, ConfigError, DataError, ExportError, OSError, StartupError,
+)  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         status: int = args.run(args)
-    except (ConfigError, DataError, CheckpointError) as error:
+    except _CORRECTABLE as error:
         print(f"comln-train: {error}", file=sys.stderr)
         return 2
     return status
@@ -37,7 +46,40 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--resume", action="store_true", help="continue the run in --out")
     command.set_defaults(run=_fit)
+
+    command = commands.add_parser("export", help="make a bundle of a run's best checkpoint")
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="what fit got as --out")
+    command.add_argument("--to", type=Path, required=True, help="folder of the bundle")
+    command.add_argument("--description", required=True, help="what the model is for")
+    command.add_argument("--data-description", required=True, help="what it was trained on")
+    command.add_argument("--licence", required=True, help="licence of the weights")
+    command.add_argument("--hardware", help="what it was trained on (default: this machine)")
+    command.add_argument("--recipe", default="recipe.yaml", help="name to show in the card")
+    command.set_defaults(run=_export)
+
+    command = commands.add_parser("evaluate", help="measure a bundle on episodes")
+    command.add_argument("bundle", type=Path, help="folder of the bundle")
+    command.add_argument("--data", type=Path, required=True, help="folder or archive of images")
+    command.add_argument("--split", default="val", choices=("train", "val", "test"))
+    command.add_argument(
+        "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
+        help="e.g. 5x1 for 5-way 1-shot; repeatable (default 5x1 and 5x5)",
+    )  # fmt: skip
+    command.add_argument("--queries", type=int, default=15, help="per class (default 15)")
+    command.add_argument("--episodes", type=int, default=1000)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument(
+        "--record", action="store_true", help="add the results to bundle.json and the model card"
+    )
+    command.set_defaults(run=_evaluate)
     return parser
+
+
+def _task(text: str) -> tuple[int, int]:
+    ways, _, shots = text.partition("x")
+    if not (ways.isdecimal() and shots.isdecimal() and int(ways) >= 2 and int(shots) >= 1):
+        raise argparse.ArgumentTypeError(f"expected WAYSxSHOTS such as 5x1, got {text!r}")
+    return int(ways), int(shots)
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -46,6 +88,47 @@ def _fit(args: argparse.Namespace) -> int:
     train, val = (load_split(config.data, args.data, split) for split in ("train", "val"))
     best = fit(config, train, val, args.out, resume=args.resume)
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    export_bundle(
+        Checkpoint.load(args.run_folder / BEST),
+        args.to,
+        description=args.description,
+        licence=args.licence,
+        data=args.data_description,
+        hardware=args.hardware,
+        command=f"comln-train fit {args.recipe} --data DATA --out RUN",
+    )
+    print(f"wrote {args.to}")
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    bundle = load_bundle(args.bundle)
+    config = Config.model_validate(bundle.manifest.training.config)
+    tasks = args.tasks or [(5, 1), (5, 5)]
+    if bundle.head.ways is not None and any(ways != bundle.head.ways for ways, _ in tasks):
+        raise ConfigError(f"{args.bundle} is tied to {bundle.head.ways} ways; ask for these alone")
+    data = load_split(config.data, args.data, args.split)
+    embeddings = Backbone(bundle, "auto").embed(data.images)
+    entries = []
+    for ways, shots in tasks:
+        result = evaluate(
+            embeddings, bundle.head, data, ways=ways, shots=shots, queries=args.queries,
+            episodes=args.episodes, seed=args.seed,
+        )  # fmt: skip
+        print(f"{args.split}: {result}", flush=True)
+        command = (
+            f"comln-train evaluate {args.bundle} --data DATA --split {args.split} "
+            f"--task {ways}x{shots} --queries {args.queries} --episodes {args.episodes} "
+            f"--seed {args.seed}"
+        )
+        entries.append(AccuracyEntry(split=args.split, command=command, **vars(result)))
+    if args.record:
+        record_accuracy(args.bundle, bundle.manifest, entries)
+        print(f"recorded in {args.bundle}")
     return 0
 
 

@@ -41,13 +41,21 @@ class ExportError(RuntimeError):
 
 
 def export_bundle(
-    checkpoint: Checkpoint, folder: Path, *, description: str, licence: str, data: str, command: str
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    description: str,
+    licence: str,
+    data: str,
+    command: str,
+    hardware: str | None = None,
 ) -> None:
     """Write the bundle of a checkpoint to `folder` and verify it by loading it.
 
     Args:
         description, licence, data: for the manifest and the model card.
         command: what reproduces the training.
+        hardware: what it ran on; default: this machine.
 
     Raises:
         ExportError: ONNX Runtime's embeddings differ from torch's.
@@ -86,7 +94,7 @@ def export_bundle(
             seed=config.seed,
             updates=checkpoint.update,
             seconds=round(checkpoint.seconds, 1),
-            hardware=_hardware(),
+            hardware=hardware or _hardware(),
             versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
         ),
         accuracy=tuple(
@@ -103,6 +111,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")
     (folder / CARD).write_text(render_card(folder.name, manifest), encoding="utf-8")
+
+
+def record_accuracy(folder: Path, manifest: Manifest, entries: list[AccuracyEntry]) -> None:
+    """Add measurements to a bundle, in place of earlier ones of the same split and task."""
+
+    def task(entry: AccuracyEntry) -> tuple[str, int, int]:
+        return entry.split, entry.ways, entry.shots
+
+    replaced = {task(entry) for entry in entries}
+    kept = [entry for entry in manifest.accuracy if task(entry) not in replaced]
+    merged = sorted([*kept, *entries], key=task)
+    write_manifest(folder, manifest.model_copy(update={"accuracy": tuple(merged)}))
 
 
 def _export_backbone(model: MetaModel, path: Path) -> None:

@@ -48,7 +48,6 @@ def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bo
 
     began = time.monotonic()
     bar = tqdm(range(start, config.updates), initial=start, total=config.updates, disable=None)
-    running = math.nan
     for update in bar:
         images, ways, shots = _draw(config.episodes, train, (config.seed, update))
         model.train()
@@ -63,8 +62,7 @@ def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bo
         done = update + 1
         if done % config.validation.every and done < config.updates:
             if done % 20 == 0:
-                running = float(loss.detach())
-                bar.set_postfix(loss=f"{running:.3f}", T=f"{float(model.log_T.exp()):.3g}")
+                bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.head().horizon:.3g}")
             continue
         results = validate(model, val)
         score = float(np.mean([result.mean for result in results]))

@@ -77,7 +77,8 @@ class Backbone:
         wanted_in = ("tensor(uint8)", [self._size, self._size, 3])
         wanted_out = ("tensor(float)", [self._width])
         found = [(value.type, list(value.shape[1:])) for value in (*inputs, *outputs)]
-        dynamic = all(isinstance(value.shape[0], str) for value in (*inputs, *outputs))
+        batch = [value.shape[:1] for value in (*inputs, *outputs)]
+        dynamic = all(isinstance(size, str) for axis in batch for size in axis)
         if found != [wanted_in, wanted_out] or not dynamic:
             shown = [(value.name, value.type, value.shape) for value in (*inputs, *outputs)]
             raise StartupError(

@@ -15,24 +15,24 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 
 SCHEMA_VERSION = 1
 
-_SCHEMA = """
-CREATE TABLE classifiers (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    name TEXT,
-    model TEXT NOT NULL,
-    backbone_sha256 TEXT NOT NULL,
-    labels TEXT NOT NULL,
-    examples TEXT NOT NULL,
-    horizon REAL NOT NULL,
-    support_loss REAL NOT NULL,
-    support_accuracy REAL NOT NULL,
-    created_at TEXT NOT NULL,
-    weights BLOB NOT NULL
-);
-CREATE INDEX classifiers_by_name ON classifiers (name, sequence);
-PRAGMA user_version = 1;
-"""
+_SCHEMA = (
+    """CREATE TABLE classifiers (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT,
+        model TEXT NOT NULL,
+        backbone_sha256 TEXT NOT NULL,
+        labels TEXT NOT NULL,
+        examples TEXT NOT NULL,
+        horizon REAL NOT NULL,
+        support_loss REAL NOT NULL,
+        support_accuracy REAL NOT NULL,
+        created_at TEXT NOT NULL,
+        weights BLOB NOT NULL
+    )""",
+    "CREATE INDEX classifiers_by_name ON classifiers (name, sequence)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
 
 _COLUMNS = (
     "id, name, model, backbone_sha256, labels, examples, horizon, support_loss, "
@@ -57,23 +57,12 @@ class SqliteStore:
         """
         self._lock = Lock()
         try:
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self._connection = _open(path)
         except sqlite3.Error as error:
             raise StartupError(
                 f"cannot use {path} as the database of classifiers: {error}. Check that the folder "
                 "exists and can be written to, or choose another --database-url"
             ) from error
-        if version not in (0, SCHEMA_VERSION):
-            self._connection.close()
-            raise StartupError(
-                f"{path} has schema version {version}; this release knows {SCHEMA_VERSION}. Use "
-                "the release that wrote it, or another --database-url"
-            )
 
     def add(self, classifier: Classifier) -> None:
         row = (
@@ -142,6 +131,34 @@ class SqliteStore:
                 f"The store of classifiers cannot be used right now ({error}). Nothing was "
                 "changed; try again later.",
             ) from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
+    try:
+        # Locked while it looks: of two servers that start together, one makes the tables.
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+            if version == 0 and not tables:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            elif "classifiers" not in tables:
+                raise StartupError(
+                    f"{path} is a database of another program; choose another --database-url"
+                )
+            elif version != SCHEMA_VERSION:
+                raise StartupError(
+                    f"{path} has schema version {version}; this release knows {SCHEMA_VERSION}. "
+                    "Use the release that wrote it, or another --database-url"
+                )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _classifier(row: tuple[Any, ...]) -> Classifier:

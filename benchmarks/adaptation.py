@@ -1,0 +1,110 @@
+"""Time to fit a classifier on support embeddings: the gradient flow next to the alternatives.
+
+All in one run on the same embeddings, taken in turns so that a noisy machine disturbs all alike.
+Prints a Markdown table and writes it with the raw figures to benchmarks/results/.
+
+    python benchmarks/adaptation.py [--repeats 30]
+"""
+
+import argparse
+import csv
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy.integrate import solve_ivp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from comln_serve.flow import solve_flow
+from comln_serve.machine import usable_cpus
+
+RESULTS = Path(__file__).parent / "results"
+CASES = [(5, 1, 1600), (5, 5, 1600), (20, 5, 1600), (5, 5, 64), (20, 5, 64), (5, 100, 64)]
+HORIZON, TOLERANCE = 4500.0, 1e-6
+
+
+def clustered_embeddings(
+    ways: int, shots: int, size: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian clusters (M, d) with mean squared norm 100, and class indices (M,)."""
+    rng = np.random.default_rng(seed)
+    classes = np.repeat(np.arange(ways), shots)
+    phi = rng.standard_normal((ways, size))[classes] + rng.standard_normal((len(classes), size))
+    return phi * np.sqrt(100.0 / (phi**2).sum(axis=1).mean()), classes
+
+
+def scipy_flow(phi: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """The same reduced flow by SciPy's RK45, as one would write it first."""
+    K, (M, N) = phi @ phi.T, Y.shape
+
+    def field(_t: float, flat: np.ndarray) -> np.ndarray:
+        logits = -K @ flat.reshape(M, N)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return ((p / p.sum(axis=1, keepdims=True) - Y) / M).ravel()
+
+    atol = TOLERANCE / np.abs(K).sum(axis=1).max()
+    end = solve_ivp(field, (0, HORIZON), np.zeros(M * N), rtol=TOLERANCE, atol=atol).y[:, -1]
+    return -end.reshape(M, N).T @ phi
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=30)
+    repeats = parser.parse_args().repeats
+    rows = []
+    for ways, shots, size in CASES:
+        phi, classes = clustered_embeddings(ways, shots, size)
+        Y, W0 = np.eye(ways)[classes], np.zeros((ways, size))
+        contenders: dict[str, Callable[[], object]] = {
+            "flow": lambda phi=phi, W0=W0, Y=Y: solve_flow(
+                phi, W0, Y, HORIZON, rtol=TOLERANCE, atol=TOLERANCE
+            ),
+            "scipy": lambda phi=phi, Y=Y: scipy_flow(phi, Y),
+            "sklearn": lambda phi=phi, classes=classes: LogisticRegression().fit(phi, classes),
+        }
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for repeat in range(repeats + 1):
+                for name, run in contenders.items():
+                    began = time.perf_counter()
+                    run()
+                    if repeat:  # the first round warms up
+                        times[name].append(1e3 * (time.perf_counter() - began))
+        rows.append(
+            {"ways": ways, "shots": shots, "d": size}
+            | {name: float(np.median(values)) for name, values in times.items()}
+        )
+    report(rows, repeats)
+
+
+def report(rows: list[dict[str, float]], repeats: int) -> None:
+    """Print and keep the medians (ms) and the ratios to the flow."""
+    lines = [
+        f"Median ms of {repeats} interleaved runs, T = {HORIZON:g}, rtol = atol = {TOLERANCE:g}; "
+        f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}.",
+        "",
+        "| ways x shots | d | gradient flow | SciPy RK45, same flow | scikit-learn "
+        "LogisticRegression | scikit-learn over flow |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['ways']} x {row['shots']} | {row['d']} | {row['flow']:.2f} | {row['scipy']:.1f} | "
+        f"{row['sklearn']:.1f} | {row['sklearn'] / row['flow']:.1f} x |"
+        for row in rows
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "adaptation.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with (RESULTS / "adaptation.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

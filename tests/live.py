@@ -1,0 +1,72 @@
+"""The real server as a process of its own, for tests that need one."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+
+import httpx2
+
+START_SECONDS = 120  # the first start compiles the flow
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """A running `comln-serve`."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on right now."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def live_server(models_dir: Path, folder: Path, *flags: str) -> Iterator[LiveServer]:
+    """Start a server on a free port with its database in `folder`; wait until it is ready.
+
+    Stops it at the end, unless the test already did.
+    """
+    port = free_port()
+    log = folder / f"server-{port}.log"
+    command = [
+        sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models_dir),
+        "--port", str(port), "--database-url", f"sqlite:///{folder / 'classifiers.db'}",
+        "--provider", "cpu", *flags,
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    server = LiveServer(process, f"http://127.0.0.1:{port}", log)
+    try:
+        _wait_until_ready(server)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_ready(server: LiveServer) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            if httpx2.get(f"{server.url}/health/ready", timeout=5).status_code == 200:
+                return
+        except httpx2.TransportError:
+            pass
+        time.sleep(0.05)
+    raise RuntimeError(f"the server did not become ready:\n{server.log.read_text()}")

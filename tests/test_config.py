@@ -1,0 +1,71 @@
+"""Recipes: what is read, what is refused, and how the refusal reads."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from training.config import ConfigError, load_config
+
+RECIPES = sorted((REPOSITORY / "training" / "recipes").glob("*.yaml"))
+MINIMAL = "data: {kind: image_folder, preprocessing: {image_size: 32}}\nupdates: 3\n"
+
+
+def recipe(tmp_path: Path, text: str = MINIMAL) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_shipped_recipes_load(path: Path) -> None:
+    assert load_config(path).updates > 0
+
+
+def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
+    config = load_config(
+        recipe(tmp_path), ("optimiser.lr=0.5", "validation.tasks=[[3, 2]]", "head.start=zero")
+    )
+    assert config.optimiser.lr == 0.5
+    assert config.validation.tasks == ((3, 2),)
+    assert config.head.start == "zero"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimiser.lrr=1", "optimiser.lrr"),
+        ("nothing=1", "nothing"),
+        ("optimiser.lr=-1", "optimiser.lr"),
+        ("optimiser.lr=nan", "optimiser.lr"),
+        ("head.start=best", "head.start"),
+        ("episodes.shots=[5, 1]", "shots"),
+        ("backbone.mean=[0.5]", "mean and std"),
+        ("updates.x=1", "updates"),
+        ("updates", "section.key=value"),
+        ("updates=[", "YAML"),
+        ("data.preprocessing.image_size=4", "image_size"),
+        ("data={kind: cifar}", "data.kind"),
+    ],
+)
+def test_an_unusable_override_is_refused_by_name(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(recipe(tmp_path), (override,))
+
+
+def test_a_learned_start_cannot_be_validated_at_other_ways(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tied to 5 ways"):
+        load_config(recipe(tmp_path), ("head.start=learned", "validation.tasks=[[20, 1]]"))
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "data: [", "\x00"])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"recipe\.yaml"):
+        load_config(recipe(tmp_path, text))
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml"):
+        load_config(tmp_path / "gone.yaml")

@@ -1,0 +1,175 @@
+"""Images, classes and episodes: layouts, order, seeds, refusals."""
+
+import io
+import json
+import tarfile
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comln_serve.imaging import Preprocessing
+from tests.conftest import REPOSITORY, image_bytes
+from training.data import DataError, ImageSet, sample_episode
+from training.data.image_folder import load_image_folder
+from training.data.omniglot import load_omniglot
+
+POLICY = Preprocessing(image_size=16)
+ARCHIVE = REPOSITORY.parent / "shared" / "data" / "omniglot" / "images.tar.gz"
+
+
+def drawing(seed: int) -> bytes:
+    """A 1-bit PNG, as Omniglot's are."""
+    ink = np.random.default_rng(seed).random((21, 21)) > 0.2
+    buffer = io.BytesIO()
+    Image.fromarray(ink).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_folder(root: Path, classes: dict[str, int]) -> None:
+    for name, count in classes.items():
+        (root / "train" / name).mkdir(parents=True)
+        for i in range(count):
+            (root / "train" / name / f"{i}.png").write_bytes(image_bytes(seed=i))
+
+
+def vinyals(split: str) -> list[tuple[str, str, str]]:
+    tree = json.loads((files("training.data") / f"splits/omniglot-{split}.json").read_text())
+    return [
+        (f"images_{half}", alphabet, character)
+        for half, alphabets in tree.items()
+        for alphabet, characters in alphabets.items()
+        for character in characters
+    ]
+
+
+def write_omniglot(root: Path, split: str) -> None:
+    for i, (half, alphabet, character) in enumerate(vinyals(split)):
+        folder = root / half / alphabet / character
+        folder.mkdir(parents=True)
+        for j in range(2):
+            (folder / f"{i:04}_{j:02}.png").write_bytes(drawing(2 * i + j))
+    for half in ("images_background", "images_evaluation"):
+        (root / half).mkdir(exist_ok=True)
+
+
+def toy_set(counts: tuple[int, ...] = (4, 4, 4), rotations: int = 1) -> ImageSet:
+    ends = np.cumsum(counts)
+    members = tuple(np.arange(end - count, end) for end, count in zip(ends, counts, strict=True))
+    images = np.random.default_rng(0).integers(0, 256, (ends[-1], 4, 4, 3), dtype=np.uint8)
+    return ImageSet(images, members, tuple("abc"[: len(counts)]), rotations)
+
+
+class TestImageFolder:
+    def test_classes_are_sorted_and_whole(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"b": 2, "a": 3})
+        data = load_image_folder(tmp_path, "train", POLICY)
+        assert data.names == ("a", "b")
+        assert [len(members) for members in data.members] == [3, 2]
+        assert data.images.shape == (5, 16, 16, 3)
+
+    def test_other_files_are_passed_over(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "b": 1})
+        (tmp_path / "train" / "a" / "notes.txt").write_text("x")
+        (tmp_path / "train" / "README").write_text("x")
+        assert load_image_folder(tmp_path, "train", POLICY).images.shape[0] == 2
+
+    def test_a_missing_split_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="val"):
+            load_image_folder(tmp_path, "val", POLICY)
+
+    def test_an_empty_split_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "train").mkdir()
+        with pytest.raises(DataError, match="no class"):
+            load_image_folder(tmp_path, "train", POLICY)
+
+    def test_an_empty_class_is_named(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "empty": 0})
+        with pytest.raises(DataError, match="'empty'"):
+            load_image_folder(tmp_path, "train", POLICY)
+
+    def test_a_broken_image_is_named(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1})
+        (tmp_path / "train" / "a" / "broken.jpg").write_bytes(b"not an image")
+        with pytest.raises(DataError, match=r"a/broken\.jpg"):
+            load_image_folder(tmp_path, "train", POLICY)
+
+
+class TestOmniglot:
+    def test_the_split_is_vinyals(self) -> None:
+        sizes = {split: len(vinyals(split)) for split in ("train", "val", "test")}
+        assert sizes == {"train": 1028, "val": 172, "test": 423}
+        everything = [key for split in sizes for key in vinyals(split)]
+        assert len(set(everything)) == 1623
+
+    @pytest.mark.parametrize("nested", [False, True], ids=["folders", "torchvision"])
+    def test_folders_and_archive_are_the_same_images(self, tmp_path: Path, nested: bool) -> None:
+        root = tmp_path / "data"
+        base = root / "omniglot-py" if nested else root
+        write_omniglot(base, "val")
+        archive = tmp_path / "images.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            for half in ("images_background", "images_evaluation"):
+                tar.add(base / half, half)
+        from_folders = load_omniglot(root, "val", POLICY, rotations=False)
+        from_archive = load_omniglot(archive, "val", POLICY, rotations=False)
+        assert from_folders.names == from_archive.names
+        assert from_folders.n_classes == 172
+        np.testing.assert_array_equal(from_folders.images, from_archive.images)
+
+    def test_rotations_are_classes_of_their_own(self, tmp_path: Path) -> None:
+        write_omniglot(tmp_path, "val")
+        assert load_omniglot(tmp_path, "val", POLICY, rotations=True).n_classes == 4 * 172
+
+    def test_a_missing_character_is_named(self, tmp_path: Path) -> None:
+        write_omniglot(tmp_path, "val")
+        half, alphabet, character = vinyals("val")[3]
+        for path in (tmp_path / half / alphabet / character).iterdir():
+            path.unlink()
+        with pytest.raises(DataError, match=f"1 of the 172.*{alphabet}/{character}"):
+            load_omniglot(tmp_path, "val", POLICY, rotations=False)
+
+    def test_neither_archive_nor_folders(self, tmp_path: Path) -> None:
+        (tmp_path / "x.tar.gz").write_bytes(b"x")
+        with pytest.raises(DataError, match="not a readable tar"):
+            load_omniglot(tmp_path / "x.tar.gz", "val", POLICY, rotations=False)
+        with pytest.raises(DataError, match="images_background"):
+            load_omniglot(tmp_path, "val", POLICY, rotations=False)
+
+    @pytest.mark.skipif(not ARCHIVE.exists(), reason="the full Omniglot archive is not here")
+    def test_the_real_archive(self) -> None:
+        data = load_omniglot(ARCHIVE, "val", Preprocessing(image_size=28), rotations=False)
+        assert data.images.shape == (172 * 20, 28, 28, 3)
+        assert {len(members) for members in data.members} == {20}
+
+
+class TestEpisodes:
+    def test_an_episode_is_disjoint_and_of_its_classes(self) -> None:
+        data = toy_set()
+        episode = sample_episode(np.random.default_rng(0), data, 3, 2, 2)
+        assert sorted(episode.classes) == [0, 1, 2]
+        for c, support, query in zip(episode.classes, episode.support, episode.query, strict=True):
+            drawn = [*support, *query]
+            assert sorted(drawn) == sorted(data.members[c])
+
+    def test_equal_seeds_give_equal_episodes(self) -> None:
+        one, two = (
+            sample_episode(np.random.default_rng((7, 3)), toy_set(), 2, 1, 1) for _ in range(2)
+        )
+        np.testing.assert_array_equal(one.support, two.support)
+        np.testing.assert_array_equal(one.query, two.query)
+
+    def test_too_many_ways_or_images_are_refused(self) -> None:
+        with pytest.raises(DataError, match="4-way"):
+            sample_episode(np.random.default_rng(0), toy_set(), 4, 1, 1)
+        with pytest.raises(DataError, match=r"'[ab]' has 4 images; an episode needs 3 \+ 2"):
+            sample_episode(np.random.default_rng(0), toy_set((4, 4)), 2, 3, 2)
+
+    def test_turned_classes_show_turned_images(self) -> None:
+        data = toy_set(rotations=4)
+        classes = np.array([0, 1, 2, 3])
+        turned = data.gather(classes, np.zeros(4, dtype=np.intp))
+        for turn in range(4):
+            np.testing.assert_array_equal(turned[turn], np.rot90(data.images[0], turn))
