@@ -1,7 +1,9 @@
 """`comln-serve`: start the server."""
 
 import logging
+import signal
 import sys
+from types import FrameType
 
 import uvicorn
 from pydantic import ValidationError
@@ -29,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except (StartupError, SettingsError) as error:
         print(f"comln-serve: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, _stop)
     uvicorn.run(
         create_app(engine),
         host=settings.host,
@@ -40,12 +43,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    """End with status 0: uvicorn drains first, then raises the signal again for this handler."""
+    raise SystemExit(0)
+
+
 def _read_settings(arguments: list[str]) -> Settings:
     try:
         return CliApp.run(_CliSettings, cli_args=arguments)
     except ValidationError as error:
         lines = []
         for item in error.errors():
+            if not item["loc"]:  # of several settings together
+                lines.append(item["msg"].removeprefix("Value error, "))
+                continue
             name = "_".join(map(str, item["loc"]))
             flag = "--" + name.replace("_", "-")
             lines.append(f"{flag} (COMLN_{name.upper()}): {item['msg']}, got {item['input']!r}")

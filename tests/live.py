@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def live_server(models_dir: Path, folder: Path, *flags: str) -> Iterator[LiveServer]:
+def live_server(models_dir: Path, folder: Path, *flags: str) -> Generator[LiveServer, None, None]:
     """Start a server on a free port with its database in `folder`; wait until it is ready.
 
     Stops it at the end, unless the test already did.

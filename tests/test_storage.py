@@ -228,7 +228,7 @@ def test_other_schema_version_is_refused(path: Path, version: int) -> None:
 @pytest.mark.parametrize("content", [b"not a database at all, just text " * 40, b"\xff" * 4096])
 def test_file_that_is_no_database_is_refused_and_kept(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StartupError, match="cannot use .* as the database"):
+    with pytest.raises(StartupError, match=r"cannot use .* as the database"):
         SqliteStore(path)
     assert path.read_bytes() == content
 

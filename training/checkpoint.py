@@ -54,8 +54,9 @@ class Checkpoint:
             CheckpointError: missing, or not a checkpoint of this program.
         """
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-            return cls(**{**content, "config": Config.model_validate(content["config"])})
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            content["config"] = Config.model_validate(content["config"])
+            return cls(**content)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path}: no such checkpoint") from error
         except Exception as error:  # torch and pydantic raise many kinds for a damaged file

@@ -1,9 +1,10 @@
 """The ASGI application around an engine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -19,7 +20,7 @@ def create_app(engine: Engine) -> FastAPI:
     """An application that serves `engine`, warms it at start and closes it at the end."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
         await run_in_threadpool(engine.warm)
         yield
         await run_in_threadpool(engine.close)
@@ -31,6 +32,7 @@ def create_app(engine: Engine) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.engine = engine
+    app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = Admission(engine.settings.max_pending_requests, "requests")
     app.include_router(router)
     install_error_handlers(app)

@@ -122,6 +122,23 @@ def _limited(request: Request, settings: Settings) -> Request:
     return Request(request.scope, receive)
 
 
+def _undecoded(request: Request) -> Request:
+    """The request, its form fields to be read as Latin-1, a character for every byte.
+
+    Left to itself the parser takes what is not UTF-8 for Latin-1 and a label becomes another one;
+    `_utf8` turns the characters back into bytes and refuses those.
+    """
+    headers = [
+        (name, value + b"; charset=latin-1" if name == b"content-type" else value)
+        for name, value in request.scope["headers"]
+    ]
+    return Request({**request.scope, "headers": headers}, request.receive)
+
+
+def _utf8(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8")
+
+
 def _body_too_large(received: int, limit: int) -> ServiceError:
     return ServiceError(
         ErrorCode.BODY_TOO_LARGE,
@@ -136,7 +153,7 @@ class _form:  # noqa: N801 (used as a function)
     """The multipart form as an async context; its temporary files are closed at the end."""
 
     def __init__(self, request: Request, settings: Settings) -> None:
-        self._request, self._settings = _limited(request, settings), settings
+        self._request, self._settings = _undecoded(_limited(request, settings)), settings
 
     async def __aenter__(self) -> FormData:
         most = self._settings.max_images
@@ -182,13 +199,21 @@ async def _files(form: FormData, settings: Settings) -> list[bytes]:
 
 
 def _texts(form: FormData, field: str) -> list[str]:
-    values = form.getlist(field)
-    if not all(isinstance(value, str) for value in values):
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"A '{field}' part carries a file name; send it as a plain text field.",
-        )
-    return [value for value in values if isinstance(value, str)]
+    values = []
+    for position, value in enumerate(form.getlist(field)):
+        if not isinstance(value, str):
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"A {field!r} part carries a file name; send it as a plain text field.",
+            )
+        try:
+            values.append(_utf8(value))
+        except UnicodeError as error:
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"{field}.{position} is not UTF-8 ({error}). Send all text as UTF-8.",
+            ) from error
+    return values
 
 
 def _options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[str, str]:
@@ -198,7 +223,6 @@ def _options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[s
     for field in dict.fromkeys(form.keys()):
         if field in others:
             continue
-        values = _texts(form, field)
         if field not in model.model_fields:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
@@ -206,6 +230,7 @@ def _options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[s
                 received=field[:100],
                 allowed=allowed,
             )
+        values = _texts(form, field)
         if len(values) > 1:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
@@ -281,7 +306,7 @@ def _check_bytes(where: str, size: int, settings: Settings) -> None:
 
 
 def _from_base64(where: str, text: str, settings: Settings) -> bytes:
-    _check_bytes(where, len(text) * 3 // 4, settings)
+    _check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode, ServiceError
@@ -116,7 +117,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
             )
         )
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = _allowed_methods(request)
         response = to_response(
             ServiceError(
                 ErrorCode.METHOD_NOT_ALLOWED, f"{where} is not allowed; allowed: {allowed}."
@@ -125,6 +126,16 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
         response.headers["Allow"] = allowed
         return response
     return to_response(ServiceError(ErrorCode.INVALID_REQUEST, f"{where}: {error.detail}."))
+
+
+def _allowed_methods(request: Request) -> str:
+    """All methods of a path: Starlette names only those of the first route that has it."""
+
+    def served(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return ", ".join(filter(served, ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")))
 
 
 async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -1,9 +1,11 @@
 """The HTTP routes: read, call the engine, write. No decisions are made here."""
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api import schemas
@@ -15,6 +17,8 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 router = APIRouter()
 
+_Result = TypeVar("_Result")
+
 _BODY_ERRORS = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_IMAGE,
@@ -25,11 +29,21 @@ _BODY_ERRORS = (
     ErrorCode.OVERLOADED,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
+_ONE_CLASSIFIER_ERRORS = (
+    ErrorCode.INVALID_REQUEST,  # FastAPI documents one wherever there is a parameter
+    ErrorCode.CLASSIFIER_NOT_FOUND,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
 
 
 def _engine(request: Request) -> Engine:
     engine: Engine = request.app.state.engine
     return engine
+
+
+async def _work(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Run an engine call on a thread of its own pool, so that light routes never wait for it."""
+    return await to_thread.run_sync(call, limiter=request.app.state.work_threads)
 
 
 @router.post(
@@ -45,12 +59,15 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
     engine = _engine(request)
     with request.app.state.requests.admit():
         support, options = await read_adapt(request, engine.settings)
-        adapted = await run_in_threadpool(
-            engine.adapt,
-            support,
-            model=options.model,
-            name=options.name,
-            horizon=options.horizon,
+        adapted = await _work(
+            request,
+            partial(
+                engine.adapt,
+                support,
+                model=options.model,
+                name=options.name,
+                horizon=options.horizon,
+            ),
         )
     info = schemas.ClassifierInfo.of(adapted.classifier)
     return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)
@@ -70,7 +87,7 @@ async def predict(request: Request) -> schemas.PredictResponse:
     engine = _engine(request)
     with request.app.state.requests.admit():
         images, options = await read_predict(request, engine.settings)
-        predicted = await run_in_threadpool(engine.predict, images, options.classifier)
+        predicted = await _work(request, partial(engine.predict, images, options.classifier))
     return schemas.PredictResponse(
         classifier=predicted.classifier.id,
         predictions=_predictions(predicted, options.top_k),
@@ -112,7 +129,7 @@ def classifiers(
     "/classifiers/{id}",
     tags=["classifiers"],
     summary="Show a classifier, by id or name",
-    responses=error_responses(ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=error_responses(*_ONE_CLASSIFIER_ERRORS),
 )
 def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A002
     return schemas.ClassifierInfo.of(_engine(request).find_classifier(id))
@@ -123,7 +140,7 @@ def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A0
     status_code=204,
     tags=["classifiers"],
     summary="Delete a classifier, by id or name",
-    responses=error_responses(ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=error_responses(*_ONE_CLASSIFIER_ERRORS),
 )
 def delete_classifier(request: Request, id: str) -> Response:  # noqa: A002
     _engine(request).delete_classifier(id)

@@ -3,13 +3,14 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from comln_serve.classifier import ID_PREFIX, Classifier
 from comln_serve.errors import ErrorCode
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_HORIZON = 1e9
+_MAX_FIELDS = 32
 
 
 def _encodable(text: str) -> str:
@@ -60,7 +61,20 @@ TopK = Annotated[int, Field(ge=1, description="How many of the likeliest classes
 
 
 class _Request(BaseModel):
+    """What is received. A body of a million mistakes must not become a million reports: lists are
+    `FailFast`, and an object with far more fields than any request has is refused as a whole.
+    """
+
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+            raise ValueError(
+                f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}"
+            )
+        return value
 
 
 class SupportImage(_Request):
@@ -77,7 +91,7 @@ class AdaptOptions(_Request):
 
 
 class AdaptRequest(AdaptOptions):
-    support: list[SupportImage]
+    support: Annotated[list[SupportImage], FailFast()]
 
 
 class PredictOptions(_Request):
@@ -88,7 +102,7 @@ class PredictOptions(_Request):
 
 
 class PredictRequest(PredictOptions):
-    images: list[Base64]
+    images: Annotated[list[Base64], FailFast()]
 
 
 class ClassCount(BaseModel):

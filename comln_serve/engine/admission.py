@@ -1,6 +1,6 @@
 """How much work is let in at once. Over the limit a caller is told so at once, never queued."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
@@ -24,7 +24,7 @@ class Admission:
         return self._pending
 
     @contextmanager
-    def admit(self, amount: int = 1) -> Iterator[None]:
+    def admit(self, amount: int = 1) -> Generator[None, None, None]:
         """Hold `amount` units for the duration of the block.
 
         Raises:

@@ -1,7 +1,7 @@
 """Stage timings of a request."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -13,7 +13,7 @@ class StageClock:
         self._stages: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None, None, None]:
         began = time.perf_counter()
         try:
             yield

@@ -1,7 +1,6 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
-from typing import cast
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -97,10 +96,13 @@ def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image
     if image.mode.startswith("I") or image.mode == "F":
         # 16-bit greyscale: Pillow's own conversion clips at 255 instead of scaling.
         samples = np.clip(np.asarray(image, dtype=np.float64), 0, 65535)
+        key = image.info.get("transparency")
         image = Image.fromarray((samples / 257.0 + 0.5).astype(np.uint8), mode="L")
+        if key is not None:
+            image.putalpha(Image.fromarray(np.where(samples == key, 0, 255).astype(np.uint8)))
     if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
         layer = image.convert("RGBA")
         canvas = Image.new("RGBA", layer.size, (*background, 255))
         canvas.alpha_composite(layer)
         image = canvas
-    return cast("Image.Image", image.convert("RGB"))
+    return image.convert("RGB")

@@ -139,26 +139,30 @@ def _open(path: Path) -> sqlite3.Connection:
         # Locked while it looks: of two servers that start together, one makes the tables.
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-            if version == 0 and not tables:
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-            elif "classifiers" not in tables:
-                raise StartupError(
-                    f"{path} is a database of another program; choose another --database-url"
-                )
-            elif version != SCHEMA_VERSION:
-                raise StartupError(
-                    f"{path} has schema version {version}; this release knows {SCHEMA_VERSION}. "
-                    "Use the release that wrote it, or another --database-url"
-                )
+            _create_or_check(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    if version == 0 and not tables:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    elif "classifiers" not in tables:
+        raise StartupError(
+            f"{path} is a database of another program; choose another --database-url"
+        )
+    elif version != SCHEMA_VERSION:
+        raise StartupError(
+            f"{path} has schema version {version}; this release knows {SCHEMA_VERSION}. Use the "
+            "release that wrote it, or another --database-url"
+        )
 
 
 def _classifier(row: tuple[Any, ...]) -> Classifier:
