@@ -10,30 +10,39 @@ ID_PREFIX = "clf_"
 
 
 @dataclass(frozen=True)
-class Classifier:
-    """The result of one adaptation. Immutable: predicting never changes it.
+class ClassifierInfo:
+    """What is known of a classifier beside its weights.
 
     Attributes:
         id: unique, assigned by the server. name: chosen by the caller, or None.
-        model: name of the bundle; backbone_sha256: of the graph whose embeddings it was fit to.
+        model: name of the bundle; embedder_sha256: of the graph and preprocessing it was fit to.
         labels: (N,) in order of first appearance. examples: (N,) support images of each.
         horizon: T that was used.
         support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
         support_accuracy: share of the support set the classifier gets right.
         created_at: UTC.
-        W: (N, d) float32, W(T).
     """
 
     id: str
     name: str | None
     model: str
-    backbone_sha256: str
+    embedder_sha256: str
     labels: tuple[str, ...]
     examples: tuple[int, ...]
     horizon: float
     support_loss: float
     support_accuracy: float
     created_at: datetime
+
+
+@dataclass(frozen=True)
+class Classifier(ClassifierInfo):
+    """The result of one adaptation. Immutable: predicting never changes it.
+
+    Attributes:
+        W: (N, d) float32, W(T).
+    """
+
     W: NDArray[np.float32]
 
     def probabilities(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:

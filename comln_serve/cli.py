@@ -1,6 +1,7 @@
 """`comln-serve`: start the server."""
 
 import logging
+import os
 import signal
 import sys
 from types import FrameType
@@ -20,7 +21,7 @@ logger = logging.getLogger("comln_serve")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status (2: the configuration cannot be used)."""
+    """Entry point; returns the exit status (2: unusable configuration, 1: could not get ready)."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(__version__)
@@ -31,9 +32,14 @@ def main(argv: list[str] | None = None) -> int:
     except (StartupError, SettingsError) as error:
         print(f"comln-serve: {error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _stop)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        """uvicorn drains first, then raises the signal again for this handler."""
+        raise SystemExit(0 if engine.failure is None else 1)
+
+    signal.signal(signal.SIGTERM, stop)
     uvicorn.run(
-        create_app(engine),
+        create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM)),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,
@@ -41,11 +47,6 @@ def main(argv: list[str] | None = None) -> int:
         server_header=False,
     )
     return 0
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """End with status 0: uvicorn drains first, then raises the signal again for this handler."""
-    raise SystemExit(0)
 
 
 def _read_settings(arguments: list[str]) -> Settings:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from comln_serve.imaging import DEFAULT_MAX_PIXELS, MOST_PIXELS
+
 Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -46,8 +48,14 @@ class Settings(BaseSettings):
     )
     max_images: Positive = Field(512, description="Images in one request.")
     max_image_bytes: Positive = Field(16 * 2**20, description="Bytes of one image file.")
-    max_image_pixels: Positive = Field(64_000_000, description="Width x height of one image.")
+    max_image_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = Field(
+        DEFAULT_MAX_PIXELS, description="Width x height of one image."
+    )
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
+    max_json_bytes: Positive = Field(
+        32 * 2**20,
+        description="Bytes of one JSON body, which takes many times its size in memory to read.",
+    )
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
         2048,

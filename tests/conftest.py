@@ -108,14 +108,16 @@ def make_engine() -> Iterator[Callable[[Settings], Engine]]:
 
     yield make
     for engine in engines:
-        if engine.ready:
+        if engine.ready:  # not closed by its application
             engine.close()
 
 
 @pytest.fixture
 def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Iterator[TestClient]:
     """A client of the whole application, in process."""
-    with TestClient(create_app(make_engine(settings)), raise_server_exceptions=False) as client:
+    engine = make_engine(settings)
+    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
+        engine.warm()  # returns once the application's own warming is done
         yield client
 
 

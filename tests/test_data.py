@@ -17,6 +17,7 @@ from training.data.image_folder import load_image_folder
 from training.data.omniglot import load_omniglot
 
 POLICY = Preprocessing(image_size=16)
+SHARES = (0.5, 0.25, 0.25)
 ARCHIVE = REPOSITORY.parent / "shared" / "data" / "omniglot" / "images.tar.gz"
 
 
@@ -65,7 +66,7 @@ def toy_set(counts: tuple[int, ...] = (4, 4, 4), rotations: int = 1) -> ImageSet
 class TestImageFolder:
     def test_classes_are_sorted_and_whole(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"b": 2, "a": 3})
-        data = load_image_folder(tmp_path, "train", POLICY)
+        data = load_image_folder(tmp_path, "train", POLICY, SHARES)
         assert data.names == ("a", "b")
         assert [len(members) for members in data.members] == [3, 2]
         assert data.images.shape == (5, 16, 16, 3)
@@ -74,27 +75,44 @@ class TestImageFolder:
         write_folder(tmp_path, {"a": 1, "b": 1})
         (tmp_path / "train" / "a" / "notes.txt").write_text("x")
         (tmp_path / "train" / "README").write_text("x")
-        assert load_image_folder(tmp_path, "train", POLICY).images.shape[0] == 2
+        assert load_image_folder(tmp_path, "train", POLICY, SHARES).images.shape[0] == 2
 
     def test_a_missing_split_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="val"):
-            load_image_folder(tmp_path, "val", POLICY)
+            load_image_folder(tmp_path, "val", POLICY, SHARES)
+
+    def test_without_splits_the_classes_are_shared_out(self, tmp_path: Path) -> None:
+        names = {f"class{i}": 1 for i in range(8)}
+        write_folder(tmp_path, names)
+        root = tmp_path / "train"  # as if it were the whole
+        drawn = [
+            load_image_folder(root, split, POLICY, SHARES).names
+            for split in ("train", "val", "test")
+        ]
+        assert [len(part) for part in drawn] == [4, 2, 2]
+        assert sorted(name for part in drawn for name in part) == sorted(names)
+        again = load_image_folder(root, "val", POLICY, SHARES)
+        assert again.names == drawn[1]
+
+    def test_a_missing_root_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="gone"):
+            load_image_folder(tmp_path / "gone", "train", POLICY, SHARES)
 
     def test_an_empty_split_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "train").mkdir()
         with pytest.raises(DataError, match="no class"):
-            load_image_folder(tmp_path, "train", POLICY)
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
 
     def test_an_empty_class_is_named(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1, "empty": 0})
         with pytest.raises(DataError, match="'empty'"):
-            load_image_folder(tmp_path, "train", POLICY)
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
 
     def test_a_broken_image_is_named(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1})
         (tmp_path / "train" / "a" / "broken.jpg").write_bytes(b"not an image")
         with pytest.raises(DataError, match=r"a/broken\.jpg"):
-            load_image_folder(tmp_path, "train", POLICY)
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
 
 
 class TestOmniglot:

@@ -21,7 +21,7 @@ ABOVE = {
     "engine": {"api"},
     "classifier": {"api", "engine", "bundle", "storage", "imaging", "flow"},
     "errors": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "settings": {"api", "engine", "bundle", "storage", "imaging", "flow"},
+    "settings": {"api", "engine", "bundle", "storage", "flow"},
 }
 MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
 

@@ -22,7 +22,7 @@ def classifier(id: str, name: str | None = None, *, seed: int = 0) -> Classifier
         id=id,
         name=name,
         model="tiny",
-        backbone_sha256="0" * 64,
+        embedder_sha256="0" * 64,
         labels=(
             "a",
             "a ",

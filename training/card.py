@@ -49,10 +49,12 @@ In percent, with the 95% interval of the mean (1.96 sd / sqrt(episodes)).
 
 Data: {training.data}
 
-{training.updates} updates in {training.seconds / 60:.0f} minutes on {training.hardware}, seed
-{training.seed} ({versions}):
+{training.updates} updates in {training.seconds / 60:.0f} minutes on {training.hardware};
+seed {training.seed}; {versions}:
 
     {training.command}
+
+{training.notes}
 
 The recipe as used:
 

@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from comln_serve.bundle import AccuracyEntry, BundleError, load_bundle
 from comln_serve.engine.backbone import Backbone
 from comln_serve.errors import StartupError
+from comln_serve.flow import FlowError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import Config, ConfigError, load_config
 from training.data import DataError, load_split
@@ -16,7 +18,8 @@ from training.fit import fit
 from training.memory import keep_freed_memory
 
 _CORRECTABLE = (
-    BundleError, CheckpointError, ConfigError, DataError, ExportError, OSError, StartupError,
+    BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError, OSError,
+    StartupError,
 )  # fmt: skip
 
 
@@ -54,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data-description", required=True, help="what it was trained on")
     command.add_argument("--licence", required=True, help="licence of the weights")
     command.add_argument("--hardware", help="what it was trained on (default: this machine)")
+    command.add_argument("--notes", default="", help="what else belongs in the model card")
     command.add_argument("--recipe", default="recipe.yaml", help="name to show in the card")
     command.set_defaults(run=_export)
 
@@ -65,14 +69,23 @@ def _parser() -> argparse.ArgumentParser:
         "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
         help="e.g. 5x1 for 5-way 1-shot; repeatable (default 5x1 and 5x5)",
     )  # fmt: skip
-    command.add_argument("--queries", type=int, default=15, help="per class (default 15)")
-    command.add_argument("--episodes", type=int, default=1000)
+    command.add_argument("--queries", type=_at_least(1), default=15, help="per class (default 15)")
+    command.add_argument("--episodes", type=_at_least(2), default=1000)
     command.add_argument("--seed", type=int, default=0)
     command.add_argument(
         "--record", action="store_true", help="add the results to bundle.json and the model card"
     )
     command.set_defaults(run=_evaluate)
     return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
+        return int(text)
+
+    return number
 
 
 def _task(text: str) -> tuple[int, int]:
@@ -99,6 +112,7 @@ def _export(args: argparse.Namespace) -> int:
         licence=args.licence,
         data=args.data_description,
         hardware=args.hardware,
+        notes=args.notes,
         command=f"comln-train fit {args.recipe} --data DATA --out RUN",
     )
     print(f"wrote {args.to}")

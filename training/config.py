@@ -31,14 +31,23 @@ class DataConfig(_Section):
 
     Attributes:
         kind: "omniglot" (torchvision's layout or the archive; Vinyals split) or "image_folder"
-            (<root>/<split>/<class>/<image>).
+            (<root>/<split>/<class>/<image> or <root>/<class>/<image>).
         rotations: Omniglot: 90-degree rotations count as classes of their own, in training.
+        class_shares: "image_folder" without <split> folders: shares of the classes for train,
+            val and test.
         preprocessing: resize-and-crop policy, carried over into the bundle.
     """
 
     kind: Literal["omniglot", "image_folder"]
     rotations: bool = False
+    class_shares: tuple[Fraction, Fraction, NonNegative] = (0.64, 0.16, 0.2)
     preprocessing: Preprocessing
+
+    @model_validator(mode="after")
+    def _shares_of_a_whole(self) -> Self:
+        if not 0.999 <= sum(self.class_shares) <= 1.001:
+            raise ValueError(f"class_shares must sum to 1, got {self.class_shares}")
+        return self
 
 
 class BackboneConfig(_Section):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import tempfile
 import warnings
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -49,6 +50,7 @@ def export_bundle(
     data: str,
     command: str,
     hardware: str | None = None,
+    notes: str = "",
 ) -> None:
     """Write the bundle of a checkpoint to `folder` and verify it by loading it.
 
@@ -56,11 +58,37 @@ def export_bundle(
         description, licence, data: for the manifest and the model card.
         command: what reproduces the training.
         hardware: what it ran on; default: this machine.
+        notes: what else belongs in the card.
 
     Raises:
         ExportError: ONNX Runtime's embeddings differ from torch's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Built and verified beside its place: a failed export leaves no bundle a server would load.
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
+        draft = Path(workshop) / folder.name
+        draft.mkdir()
+        model = _write(
+            checkpoint, draft, description=description, licence=licence, data=data,
+            command=command, hardware=hardware, notes=notes,
+        )  # fmt: skip
+        _verify(model, draft)
+        folder.mkdir(exist_ok=True)
+        for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: it vouches for the rest
+            (draft / name).replace(folder / name)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    description: str,
+    licence: str,
+    data: str,
+    command: str,
+    hardware: str | None,
+    notes: str,
+) -> MetaModel:
     model = checkpoint.restore_model().eval()
     head = model.head()
     _export_backbone(model, folder / BACKBONE)
@@ -95,6 +123,7 @@ def export_bundle(
             updates=checkpoint.update,
             seconds=round(checkpoint.seconds, 1),
             hardware=hardware or _hardware(),
+            notes=notes,
             versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
         ),
         accuracy=tuple(
@@ -103,14 +132,16 @@ def export_bundle(
         ),
     )
     write_manifest(folder, manifest)
-    _verify(model, folder)
+    return model
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `bundle.json` and the model card that is rendered from it."""
     content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")
-    (folder / CARD).write_text(render_card(folder.name, manifest), encoding="utf-8")
+    for name, text in ((CARD, render_card(folder.name, manifest)), (MANIFEST, content + "\n")):
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / name)
 
 
 def record_accuracy(folder: Path, manifest: Manifest, entries: list[AccuracyEntry]) -> None:

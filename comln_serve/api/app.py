@@ -1,6 +1,7 @@
 """The ASGI application around an engine."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,13 +17,26 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
 
 
-def create_app(engine: Engine) -> FastAPI:
-    """An application that serves `engine`, warms it at start and closes it at the end."""
+def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) -> FastAPI:
+    """An application that serves `engine`, warms it after start and closes it at the end.
+
+    Warming goes on while connections are already accepted, so that liveness and readiness can be
+    told apart; adapt and predict wait for it.
+
+    Args:
+        on_failure: called if the engine cannot be warmed; its `failure` says why.
+    """
+
+    def warm() -> None:
+        engine.warm()
+        if engine.failure is not None and on_failure is not None:
+            on_failure()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
-        await run_in_threadpool(engine.warm)
+        warming = asyncio.create_task(run_in_threadpool(warm))
         yield
+        await warming
         await run_in_threadpool(engine.close)
 
     app = FastAPI(

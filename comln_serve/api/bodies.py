@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from anyio import to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
@@ -53,7 +54,11 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
             _check_label(position, label, settings)
             _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
         return list(zip(files, labels, strict=True)), options
-    body = _validate(AdaptRequest, await _json(request, settings))
+    return await to_thread.run_sync(_adapt_of_json, await _json(request, settings), settings)
+
+
+def _adapt_of_json(text: bytes, settings: Settings) -> tuple[Support, AdaptOptions]:
+    body = _parse(AdaptRequest, text)
     _check_count(len(body.support), settings)
     for position, item in enumerate(body.support):
         _check_label(position, item.label, settings)
@@ -75,12 +80,8 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
             files = await _files(form, settings)
             options = _validate(PredictOptions, _options(form, PredictOptions, {"images"}))
     else:
-        body = _validate(PredictRequest, await _json(request, settings))
-        _check_count(len(body.images), settings)
-        files = [
-            _from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)
-        ]
-        options = PredictOptions(**body.model_dump(exclude={"images"}))
+        text = await _json(request, settings)
+        files, options = await to_thread.run_sync(_predict_of_json, text, settings)
     if not files:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
@@ -88,6 +89,13 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
             received_images=0,
         )
     return files, options
+
+
+def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], PredictOptions]:
+    body = _parse(PredictRequest, text)
+    _check_count(len(body.images), settings)
+    files = [_from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
+    return files, PredictOptions(**body.model_dump(exclude={"images"}))
 
 
 def _is_multipart(request: Request) -> bool:
@@ -103,9 +111,8 @@ def _is_multipart(request: Request) -> bool:
     return kind == _MULTIPART
 
 
-def _limited(request: Request, settings: Settings) -> Request:
-    """The request, refusing to read past `max_body_bytes`."""
-    limit = settings.max_body_bytes
+def _limited(request: Request, limit: int) -> Request:
+    """The request, refusing to read past `limit` bytes of body."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _body_too_large(int(declared), limit)
@@ -143,7 +150,7 @@ def _body_too_large(received: int, limit: int) -> ServiceError:
     return ServiceError(
         ErrorCode.BODY_TOO_LARGE,
         f"The request body has {received} bytes or more; at most {limit} are allowed. Send fewer "
-        "or smaller images.",
+        "or smaller images; multipart allows more than JSON.",
         received_bytes=received,
         allowed_bytes=limit,
     )
@@ -153,7 +160,10 @@ class _form:  # noqa: N801 (used as a function)
     """The multipart form as an async context; its temporary files are closed at the end."""
 
     def __init__(self, request: Request, settings: Settings) -> None:
-        self._request, self._settings = _undecoded(_limited(request, settings)), settings
+        self._request, self._settings = (
+            _undecoded(_limited(request, settings.max_body_bytes)),
+            settings,
+        )
 
     async def __aenter__(self) -> FormData:
         most = self._settings.max_images
@@ -240,23 +250,25 @@ def _options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[s
     return options
 
 
-async def _json(request: Request, settings: Settings) -> Any:
-    body = await _read(_limited(request, settings))
+async def _json(request: Request, settings: Settings) -> bytes:
+    """The bytes of a JSON body; reading them as JSON is work for a thread."""
+    limit = min(settings.max_json_bytes, settings.max_body_bytes)
+    try:
+        body = await _limited(request, limit).body()
+    except ClientDisconnect as error:
+        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.") from error
     if not body:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
+    return body
+
+
+def _parse(model: type[_Model], text: bytes) -> _Model:
     try:
-        return json.loads(body)
+        return _validate(model, json.loads(text))
     except (ValueError, RecursionError) as error:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}."
         ) from error
-
-
-async def _read(request: Request) -> bytes:
-    try:
-        return await request.body()
-    except ClientDisconnect as error:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.") from error
 
 
 def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _Model:

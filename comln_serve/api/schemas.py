@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from comln_serve.classifier import ID_PREFIX, Classifier
+from comln_serve import classifier
+from comln_serve.classifier import ID_PREFIX
 from comln_serve.errors import ErrorCode
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -123,21 +124,20 @@ class ClassifierInfo(BaseModel):
     created_at: datetime
 
     @classmethod
-    def of(cls, classifier: Classifier, **extra: Any) -> "ClassifierInfo":
+    def of(cls, stored: classifier.ClassifierInfo) -> "ClassifierInfo":
         classes = [
             ClassCount(label=label, examples=examples)
-            for label, examples in zip(classifier.labels, classifier.examples, strict=True)
+            for label, examples in zip(stored.labels, stored.examples, strict=True)
         ]
         return cls(
-            id=classifier.id,
-            name=classifier.name,
-            model=classifier.model,
+            id=stored.id,
+            name=stored.name,
+            model=stored.model,
             classes=classes,
-            horizon=classifier.horizon,
-            support_loss=classifier.support_loss,
-            support_accuracy=classifier.support_accuracy,
-            created_at=classifier.created_at,
-            **extra,
+            horizon=stored.horizon,
+            support_loss=stored.support_loss,
+            support_accuracy=stored.support_accuracy,
+            created_at=stored.created_at,
         )
 
 

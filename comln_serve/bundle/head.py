@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.flow import FlowSolution, balanced_weights, solve_flow
+from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform_weights
 
 Start = Literal["learned", "zero", "prototype"]
 Weighting = Literal["uniform", "balanced"]
@@ -69,6 +69,12 @@ class Head:
             W0 *= self.alpha / np.bincount(classes, minlength=n_classes)[:, None]
         return W0
 
+    def example_weights(self, classes: NDArray[np.intp], n_classes: int) -> NDArray[np.float64]:
+        """(M,) weight of each support example in the loss, for class indices (M,)."""
+        if self.weighting == "balanced":
+            return balanced_weights(classes, n_classes)
+        return uniform_weights(len(classes))
+
     def adapt(
         self,
         phi: NDArray[np.float32],
@@ -94,7 +100,7 @@ class Head:
             np.eye(n_classes)[classes],
             self.horizon if horizon is None else horizon,
             lam=self.regularisation,
-            weights=balanced_weights(classes, n_classes) if self.weighting == "balanced" else None,
+            weights=self.example_weights(classes, n_classes),
             rtol=self.solver.rtol,
             atol=self.solver.atol,
             max_steps=self.solver.max_steps,

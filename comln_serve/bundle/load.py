@@ -39,6 +39,12 @@ class Bundle:
     head: Head
     backbone: bytes
 
+    @property
+    def embedder_sha256(self) -> str:
+        """Of all that turns an image into an embedding: the graph and the preprocessing."""
+        parts = (self.manifest.files.backbone.sha256, self.manifest.preprocessing.model_dump_json())
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
 
 def load_bundle(folder: Path) -> Bundle:
     """Read and verify the bundle in `folder`.

@@ -65,6 +65,7 @@ class TrainingEntry(_Part):
         command: what reproduces it. config: the recipe as used, overrides applied.
         updates: updates made up to the exported checkpoint. seconds: time they took.
         hardware: the machine, in words. versions: of the libraries that matter.
+        notes: what else a user of the model should know, such as how it was chosen.
     """
 
     data: str
@@ -72,9 +73,10 @@ class TrainingEntry(_Part):
     config: dict[str, Any]
     seed: int
     updates: int
-    seconds: float
+    seconds: Finite
     hardware: str
     versions: dict[str, str]
+    notes: str
 
 
 class AccuracyEntry(_Part):
@@ -87,7 +89,7 @@ class AccuracyEntry(_Part):
     episodes: int
     seed: int
     mean: Annotated[float, Field(ge=0, le=1)]
-    interval: Annotated[float, Field(ge=0)]
+    interval: Annotated[Finite, Field(ge=0)]
     command: str
 
 

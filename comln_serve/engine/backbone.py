@@ -1,6 +1,8 @@
 """The embedding network in ONNX Runtime, on the provider the operator asked for."""
 
+import logging
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,10 +15,12 @@ from comln_serve.errors import StartupError
 from comln_serve.machine import usable_cpus
 from comln_serve.settings import Provider
 
+logger = logging.getLogger(__name__)
+
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
-# Batches are padded up to one of these sizes: an accelerator plans each new input shape anew, and
-# a handful of shapes can all be warmed before the server says it is ready.
+# On an accelerator batches are padded up to one of these sizes: it plans each new input shape anew,
+# and a handful of shapes can all be warmed before the server says it is ready.
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -37,6 +41,7 @@ class Backbone:
             StartupError: not a readable graph, another signature than the manifest's, or "cuda"
                 asked for where CUDA does not run.
         """
+        self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
         self._width = bundle.manifest.embedding_size
         self._session = _open_session(bundle, provider, threads or usable_cpus())
@@ -51,9 +56,16 @@ class Backbone:
         self._check_signature(bundle)
 
     def warm(self) -> None:
-        """Run every batch size once, so that no request pays for planning."""
+        """Run every batch size once, so that no request pays for planning.
+
+        Raises:
+            StartupError: the embeddings are not finite.
+        """
+        noise = np.random.default_rng(0)
         for size in _BATCH_SIZES:
-            self.embed(np.zeros((size, self._size, self._size, 3), dtype=np.uint8))
+            shape = (size, self._size, self._size, 3)
+            if not np.isfinite(self.embed(noise.integers(0, 256, shape, dtype=np.uint8))).all():
+                raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Call it from one thread at a time."""
@@ -65,7 +77,7 @@ class Backbone:
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         count = len(images)
         size = next(size for size in _BATCH_SIZES if size >= count)
-        if size != count:
+        if size != count and self.provider == "cuda":
             padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
             images = np.concatenate([images, padding])
         (embeddings,) = self._session.run(None, {self._input: images})
@@ -90,13 +102,28 @@ class Backbone:
 
 
 def _open_session(bundle: Bundle, provider: Provider, threads: int) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    providers: list[Any] = [_CPU]
-    if provider != "cpu" and _CUDA in ort.get_available_providers() and _has_cuda_device():
-        ort.preload_dlls()
-        providers = [(_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"}), _CPU]
+    with tempfile.TemporaryDirectory() as nowhere:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # A graph may name other files to take weights from, which no checksum covers: let it look
+        # for them in an empty folder.
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", nowhere
+        )
+        if provider != "cpu" and _CUDA in ort.get_available_providers() and _has_cuda_device():
+            ort.preload_dlls()
+            cuda = (_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})
+            try:
+                return _session(bundle, options, [cuda, _CPU])
+            except StartupError as error:
+                if provider == "cuda":
+                    raise
+                logger.warning("CUDA cannot be used, running on the CPU: %s", error)
+        return _session(bundle, options, [_CPU])
+
+
+def _session(bundle: Bundle, options: Any, providers: list[Any]) -> Any:
     try:
         session = ort.InferenceSession(bundle.backbone, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exception types are not public

@@ -3,11 +3,13 @@
 Calls block and are safe from many threads. Anything a caller did wrong is a `ServiceError`.
 """
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,13 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.flow import FlowError, balanced_weights, uniform_weights
+from comln_serve.flow import FlowError
 from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
 from comln_serve.settings import Settings
 from comln_serve.storage import ClassifierStore
+
+logger = logging.getLogger(__name__)
 
 PREFERRED_MODEL = "omniglot-conv4"
 
@@ -72,20 +76,37 @@ class Engine:
         self.store = store
         self.images = Admission(settings.max_pending_images, "images")
         self.ready = False
+        self.failure: Exception | None = None
+        self._warming = Lock()
+        self._warm = False
         self._decoders = ThreadPoolExecutor(
             settings.decode_threads or usable_cpus(), thread_name_prefix="decode"
         )
 
     def warm(self) -> None:
-        """Compile the flow and run every backbone once; the engine is ready afterwards."""
-        _compile_flow()
-        for model in self.models.values():
-            model.warm()
-        self.ready = True
+        """Compile the flow and run every backbone once; the first call does it, others wait.
+
+        The engine is `ready` afterwards, or `failure` says why it never will be.
+        """
+        with self._warming:
+            if self._warm:
+                return
+            self._warm = True
+            try:
+                _compile_flow()
+                for model in self.models.values():
+                    model.warm()
+                self.ready = True
+            except Exception as error:
+                logger.exception("the server cannot get ready")
+                self.failure = error
 
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False
+        self.failure: Exception | None = None
+        self._warming = Lock()
+        self._warm = False
         self._decoders.shutdown(wait=True, cancel_futures=True)
         for model in self.models.values():
             model.close()
@@ -109,6 +130,7 @@ class Engine:
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
+        self._need_ready()
         clock = StageClock()
         chosen = self.find_model(model)
         labels = tuple(dict.fromkeys(label for _, label in support))
@@ -125,16 +147,12 @@ class Engine:
                 W = _solve(head, phi, classes, len(labels), horizon)
         probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
         of_truth = probabilities[np.arange(len(classes)), classes]
-        weights = (
-            balanced_weights(classes, len(labels))
-            if head.weighting == "balanced"
-            else uniform_weights(len(classes))
-        )
+        weights = head.example_weights(classes, len(labels))
         classifier = Classifier(
             id=ID_PREFIX + uuid.uuid4().hex,
             name=name,
             model=chosen.name,
-            backbone_sha256=chosen.backbone_sha256,
+            embedder_sha256=chosen.embedder_sha256,
             labels=labels,
             examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
             horizon=head.horizon if horizon is None else horizon,
@@ -153,16 +171,17 @@ class Engine:
         Raises:
             ServiceError: anything wrong with the request.
         """
+        self._need_ready()
         clock = StageClock()
         found = self.find_classifier(classifier)
         model = self.models.get(found.model)
-        if model is None or model.backbone_sha256 != found.backbone_sha256:
+        if model is None or model.embedder_sha256 != found.embedder_sha256:
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
                 f"Classifier {classifier!r} was adapted on a version of model {found.model!r} that "
                 "is no longer served. Adapt again, or restore that bundle.",
                 model=found.model,
-                backbone_sha256=found.backbone_sha256,
+                embedder_sha256=found.embedder_sha256,
             )
         with self.images.admit(len(images)):
             with clock.stage("decode"):
@@ -208,6 +227,13 @@ class Engine:
         """
         if not self.store.delete(self.find_classifier(id_or_name).id):
             raise _no_classifier(id_or_name)  # somebody else was faster
+
+    def _need_ready(self) -> None:
+        self.warm()
+        if not self.ready:
+            raise ServiceError(
+                ErrorCode.NOT_READY, "The server is stopping or could not start; try another."
+            )
 
     def _decode(self, files: Sequence[bytes], model: Model) -> NDArray[np.uint8]:
         policy = model.bundle.manifest.preprocessing

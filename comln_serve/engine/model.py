@@ -27,8 +27,8 @@ class Model:
         return self.bundle.name
 
     @property
-    def backbone_sha256(self) -> str:
-        return self.bundle.manifest.files.backbone.sha256
+    def embedder_sha256(self) -> str:
+        return self.bundle.embedder_sha256
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of prepared images (n, S, S, 3)."""

@@ -9,6 +9,10 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 DEFAULT_MAX_PIXELS = 64_000_000
+# Pillow itself refuses what is over twice its own limit of 89 million, whatever we would allow.
+MOST_PIXELS = 178_000_000
+
+_TO_8_BITS = ((np.arange(65536, dtype=np.uint32) + 128) // 257).astype(np.uint8)
 
 
 def decode_image(
@@ -93,11 +97,11 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
+    if image.mode.startswith("I"):
         # 16-bit greyscale: Pillow's own conversion clips at 255 instead of scaling.
-        samples = np.clip(np.asarray(image, dtype=np.float64), 0, 65535)
+        samples = np.asarray(image.convert("I;16") if image.mode == "I" else image)
         key = image.info.get("transparency")
-        image = Image.fromarray((samples / 257.0 + 0.5).astype(np.uint8), mode="L")
+        image = Image.fromarray(_TO_8_BITS[samples], mode="L")
         if key is not None:
             image.putalpha(Image.fromarray(np.where(samples == key, 0, 255).astype(np.uint8)))
     if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from comln_serve.classifier import Classifier
+from comln_serve.classifier import Classifier, ClassifierInfo
 
 
 class ClassifierStore(Protocol):
@@ -19,7 +19,7 @@ class ClassifierStore(Protocol):
         """The classifier of that id; else the newest of that name; else None."""
         ...
 
-    def page(self, *, limit: int, before: int | None) -> tuple[list[Classifier], int | None]:
+    def page(self, *, limit: int, before: int | None) -> tuple[list[ClassifierInfo], int | None]:
         """At most `limit` classifiers, newest first, and where the next page starts.
 
         Args:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from comln_serve.classifier import Classifier
+from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 
 SCHEMA_VERSION = 1
@@ -21,7 +21,7 @@ _SCHEMA = (
         id TEXT NOT NULL UNIQUE,
         name TEXT,
         model TEXT NOT NULL,
-        backbone_sha256 TEXT NOT NULL,
+        embedder_sha256 TEXT NOT NULL,
         labels TEXT NOT NULL,
         examples TEXT NOT NULL,
         horizon REAL NOT NULL,
@@ -34,10 +34,11 @@ _SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
-_COLUMNS = (
-    "id, name, model, backbone_sha256, labels, examples, horizon, support_loss, "
-    "support_accuracy, created_at, weights"
+_INFO = (
+    "id, name, model, embedder_sha256, labels, examples, horizon, support_loss, "
+    "support_accuracy, created_at"
 )
+_COLUMNS = f"{_INFO}, weights"
 
 _Result = TypeVar("_Result")
 
@@ -66,7 +67,7 @@ class SqliteStore:
 
     def add(self, classifier: Classifier) -> None:
         row = (
-            classifier.id, classifier.name, classifier.model, classifier.backbone_sha256,
+            classifier.id, classifier.name, classifier.model, classifier.embedder_sha256,
             json.dumps(classifier.labels), json.dumps(classifier.examples), classifier.horizon,
             classifier.support_loss, classifier.support_accuracy,
             classifier.created_at.astimezone(UTC).isoformat(),
@@ -89,16 +90,16 @@ class SqliteStore:
             )
         return None if row is None else _classifier(row)
 
-    def page(self, *, limit: int, before: int | None) -> tuple[list[Classifier], int | None]:
+    def page(self, *, limit: int, before: int | None) -> tuple[list[ClassifierInfo], int | None]:
         rows = self._call(
             lambda connection: connection.execute(
-                f"SELECT {_COLUMNS}, sequence FROM classifiers WHERE ?1 IS NULL OR sequence < ?1 "
+                f"SELECT {_INFO}, sequence FROM classifiers WHERE ?1 IS NULL OR sequence < ?1 "
                 "ORDER BY sequence DESC LIMIT ?2",
                 (before, limit + 1),
             ).fetchall()
         )
-        page = rows[:limit]
-        return [_classifier(row) for row in page], page[-1][-1] if len(rows) > limit else None
+        page = [ClassifierInfo(**_info(row)) for row in rows[:limit]]
+        return page, rows[limit - 1][-1] if len(rows) > limit else None
 
     def delete(self, classifier_id: str) -> bool:
         def remove(connection: sqlite3.Connection) -> bool:
@@ -165,18 +166,22 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def _info(row: tuple[Any, ...]) -> dict[str, Any]:
+    return {
+        "id": row[0],
+        "name": row[1],
+        "model": row[2],
+        "embedder_sha256": row[3],
+        "labels": tuple(json.loads(row[4])),
+        "examples": tuple(json.loads(row[5])),
+        "horizon": row[6],
+        "support_loss": row[7],
+        "support_accuracy": row[8],
+        "created_at": datetime.fromisoformat(row[9]),
+    }
+
+
 def _classifier(row: tuple[Any, ...]) -> Classifier:
-    labels = tuple(json.loads(row[4]))
-    return Classifier(
-        id=row[0],
-        name=row[1],
-        model=row[2],
-        backbone_sha256=row[3],
-        labels=labels,
-        examples=tuple(json.loads(row[5])),
-        horizon=row[6],
-        support_loss=row[7],
-        support_accuracy=row[8],
-        created_at=datetime.fromisoformat(row[9]),
-        W=np.frombuffer(row[10], dtype="<f4").reshape(len(labels), -1),
-    )
+    info = _info(row)
+    W = np.frombuffer(row[10], dtype="<f4").reshape(len(info["labels"]), -1)
+    return Classifier(**info, W=W)

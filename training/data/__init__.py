@@ -16,4 +16,4 @@ def load_split(config: DataConfig, root: Path, split: str) -> ImageSet:
     if config.kind == "omniglot":
         rotations = config.rotations and split == "train"
         return load_omniglot(root, split, config.preprocessing, rotations=rotations)
-    return load_image_folder(root, split, config.preprocessing)
+    return load_image_folder(root, split, config.preprocessing, config.class_shares)

@@ -1,6 +1,6 @@
 """Labelled images in memory, grouped by class."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,6 +12,8 @@ from tqdm import tqdm
 from comln_serve.errors import ServiceError
 from comln_serve.imaging import Preprocessing, prepare_image
 from comln_serve.machine import usable_cpus
+
+ReadFile = Callable[[], bytes]
 
 _T = TypeVar("_T")
 
@@ -51,19 +53,21 @@ class ImageSet:
 
 
 def build_image_set(
-    classes: Sequence[tuple[str, Sequence[tuple[str, bytes]]]],
+    classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]],
     preprocessing: Preprocessing,
     *,
     rotations: int = 1,
 ) -> ImageSet:
-    """Decode the files of each class, (class name, [(file name, bytes)]), with the bundle's policy.
+    """Decode the files of each class, (class name, [(file name, how to read it)]), with the policy.
+
+    A file is read when its turn to be decoded comes, so photos need not fit in memory.
 
     Raises:
         DataError: no class, a class without images, or a file that is not an image.
     """
     if not classes:
         raise DataError("no class was found")
-    flat = [(f"{name}/{file}", data) for name, files in classes for file, data in files]
+    flat = [(f"{name}/{file}", read) for name, files in classes for file, read in files]
     with ThreadPoolExecutor(usable_cpus()) as pool:
         arrays = list(
             _progress(pool.map(lambda item: _prepare(item[0], item[1], preprocessing), flat), flat)
@@ -78,11 +82,13 @@ def build_image_set(
     return ImageSet(np.stack(arrays), tuple(members), names, rotations)
 
 
-def _prepare(name: str, data: bytes, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     try:
-        return prepare_image(data, preprocessing)
+        return prepare_image(read(), preprocessing)
     except ServiceError as error:
         raise DataError(f"{name}: {error.message}") from error
+    except OSError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def _progress(items: Iterable[_T], sized: Sequence[object]) -> Iterable[_T]:

@@ -9,16 +9,18 @@ the two folders.
 import json
 import tarfile
 from collections import defaultdict
+from functools import partial
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
 from comln_serve.imaging import Preprocessing
-from training.data.images import DataError, ImageSet, build_image_set
+from training.data.images import DataError, ImageSet, ReadFile, build_image_set
 
 _HALVES = {"background": "images_background", "evaluation": "images_evaluation"}
 
-# (half, alphabet, character) -> [(file name, bytes)]
-_Files = dict[tuple[str, str, str], list[tuple[str, bytes]]]
+# (half, alphabet, character) -> [(file name, how to read it)]
+_Files = dict[tuple[str, str, str], list[tuple[str, ReadFile]]]
 
 
 def load_omniglot(
@@ -38,7 +40,7 @@ def load_omniglot(
             f"{root}: {len(missing)} of the {len(wanted)} characters of the {split} split are "
             f"missing, first {_HALVES[half]}/{alphabet}/{character}"
         )
-    classes = [(f"{key[1]}/{key[2]}", sorted(found[key])) for key in wanted]
+    classes = [(f"{key[1]}/{key[2]}", sorted(found[key], key=itemgetter(0))) for key in wanted]
     return build_image_set(classes, preprocessing, rotations=4 if rotations else 1)
 
 
@@ -69,7 +71,7 @@ def _from_folders(root: Path, wanted: list[tuple[str, str, str]]) -> _Files:
         )
     return {
         (half, alphabet, character): [
-            (path.name, path.read_bytes())
+            (path.name, path.read_bytes)
             for path in (base / _HALVES[half] / alphabet / character).glob("*.png")
         ]
         for half, alphabet, character in wanted
@@ -87,7 +89,7 @@ def _from_archive(path: Path) -> _Files:
                     stream = archive.extractfile(member)
                     if stream is not None:
                         key = (halves[parts[0]], parts[1], parts[2])
-                        found[key].append((parts[3], stream.read()))
+                        found[key].append((parts[3], partial(bytes, stream.read())))
     except (OSError, tarfile.TarError, EOFError) as error:
         raise DataError(f"{path}: not a readable tar archive ({error})") from error
     return found
