@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
     )
-    return 0
+    return 0 if engine.failure is None else 1
 
 
 def _read_settings(arguments: list[str]) -> Settings:

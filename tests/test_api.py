@@ -880,3 +880,24 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     assert set(form["properties"]) == options | images
     assert set(form["required"]) == images | ({"classifier"} & options)
     assert "application/json" in body["content"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"support": [' + b"0," * 400_000 + b"0]}", b'{"images": [' + b"[]," * 300_000 + b"[]]}",
+     b"{" + b",".join(b'"k%d": 1' % i for i in range(100_000)) + b"}"],
+    ids=["mistakes", "nested", "fields"],
+)  # fmt: skip
+def test_a_flood_of_mistakes_is_one_short_answer(client: TestClient, body: bytes) -> None:
+    for route in ("/adapt", "/predict"):
+        answer = client.post(route, content=body, headers={"Content-Type": "application/json"})
+        check_error(answer, ErrorCode.INVALID_REQUEST)
+        assert len(answer.content) < 10_000
+
+
+def test_json_has_a_limit_of_its_own(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_json_bytes": 1000}))
+    with TestClient(create_app(engine)) as client:
+        body = b'{"support": [' + b" " * 1000 + b"]}"
+        answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
+    check_error(answer, ErrorCode.BODY_TOO_LARGE)

@@ -47,6 +47,16 @@ def replace_file(folder: Path, part: str, data: bytes) -> None:
     edit_manifest(folder, lambda content: content["files"].update({part: entry}))
 
 
+def poison_backbone(folder: Path) -> None:
+    """Make every weight of the graph NaN."""
+    model = onnx.load_from_string((folder / BACKBONE).read_bytes())
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype == np.float32:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32("nan"), tensor.name))
+    replace_file(folder, "backbone", model.SerializeToString())
+
+
 def edit_tensors(folder: Path, change: Callable[[dict[str, NDArray[Any]]], object]) -> None:
     tensors = {
         name: np.array(tensor)
@@ -302,6 +312,24 @@ def test_backbone_of_another_signature(copy: Callable[..., Path], kind: str) -> 
     with pytest.raises(StartupError, match=r"as bundle\.json says") as caught:
         Backbone(load_bundle(folder), "cpu")
     assert str(folder) in str(caught.value)
+
+
+def test_weights_outside_the_graph_are_not_read(
+    copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph may name a file to take weights from; no checksum would cover it."""
+    folder = copy()
+    model = onnx.load_from_string((folder / BACKBONE).read_bytes())
+    onnx.save_model(
+        model, str(tmp_path / "outside.onnx"), save_as_external_data=True,
+        location="weights.bin", size_threshold=512,
+    )  # fmt: skip
+    (folder / "weights.bin").write_bytes((tmp_path / "weights.bin").read_bytes())
+    replace_file(folder, "backbone", (tmp_path / "outside.onnx").read_bytes())
+    for working_folder in (tmp_path, folder):
+        monkeypatch.chdir(working_folder)
+        with pytest.raises(StartupError, match=r"weights\.bin"):
+            Backbone(load_bundle(folder), "cpu")
 
 
 def test_load_models_names_the_bad_bundle(

@@ -18,7 +18,7 @@ from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes, tiny_config, tiny_model
-from tests.test_bundle import edit_manifest, replace_file
+from tests.test_bundle import edit_manifest, poison_backbone, replace_file
 
 MakeEngine = Callable[[Settings], Engine]
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
@@ -200,7 +200,7 @@ def test_equal_images_under_different_labels(engine: Engine) -> None:
     np.testing.assert_allclose(predicted, [[0.5, 0.5]], atol=1e-4)
 
 
-@pytest.mark.parametrize("change", ["altered", "removed"])
+@pytest.mark.parametrize("change", ["altered", "removed", "other preprocessing"])
 def test_a_classifier_of_another_backbone_is_not_used(
     settings: Settings, tmp_path: Path, make_engine: MakeEngine, change: str
 ) -> None:
@@ -212,6 +212,8 @@ def test_a_classifier_of_another_backbone_is_not_used(
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     if change == "removed":
         shutil.rmtree(models / "tiny")
+    elif change == "other preprocessing":
+        edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
     else:
         graph = onnx.load_from_string((models / "tiny" / "backbone.onnx").read_bytes())
         graph.doc_string = "retrained"
@@ -287,3 +289,15 @@ def test_overload_counts_images_not_requests(settings: Settings, make_engine: Ma
         fails(ErrorCode.OVERLOADED, lambda: engine.adapt(colour_support()))
     assert engine.predict([image_bytes()] * 3, adapted.id).probabilities.shape == (3, 3)
     assert engine.store.count() == 1
+
+
+def test_a_backbone_that_gives_nan_never_gets_ready(
+    settings: Settings, tmp_path: Path, make_engine: MakeEngine
+) -> None:
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    poison_backbone(models / "tiny")
+    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine.warm()
+    assert not engine.ready
+    assert "NaN" in str(engine.failure)
+    fails(ErrorCode.NOT_READY, lambda: engine.adapt(colour_support()))

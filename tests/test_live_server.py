@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,8 +20,9 @@ import pytest
 from comln_serve import __version__
 from comln_serve.cli import main
 from tests.conftest import colour_support, image_bytes
-from tests.live import START_SECONDS, LiveServer, live_server
+from tests.live import START_SECONDS, LiveServer, free_port, live_server
 from tests.test_api import adapt_form, adapt_json, predict_form
+from tests.test_bundle import poison_backbone
 
 QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]
 
@@ -144,7 +146,8 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
         wait_for(lambda: "Uvicorn running on" in log.read_text())
         found = re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())
         assert found is not None
-        assert httpx2.get(f"{found[0]}/health/ready").status_code == 200
+        ready = f"{found[0]}/health/ready"
+        wait_for(lambda: httpx2.get(ready).status_code == 200)
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0
@@ -259,3 +262,16 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert caught.value.code == 0
     assert "--models-dir" in capsys.readouterr().out
+
+
+def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
+    """It would otherwise stay alive and never ready."""
+    models = Path(shutil.copytree(models_dir, tmp_path / "models"))
+    poison_backbone(models / "tiny")
+    done = subprocess.run(
+        [sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models),
+         "--port", str(free_port()), "--database-url", f"sqlite:///{tmp_path / 'x.db'}"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "NaN" in done.stderr

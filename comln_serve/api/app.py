@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -11,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api.errors import install_error_handlers
+from comln_serve.api.openapi import describe_bodies
 from comln_serve.api.routes import router
-from comln_serve.api.schemas import AdaptRequest, PredictRequest
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
 
@@ -50,21 +49,5 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.state.requests = Admission(engine.settings.max_pending_requests, "requests")
     app.include_router(router)
     install_error_handlers(app)
-    _describe_bodies(app)
+    describe_bodies(app)
     return app
-
-
-def _describe_bodies(app: FastAPI) -> None:
-    """Add the schemas that only `openapi_extra` refers to."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        schemas = document["components"]["schemas"]
-        for model in (AdaptRequest, PredictRequest):
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve import __version__
 from comln_serve.api import schemas
-from comln_serve.api.bodies import openapi_body, read_adapt, read_predict
+from comln_serve.api.bodies import read_adapt, read_predict
 from comln_serve.api.errors import error_responses
+from comln_serve.api.openapi import openapi_body
 from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError

@@ -104,9 +104,6 @@ class Engine:
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False
-        self.failure: Exception | None = None
-        self._warming = Lock()
-        self._warm = False
         self._decoders.shutdown(wait=True, cancel_futures=True)
         for model in self.models.values():
             model.close()

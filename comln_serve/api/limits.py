@@ -1,0 +1,75 @@
+"""The limits on what a request may hold, each refused with its value."""
+
+from fastapi import Request
+from starlette.types import Message
+
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.settings import Settings
+
+
+def limited(request: Request, limit: int) -> Request:
+    """The request, refusing to read past `limit` bytes of body."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _body_too_large(int(declared), limit)
+    received = 0
+
+    async def receive() -> Message:
+        nonlocal received
+        message = await request.receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            raise _body_too_large(received, limit)
+        return message
+
+    return Request(request.scope, receive)
+
+
+def check_label(position: int, label: str, settings: Settings) -> None:
+    """Refuse a label over `max_label_length` characters."""
+    if len(label) > settings.max_label_length:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"Label {position + 1} has {len(label)} characters; at most "
+            f"{settings.max_label_length} are allowed.",
+            received_length=len(label),
+            allowed_length=settings.max_label_length,
+        )
+
+
+def check_count(count: int, settings: Settings) -> None:
+    """Refuse more than `max_images` images."""
+    if count > settings.max_images:
+        raise too_many(str(count), settings.max_images)
+
+
+def too_many(received: str, allowed: int) -> ServiceError:
+    """The error for more images than allowed."""
+    return ServiceError(
+        ErrorCode.TOO_MANY_IMAGES,
+        f"Received {received} images or fields; at most {allowed} images are allowed in a "
+        "request. Split it.",
+        allowed_images=allowed,
+    )
+
+
+def check_bytes(where: str, size: int, settings: Settings) -> None:
+    """Refuse an image file over `max_image_bytes`."""
+    if size > settings.max_image_bytes:
+        raise ServiceError(
+            ErrorCode.IMAGE_TOO_LARGE,
+            f"{where} has {size} bytes; at most {settings.max_image_bytes} are allowed. Send a "
+            "smaller image.",
+            received_bytes=size,
+            allowed_bytes=settings.max_image_bytes,
+        )
+
+
+def _body_too_large(received: int, limit: int) -> ServiceError:
+    return ServiceError(
+        ErrorCode.BODY_TOO_LARGE,
+        f"The request body has {received} bytes or more; at most {limit} are allowed. Send fewer "
+        "or smaller images; multipart allows more than JSON.",
+        received_bytes=received,
+        allowed_bytes=limit,
+    )
