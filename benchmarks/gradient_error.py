@@ -1,9 +1,11 @@
 """Errors of the meta-gradients on stiff flows, against finite differences of the tight flow.
 
     python benchmarks/gradient_error.py            adjoint; forward where it takes seconds
+    python benchmarks/gradient_error.py --forward  forward at 10 ways too
     python benchmarks/gradient_error.py --quick    5 ways only
+    python benchmarks/gradient_error.py --steps    what tolerance and step limit buy (adjoint)
 
-Prints a Markdown table, the one in docs/derivation.md. The tests measure with the functions here.
+Prints the Markdown tables of docs/derivation.md. The tests measure with the functions here.
 """
 
 import argparse
@@ -14,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from comln_serve.flow import solve_flow, uniform_weights
+from comln_serve.flow import kernels, solve_flow, uniform_weights
 from training.gradient_flow import gradient_flow
+from training.gradient_flow.adjoint import adjoint_sweep
 from training.gradient_flow.operation import Method
 
 INPUTS = ("phi", "W0", "T", "lam", "weights")
@@ -60,14 +63,19 @@ class Task:
 
 
 def clustered_task(
-    ways: int, shots: int, T: float, *, norm2: float = 100.0, lam: float = 0.0, d: int = 0,
-    seed: int = 0,
+    ways: int, shots: int, T: float, *, norm2: float = 100.0, offset: float = 3.0,
+    lam: float = 0.0, d: int = 0, seed: int = 0,
 ) -> Task:  # fmt: skip
-    """Embeddings in one cluster a class, mean ||phi||^2 = norm2; d defaults to 2 M."""
+    """Embeddings in one cluster a class, mean ||phi||^2 = norm2; d defaults to 2 M.
+
+    `offset` is added to every feature before scaling (class centres have variance 1). Features
+    after a ReLU share such a component; it gives the Gram matrix one eigenvalue far above the
+    rest, and the flow a mode that is long over while the others still move: it makes it stiff.
+    """
     rng = np.random.default_rng(seed)
     d = d or 2 * ways * shots
     phi = np.repeat(rng.normal(size=(ways, d)), shots, axis=0)
-    phi += 0.7 * rng.normal(size=phi.shape)
+    phi += 0.7 * rng.normal(size=phi.shape) + offset
     phi *= np.sqrt(norm2 / (phi**2).sum(axis=1).mean())
     W0 = rng.normal(size=(ways, d)) / np.sqrt(norm2)
     V = rng.normal(size=(ways, d))
@@ -88,12 +96,25 @@ def directional_derivative(task: Task, name: str, direction: np.ndarray) -> floa
         size = float(np.abs(value).max() / np.abs(direction).max())
     h = 1e-3 * size
     one_sided = name == "lam" and task.lam == 0.0
-    total = 0.0
+    losses, factors = [], []
     for steps, factor in _ONE_SIDED if one_sided else _CENTRAL:
         moved = value + steps * h * direction
-        changed = replace(task, **{name: moved if moved.ndim else float(moved)})
-        total += factor * changed.loss()
-    return total / h
+        losses.append(replace(task, **{name: moved if moved.ndim else float(moved)}).loss())
+        factors.append(factor)
+    # The factors sum to 0: equal losses (a flow at rest before T) give exactly 0.
+    return sum(f * (x - losses[0]) for f, x in zip(factors, losses, strict=True)) / h
+
+
+def gradient_size(task: Task, name: str, g: np.ndarray) -> float:
+    """What an error of the gradient g is measured against: its norm.
+
+    With lam > 0, dloss/dT fades to nothing as the flow comes to rest. A change of log T then
+    moves the loss by T dloss/dT: less than a thousandth of the loss counts as a thousandth.
+    """
+    length = float(np.linalg.norm(g))
+    if name == "T" and task.T > 0.0:
+        return max(length, 1e-3 * abs(task.loss()) / task.T)
+    return length
 
 
 def gradient_errors(
@@ -101,8 +122,9 @@ def gradient_errors(
 ) -> dict[str, float]:
     """Relative error of each gradient g.
 
-    Along g itself, |<g, v> - fd| / |g|, and along random unit vectors, where a part of g of
-    relative size e that is wrong shows as e / sqrt(size) and is scaled back. The largest counts.
+    A scalar directly; else along g itself, |<g, v> - fd| / |g|, and along random unit vectors,
+    where a part of g of relative size e that is wrong shows as e / sqrt(size) and is scaled back.
+    The largest counts.
     """
     rng = np.random.default_rng(seed)
     errors = {}
@@ -111,58 +133,101 @@ def gradient_errors(
         if not np.isfinite(g).all():
             errors[name] = float("inf")
             continue
-        length = float(np.linalg.norm(g))
-        tried = [g / length if length > 0.0 else np.ones_like(g)]
+        length, size = float(np.linalg.norm(g)), gradient_size(task, name, g)
+        tried = [g / length if g.ndim and length > 0.0 else np.ones_like(g)]
         if g.ndim:
             draws = (rng.normal(size=g.shape) for _ in range(directions))
             tried += [v / np.linalg.norm(v) for v in draws]
         worst = 0.0
         for i, v in enumerate(tried):
             difference = abs(float((g * v).sum()) - directional_derivative(task, name, v))
-            worst = max(worst, difference * (np.sqrt(g.size) if i else 1.0) / length)
+            worst = max(worst, difference * (np.sqrt(g.size) if i else 1.0) / size)
         errors[name] = worst
     return errors
 
 
-# ways, shots, T, mean ||phi||^2, lam, whether the forward method takes only seconds
+# ways, T, mean ||phi||^2, offset, lam, whether the forward method takes only seconds; 5 shots
 CASES = [
-    (5, 5, 100.0, 100.0, 0.0, True),
-    (5, 5, 1e4, 100.0, 0.0, True),
-    (5, 5, 100.0, 100.0, 0.01, True),
-    (5, 5, 100.0, 100.0, 1.0, True),
-    (10, 5, 100.0, 100.0, 0.0, True),
-    (20, 5, 10.0, 100.0, 0.0, False),
-    (20, 5, 1e3, 100.0, 0.0, False),
-    (20, 5, 1e4, 1e4, 0.0, False),
-    (20, 5, 1e6, 1e4, 0.0, False),
-    (20, 5, 1e4, 1e4, 0.01, False),
-    (20, 5, 1e4, 1e4, 1.0, False),
+    (5, 100.0, 100.0, 3.0, 0.0, True),
+    (5, 1e4, 100.0, 3.0, 0.0, True),
+    (5, 1e4, 100.0, 10.0, 0.0, True),
+    (5, 100.0, 100.0, 3.0, 0.01, True),
+    (5, 100.0, 100.0, 3.0, 1.0, True),
+    (10, 100.0, 100.0, 3.0, 0.0, False),
+    (20, 10.0, 100.0, 3.0, 0.0, False),
+    (20, 1e3, 100.0, 3.0, 0.0, False),
+    (20, 1e4, 1e4, 0.0, 0.0, False),
+    (20, 1e4, 1e4, 3.0, 0.0, False),
+    (20, 1e6, 1e4, 3.0, 0.0, False),
+    (20, 1e4, 1e4, 3.0, 0.01, False),
+    (20, 1e4, 1e4, 3.0, 1.0, False),
 ]
 
 
-def main() -> None:
-    """Measure CASES and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="5 ways only")
-    parser.add_argument("--slow", action="store_true", help="forward method at 20 ways too")
-    arguments = parser.parse_args()
-    clustered_task(2, 1, 1.0).gradients("adjoint")  # compile
-    head = ["ways x shots", "T", "mean ||phi||^2", "lam", "method", *[f"d{n}" for n in INPUTS]]
-    print("| " + " | ".join([*head, "ms"]) + " |")
-    print("|" + "---|" * (len(head) + 1))
-    for ways, shots, T, norm2, lam, forward in CASES:
-        if arguments.quick and ways > 5:
+def print_errors(ways_at_most: int, forward_ways_at_most: int) -> None:
+    """Errors of both methods at default tolerances over CASES."""
+    head = ["ways x shots", "T", "mean norm^2", "offset", "lam", "method"]
+    print("| " + " | ".join([*head, *[f"d{name}" for name in INPUTS], "ms"]) + " |")
+    print("|" + "---|" * (len(head) + len(INPUTS) + 1))
+    for ways, T, norm2, offset, lam, forward in CASES:
+        if ways > ways_at_most:
             continue
-        task = clustered_task(ways, shots, T, norm2=norm2, lam=lam)
+        task = clustered_task(ways, 5, T, norm2=norm2, offset=offset, lam=lam)
         methods: list[Method] = ["adjoint"]
-        if forward or arguments.slow:
+        if forward or ways <= forward_ways_at_most:
             methods.append("forward")
         for method in methods:
             gradients, milliseconds = _timed(lambda m=method, t=task: t.gradients(m))
             errors = gradient_errors(task, gradients)
-            row = [f"{ways} x {shots}", f"{T:g}", f"{norm2:g}", f"{lam:g}", method]
+            row = [f"{ways} x 5", f"{T:g}", f"{norm2:g}", f"{offset:g}", f"{lam:g}", method]
             row += [f"{errors[name]:.0e}" for name in INPUTS]
             print("| " + " | ".join([*row, f"{milliseconds:.0f}"]) + " |", flush=True)
+
+
+def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[np.ndarray, int]:
+    """dW0 (N, d) by the adjoint of the accepted steps, and their number; lam = 0."""
+    Y = np.ascontiguousarray(task.Y.T)
+    K, L0 = task.phi @ task.phi.T, np.ascontiguousarray(task.W0 @ task.phi.T)
+    atol = tolerance / np.abs(K).sum(axis=1).max()
+    _, s, _, _, states, steps, _ = kernels.integrate(
+        K, np.empty((0, 0)), L0, Y, task.weights, 0.0, task.T, tolerance, atol, 10**6,
+        step_limit, True, np.zeros(1, dtype=np.bool_),
+    )  # fmt: skip
+    g = -task.V @ task.phi.T  # W(T) = W0 - s phi, with s class-major
+    _, dL0, *_ = adjoint_sweep(K, L0, Y, task.weights, 0.0, s, states, steps, g)
+    return task.V + dL0 @ task.phi, len(steps)
+
+
+def print_step_control() -> None:
+    """Steps and error of dW0 by tolerance, without and with the step limit."""
+    print("| ways x shots | T | mean norm^2 | offset | tolerance | free steps | limited steps |")
+    print("|---|---|---|---|---|---|---|")
+    for ways, T, norm2 in ((5, 1e4, 100.0), (20, 1e4, 1e4)):
+        for offset in (0.0, 3.0, 10.0):
+            task = clustered_task(ways, 5, T, norm2=norm2, offset=offset)
+            reference, _ = start_gradient(task, 1e-12, step_limit=True)
+            for tolerance in (1e-5, 1e-6, 1e-8):
+                row = [f"{ways} x 5", f"{T:g}", f"{norm2:g}", f"{offset:g}", f"{tolerance:g}"]
+                for step_limit in (False, True):
+                    dW0, steps = start_gradient(task, tolerance, step_limit=step_limit)
+                    error = np.linalg.norm(dW0 - reference) / np.linalg.norm(reference)
+                    row.append(f"{steps}, {error:.0e}")
+                print("| " + " | ".join(row) + " |", flush=True)
+
+
+def main() -> None:
+    """Print the table asked for."""
+    parser = argparse.ArgumentParser(description="Errors of the meta-gradients on stiff flows.")
+    parser.add_argument("--quick", action="store_true", help="5 ways only")
+    parser.add_argument("--forward", action="store_true", help="forward also at 10 ways (minutes)")
+    parser.add_argument("--steps", action="store_true", help="tolerance and step limit instead")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the forward method's tensors are too small to share
+    clustered_task(2, 1, 1.0).gradients("adjoint")  # compile
+    if arguments.steps:
+        print_step_control()
+    else:
+        print_errors(5 if arguments.quick else 20, 10 if arguments.forward else 0)
 
 
 def _timed(call: Callable[[], dict[str, np.ndarray]]) -> tuple[dict[str, np.ndarray], float]:

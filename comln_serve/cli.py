@@ -9,6 +9,7 @@ from types import FrameType
 import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
+from threadpoolctl import threadpool_limits
 
 from comln_serve import __version__
 from comln_serve.api.app import create_app
@@ -82,6 +83,9 @@ def _start_engine(settings: Settings) -> Engine:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s:     %(name)s: %(message)s"
     )
+    # The server multiplies small matrices only: BLAS threads would wait for each other longer than
+    # they work, many times longer while ONNX Runtime has the cores (benchmarks/adaptation.py).
+    threadpool_limits(1, "blas")
     models = load_models(settings)
     engine = Engine(settings, models, open_store(settings.database_url))
     for name, model in engine.models.items():

@@ -66,6 +66,11 @@ class Settings(BaseSettings):
         description="Adapt and predict requests being received or worked on; more are answered "
         "429.",
     )
+    max_solve_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        10.0,
+        description="Time one adaptation may take to solve; over it the request is refused. Only "
+        "large support sets that contradict themselves come near it.",
+    )
     shutdown_seconds: Positive = Field(
         30, description="Time given to requests under way after SIGTERM."
     )

@@ -10,7 +10,7 @@ def keep_freed_memory() -> None:
     """Let glibc reuse freed buffers instead of returning them to the system after every update.
 
     A training step allocates and frees the same tens of megabytes again and again; without this
-    each page is faulted in anew (see benchmarks/README.md). Does nothing elsewhere than on glibc.
+    each page is faulted in anew. Does nothing elsewhere than on glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -82,6 +82,7 @@ class Head:
         n_classes: int,
         *,
         horizon: float | None = None,
+        cancel: NDArray[np.bool_] | None = None,
     ) -> FlowSolution:
         """Adapt to a support set: W(T) in the solution's `W` (N, d).
 
@@ -90,6 +91,7 @@ class Head:
             classes: (M,) class index of each, 0 <= index < n_classes, every class present.
             n_classes: N >= 2; must equal `ways` where that is not None.
             horizon: T to use instead of the head's own.
+            cancel: as in `solve_flow`.
 
         Raises:
             ValueError: input that makes no problem. FlowError: the solve missed its tolerance.
@@ -104,4 +106,5 @@ class Head:
             rtol=self.solver.rtol,
             atol=self.solver.atol,
             max_steps=self.solver.max_steps,
+            cancel=cancel,
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Lock
+from threading import Lock, Timer
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class Engine:
             with clock.stage("embed"):
                 phi = chosen.embed(images)
             with clock.stage("solve"):
-                W = _solve(head, phi, classes, len(labels), horizon)
+                W = self._solve(head, phi, classes, len(labels), horizon)
         probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
         of_truth = probabilities[np.arange(len(classes)), classes]
         weights = head.example_weights(classes, len(labels))
@@ -225,6 +225,31 @@ class Engine:
         if not self.store.delete(self.find_classifier(id_or_name).id):
             raise _no_classifier(id_or_name)  # somebody else was faster
 
+    def _solve(
+        self,
+        head: Head,
+        phi: NDArray[np.float32],
+        classes: NDArray[np.intp],
+        ways: int,
+        horizon: float | None,
+    ) -> NDArray[np.float32]:
+        """W(T), within `max_solve_seconds`."""
+        cancel = np.zeros(1, dtype=np.bool_)
+        deadline = Timer(self.settings.max_solve_seconds, cancel.fill, (True,))
+        deadline.daemon = True
+        deadline.start()
+        try:
+            solution = head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
+        except FlowError as error:
+            raise ServiceError(
+                ErrorCode.CANNOT_ADAPT,
+                f"These images cannot be adapted to as asked: {error}.",
+                horizon=head.horizon if horizon is None else horizon,
+            ) from error
+        finally:
+            deadline.cancel()
+        return solution.W.astype(np.float32)
+
     def _need_ready(self) -> None:
         self.warm()
         if not self.ready:
@@ -266,19 +291,6 @@ def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
             f"{', '.join(models)}"
         )
     return wanted
-
-
-def _solve(
-    head: Head, phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, T: float | None
-) -> NDArray[np.float32]:
-    try:
-        return head.adapt(phi, classes, ways, horizon=T).W.astype(np.float32)
-    except FlowError as error:
-        raise ServiceError(
-            ErrorCode.CANNOT_ADAPT,
-            f"These images cannot be adapted to as asked: {error}.",
-            horizon=head.horizon if T is None else T,
-        ) from error
 
 
 def _check_classes(labels: tuple[str, ...], examples: int, head: Head, model: str) -> None:

@@ -16,15 +16,29 @@ One right-hand side serves both formulations of the flow (see `comln_serve.flow.
 Numba compiles a kernel at its first call and keeps the machine code on disk.
 """
 
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# Numba infers the types of the kernels' arguments, which the docstrings state.
+
+import math
+
 import numpy as np
 from numba import njit
 
 from comln_serve.flow.tableau import STAGES, A, E
 
+# For exp_of_negatives: ln 2 in two parts, the first with zeros enough in its tail that k times it
+# is exact; 1.5 x 2^52; 1 / q! from q = 13 down to 0.
+_INVERSE_LN2 = 1.0 / np.log(2.0)
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_ROUND = 6755399441055744.0
+_EXP_SERIES = tuple(1.0 / float(math.factorial(q)) for q in range(13, -1, -1))
+
 OK = 0
 TOO_MANY_STEPS = 1
 STEP_UNDERFLOW = 2
 NOT_FINITE = 3
+CANCELLED = 4
 
 # Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
 # the integrator relies on them to notice a step that left the domain.
@@ -73,33 +87,100 @@ def product(F, X, out):
         n += 1
 
 
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def exp_of_negatives(x):
+    """exp in place of a flat array whose entries are <= 0, to 2 units in the last place.
+
+    Half of a small solve would be spent in the C library's exp, which takes one number at a time;
+    this is arithmetic alone, which the compiler turns into vector instructions. With k the integer
+    nearest x / ln 2 and r = x - k ln 2, exp(x) = 2^k exp(r), and the Taylor series of exp(r) to
+    r^13 is exact to 4e-18 for |r| <= ln(2) / 2. Below -708 the result stays at exp(-708) = 3e-308.
+
+    No re-association here: adding and subtracting 1.5 x 2^52 rounds to an integer, and leaves that
+    integer in the low bits of the sum.
+    """
+    rounded = np.empty_like(x)
+    bits = rounded.view(np.int64)
+    power = np.empty_like(x)
+    power_bits = power.view(np.int64)
+    for i in range(x.size):
+        x[i] = max(x[i], -708.0)
+        rounded[i] = x[i] * _INVERSE_LN2 + _ROUND
+    for i in range(x.size):
+        power_bits[i] = (bits[i] + 1023) << 52
+    for i in range(x.size):
+        k = rounded[i] - _ROUND
+        r = (x[i] - k * _LN2_HIGH) - k * _LN2_LOW
+        series = _EXP_SERIES[0]
+        for q in range(1, len(_EXP_SERIES)):
+            series = series * r + _EXP_SERIES[q]
+        x[i] = series * power[i]
+
+
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def softmax_classes(logits, P):
     """Softmax over the classes (axis 0) of logits (N, M) into P (N, M), safe for any magnitude."""
     n_classes, n_examples = logits.shape
+    top = logits[0].copy()
+    for n in range(1, n_classes):
+        for m in range(n_examples):
+            top[m] = max(top[m], logits[n, m])
+    for n in range(n_classes):
+        for m in range(n_examples):
+            P[n, m] = logits[n, m] - top[m]
+    exp_of_negatives(P.reshape(n_classes * n_examples))
+    total = P[0].copy()
+    for n in range(1, n_classes):
+        for m in range(n_examples):
+            total[m] += P[n, m]
+    for n in range(n_classes):
+        for m in range(n_examples):
+            P[n, m] /= total[m]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def weighted_residual(P, Y, w, out):
+    """out[:, m] = w_m (p_m - y_m) for (N, M) tables.
+
+    A late flow has p_m = y_m to many digits: the entry of the largest label is taken as minus the
+    sum of the others, since p_m - y_m itself would be rounding error once 1 - p_m is near 1e-16.
+    """
+    n_classes, n_examples = P.shape
+    top = np.zeros(n_examples, dtype=np.int64)
+    largest = Y[0].copy()
+    for n in range(1, n_classes):
+        for m in range(n_examples):
+            if Y[n, m] > largest[m]:
+                largest[m] = Y[n, m]
+                top[m] = n
+    others = np.zeros(n_examples)
+    for n in range(n_classes):
+        for m in range(n_examples):
+            out[n, m] = w[m] * (P[n, m] - Y[n, m])
+            others[m] += out[n, m] if top[m] != n else 0.0
     for m in range(n_examples):
-        top = logits[0, m]
-        for n in range(1, n_classes):
-            top = max(top, logits[n, m])
-        total = 0.0
-        for n in range(n_classes):
-            e = np.exp(logits[n, m] - top)
-            P[n, m] = e
-            total += e
-        for n in range(n_classes):
-            P[n, m] /= total
+        out[top[m], m] = -others[m]
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def covariance_product(P, w, V, out):
-    """out[:, m] = A_m V[:, m] with A_m = w_m (diag(p_m) - p_m p_m^T), for (N, M) tables."""
+    """out[:, m] = A_m V[:, m] with A_m = w_m (diag(p_m) - p_m p_m^T), for (N, M) tables.
+
+    A_m does not see a constant added to V[:, m]: measured from the likeliest class, V minus its
+    mean keeps its digits when that class has nearly all the probability.
+    """
     n_classes, n_examples = P.shape
     for m in range(n_examples):
+        top = 0
+        for n in range(1, n_classes):
+            if P[n, m] > P[top, m]:
+                top = n
+        origin = V[top, m]
         mean = 0.0
         for n in range(n_classes):
-            mean += P[n, m] * V[n, m]
+            mean += P[n, m] * (V[n, m] - origin)
         for n in range(n_classes):
-            out[n, m] = w[m] * P[n, m] * (V[n, m] - mean)
+            out[n, m] = w[m] * P[n, m] * ((V[n, m] - origin) - mean)
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
@@ -115,17 +196,13 @@ def vector_field(F, G, L0, Y, w, lam, X, P, table, out):
             table[n, m] = L0[n, m] - table[n, m]
     softmax_classes(table, P)
     if G.shape[0] == 0:
-        for n in range(n_classes):
-            for m in range(n_examples):
-                out[n, m] = w[m] * (P[n, m] - Y[n, m]) - lam * X[n, m]
+        weighted_residual(P, Y, w, out)
     else:
-        for n in range(n_classes):
-            for m in range(n_examples):
-                table[n, m] = w[m] * (P[n, m] - Y[n, m])
+        weighted_residual(P, Y, w, table)
         product(G, table, out)
-        for n in range(n_classes):
-            for j in range(X.shape[1]):
-                out[n, j] -= lam * X[n, j]
+    for n in range(n_classes):
+        for j in range(X.shape[1]):
+            out[n, j] -= lam * X[n, j]
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
@@ -168,7 +245,7 @@ def _starting_vector(n_classes, size):
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
-    F, G, L0, Y, w, lam, T, rtol, atol, max_steps, cap, record
+    F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, record, cancel
 ):
     """Integrate the flow from X = 0 to time T with Dormand-Prince 5(4), error and step controlled.
 
@@ -177,10 +254,12 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         w: (M,) weight of each support example.
         lam, T, rtol, atol: scalars; atol bounds the error of an entry of X, absolute.
         max_steps: tried steps allowed, rejected ones included.
-        cap: keep h (rho + lam) <= 3, rho the spectral radius of the Jacobian. Error control of X
-            alone lets the step grow to the edge of stability once fast modes have died out, where
-            their derivatives are no longer damped: trajectories that are differentiated need it.
+        limit_steps: keep h (rho + lam) <= 3, rho the spectral radius of the Jacobian. Error control
+            of X alone lets the step grow to the edge of stability once fast modes have died out,
+            where their derivatives are no longer damped: trajectories that are differentiated need
+            it.
         record: keep the state at the start of every accepted step, and the step sizes.
+        cancel: (1,) bool; set to True by another thread, it ends the solve at the next step.
 
     Returns:
         status, X (N, r), accepted, rejected, states (accepted, N, r), steps (accepted,), t:
@@ -203,7 +282,7 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     rejected = 0
     t = 0.0
     if T == 0.0:
-        return OK, X, accepted, rejected, states, steps, t
+        return OK, X, accepted, rejected, states[:0], steps[:0], t
 
     vector_field(F, G, L0, Y, w, lam, X, P, table, k[0])
     # The first step: a tenth of the stability limit, found from a few power iterations more than
@@ -217,9 +296,11 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     new_point = True
     limit = T
     while True:
+        if cancel[0]:
+            return CANCELLED, X, accepted, rejected, states, steps, t
         if accepted + rejected >= max_steps:
             return TOO_MANY_STEPS, X, accepted, rejected, states, steps, t
-        if cap and new_point:
+        if limit_steps and new_point:
             radius = lam + _power_iteration(F, G, P, w, v, table, table2)
             limit = _STABLE / radius if radius > 0.0 else T
             h = min(h, limit)
@@ -232,25 +313,29 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
 
         for i in range(1, STAGES):
             target = X_new if i == STAGES - 1 else stage
-            for n in range(n_classes):
-                for j in range(size):
-                    acc = 0.0
-                    for q in range(i):
-                        acc += A[i, q] * k[q, n, j]
-                    target[n, j] = X[n, j] + h * acc
+            target[:] = X
+            for q in range(i):
+                weight = h * A[i, q]
+                if weight != 0.0:
+                    for n in range(n_classes):
+                        for j in range(size):
+                            target[n, j] += weight * k[q, n, j]
             vector_field(F, G, L0, Y, w, lam, target, P, table, k[i])
 
+        stage[:] = 0.0
+        for q in range(STAGES):
+            weight = h * E[q]
+            if weight != 0.0:
+                for n in range(n_classes):
+                    for j in range(size):
+                        stage[n, j] += weight * k[q, n, j]
         error = 0.0
         finite = True
         for n in range(n_classes):
             for j in range(size):
-                acc = 0.0
-                for q in range(STAGES):
-                    acc += E[q] * k[q, n, j]
                 scale = atol + rtol * max(abs(X[n, j]), abs(X_new[n, j]))
-                ratio = abs(h * acc) / scale
-                if not np.isfinite(ratio):
-                    finite = False
+                ratio = abs(stage[n, j]) / scale
+                finite = finite and np.isfinite(ratio)
                 error = max(error, ratio)
 
         if not finite:

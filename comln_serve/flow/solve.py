@@ -81,6 +81,7 @@ def solve_flow(
     rtol: float = DEFAULT_RTOL,
     atol: float = DEFAULT_ATOL,
     max_steps: int = DEFAULT_MAX_STEPS,
+    cancel: NDArray[np.bool_] | None = None,
 ) -> FlowSolution:
     """Adapt a linear classifier: follow the gradient flow of the support loss from W0 for time T.
 
@@ -94,10 +95,11 @@ def solve_flow(
             1/(N n_c), n_c the examples of the class, balance unequal classes; 0 ignores a row.
         rtol, atol: tolerance of the local error; atol is measured on the support logits.
         max_steps: tried steps allowed.
+        cancel: (1,) array; another thread that sets it to True ends the solve with `FlowError`.
 
     Raises:
         ValueError: shapes, signs or values that make no problem; the message names them.
-        FlowError: the tolerance could not be met.
+        FlowError: the tolerance could not be met, or the solve was cancelled.
     """
     phi, W0, Y = _as_float64("phi", phi, 2), _as_float64("W0", W0, 2), _as_float64("Y", Y, 2)
     M, d = phi.shape
@@ -114,8 +116,9 @@ def solve_flow(
         with np.errstate(over="ignore", invalid="ignore"):
             features, back = np.ascontiguousarray(phi @ phi.T), np.empty((0, 0))
     X, accepted, rejected, _, _ = _integrate(
-        features, back, logits, Y, T, lam, weights, rtol, atol, max_steps, differentiable=False
-    )
+        features, back, logits, Y, T, lam, weights, rtol, atol, max_steps,
+        differentiable=False, cancel=cancel,
+    )  # fmt: skip
     if d < M:
         return FlowSolution(W0 - X, "weights", accepted, rejected)
     return FlowSolution(W0 - X @ phi, "reduced", accepted, rejected)
@@ -175,9 +178,8 @@ def effective_horizon(T: float, lam: float) -> float:
     return min(T, _REGULARISED_TIMES / lam) if lam > 0.0 else T
 
 
-def _integrate(
+def check_problem(
     features: Array,
-    back: Array,
     logits: Array,
     Y: Array,
     T: float,
@@ -185,14 +187,20 @@ def _integrate(
     weights: ArrayLike | None,
     rtol: float,
     atol: float,
-    max_steps: int,
-    *,
-    differentiable: bool,
-) -> tuple[Array, int, int, Array, Array]:
+) -> Array:
+    """Refuse what makes no problem; returns the weights (M,), float64.
+
+    Args:
+        features: the matrix that multiplies the state, K or phi. logits: at time 0, any layout.
+        Y, T, lam, weights, rtol, atol: as in `solve_flow`.
+
+    Raises:
+        ValueError: naming the argument.
+    """
     M, N = Y.shape
     T, lam = float(T), float(lam)
-    if M < 1 or N < 2:
-        raise ValueError(f"need at least 1 example and 2 classes, got {M} and {N}")
+    if N < 2:
+        raise ValueError(f"Y must have a column for each of at least 2 classes, got {N}")
     if not (np.isfinite(T) and T >= 0.0):
         raise ValueError(f"horizon T must be finite and >= 0, got {T}")
     if not (np.isfinite(lam) and lam >= 0.0):
@@ -210,12 +218,32 @@ def _integrate(
         raise ValueError("every row of Y must be a probability vector (>= 0, summing to 1)")
     if not (np.isfinite(features).all() and np.isfinite(logits).all()):
         raise ValueError("phi and W0 are too large: their products overflow float64")
+    return w
 
+
+def _integrate(
+    features: Array,
+    back: Array,
+    logits: Array,
+    Y: Array,
+    T: float,
+    lam: float,
+    weights: ArrayLike | None,
+    rtol: float,
+    atol: float,
+    max_steps: int,
+    *,
+    differentiable: bool,
+    cancel: NDArray[np.bool_] | None = None,
+) -> tuple[Array, int, int, Array, Array]:
+    w = check_problem(features, logits, Y, T, lam, weights, rtol, atol)
+    T, lam = float(T), float(lam)
     # An error e in X is an error of at most (largest absolute row sum of F) |e| in the logits.
     amplification = max(float(np.abs(features).sum(axis=1).max()), 1e-300)
     status, X, accepted, rejected, states, steps, reached = kernels.integrate(
         features, back, logits, np.ascontiguousarray(Y.T), w, lam, effective_horizon(T, lam),
-        float(rtol), float(atol) / amplification, int(max_steps), differentiable, differentiable,
+        float(rtol), float(atol) / amplification, int(max_steps), differentiable,
+        differentiable, np.zeros(1, dtype=np.bool_) if cancel is None else cancel,
     )  # fmt: skip
     if status != kernels.OK:
         raise FlowError(_explain(status, reached, T, rtol, atol, max_steps))
@@ -231,13 +259,16 @@ def _explain(
             f"{where}: {max_steps} steps were not enough. The support set may hold equal images "
             "under different labels; use a shorter horizon, or raise max_steps"
         )
+    if status == kernels.CANCELLED:
+        return f"{where}: it took too long and was cancelled. Use a shorter horizon"
     if status == kernels.STEP_UNDERFLOW:
         return f"{where}: the step became too small to advance. Loosen rtol and atol"
     return f"{where}: values left the range of float64. Scale the embeddings down"
 
 
 def _as_float64(name: str, value: ArrayLike, ndim: int) -> Array:
-    array = np.ascontiguousarray(value, dtype=np.float64)
+    # Writeable too: the kernels write to no input, but would be compiled anew for read-only ones.
+    array = np.require(value, np.float64, ["C", "A", "W"])
     if array.ndim != ndim or 0 in array.shape:
         raise ValueError(f"{name} must have {ndim} axes, none empty; got shape {array.shape}")
     if not np.isfinite(array).all():

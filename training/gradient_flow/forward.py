@@ -27,6 +27,9 @@ from torch.autograd.function import once_differentiable
 from torchdiffeq import odeint
 
 from comln_serve.flow import FlowError, effective_horizon
+from comln_serve.flow.solve import check_problem
+
+_EVALUATIONS_A_STEP = 6  # of dopri5
 
 
 def forward_flow(
@@ -59,7 +62,10 @@ class _ForwardFlow(torch.autograd.Function):
         atol: float,
         max_steps: int,
     ) -> Tensor:
-        system = SensitivitySystem(phi @ phi.T, phi @ W0.T, Y, w, float(lam))
+        K, L0 = phi @ phi.T, phi @ W0.T
+        k, l0, y, weights = (x.detach().cpu().numpy() for x in (K, L0, Y, w))
+        check_problem(k, l0, y, float(T), float(lam), weights, rtol, atol)
+        system = SensitivitySystem(K, L0, Y, w, float(lam))
         horizon = effective_horizon(float(T), float(lam))
         s, B, z, r, q = system.solve(horizon, rtol, atol, max_steps)
         W = W0 - s.T @ phi
@@ -108,14 +114,25 @@ class SensitivitySystem:
         Returns:
             s (M, N), B (M, M, N, N), z (M, M, M, N), r (M, N), q (M, N, M) at T.
         """
-        M, N, options = self.M, self.N, {"dtype": self.L0.dtype, "device": self.L0.device}
+        M, N = self.M, self.N
         shapes = ((M, N), (M, M, N, N), (M, M, M, N), (M, N), (M, N, M))
-        state = tuple(torch.zeros(shape, **options) for shape in shapes)
+        state = tuple(self.L0.new_zeros(shape) for shape in shapes)
         amplification = float(self.K.abs().sum(dim=1).max().clamp_min(1e-300))
         # s carries units of logits over K; B the same (it multiplies L0), z once more.
         scales = (1.0, 1.0, 1.0 / amplification, 1.0, 1.0)
         atols = tuple(atol / amplification * scale for scale in scales)
-        t, spent = 0.0, 0
+        t, evaluations = 0.0, 0
+
+        def field(time: Tensor, current: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            nonlocal evaluations
+            evaluations += 1
+            if evaluations > _EVALUATIONS_A_STEP * max_steps:
+                raise FlowError(
+                    f"the flow stopped at t = {float(time):.6g} of T = {T:.6g}: {max_steps} steps "
+                    "were not enough. Use a shorter horizon, or raise max_steps"
+                )
+            return self._field(time, current)
+
         while t < T:
             limit = 3.0 / self._spectral_radius(state[0])
             # Over a piece no longer than half the time passed (or a few first steps), p and with
@@ -123,17 +140,18 @@ class SensitivitySystem:
             end = min(T, t + max(limit, 0.5 * t))
             if T - end < 1e-9 * T:
                 end = T
-            spent += 1
-            if spent > max_steps:
+            times = torch.tensor([t, end], dtype=self.L0.dtype, device=self.L0.device)
+            try:
+                pieces = odeint(
+                    field, state, times, method="dopri5", rtol=rtol,
+                    atol=atols,  # pyright: ignore[reportArgumentType]
+                    options={"norm": self._norm, "max_step": limit, "dtype": torch.float64},
+                )  # fmt: skip
+            except AssertionError as error:  # how torchdiffeq says underflow and non-finite
                 raise FlowError(
-                    f"the flow stopped at t = {t:.6g} of T = {T:.6g}: {max_steps} pieces were not "
-                    "enough. Use a shorter horizon, or raise max_steps"
-                )
-            times = torch.tensor([t, end], **options)
-            pieces = odeint(
-                self._field, state, times, method="dopri5", rtol=rtol, atol=atols,  # pyright: ignore[reportArgumentType]
-                options={"norm": self._norm, "max_step": limit, "dtype": torch.float64},
-            )  # fmt: skip
+                    f"the flow stopped near t = {t:.6g} of T = {T:.6g}: {error}. Loosen rtol and "
+                    "atol, or scale the embeddings down"
+                ) from error
             state = tuple(block[-1] for block in pieces)
             if not all(bool(torch.isfinite(block).all()) for block in state):
                 raise FlowError(

@@ -71,17 +71,24 @@ def gradient_flow(
             f"phi {tuple(phi.shape)} and Y {tuple(Y.shape)} need W0 (..., {N}, {d}) and Y "
             f"{(*batch, M, N)}; got W0 {tuple(W0.shape)}"
         )
-    f64 = {"dtype": torch.float64, "device": phi.device}
-    phi64 = phi.to(torch.float64).reshape(-1, M, d)
-    tasks = phi64.shape[0]
-    W064 = W0.to(**f64).expand(*batch, N, d).reshape(tasks, N, d)
-    Y64 = Y.detach().to(**f64).reshape(tasks, M, N)
-    T64 = torch.as_tensor(T, **f64).expand(batch).reshape(tasks)
-    lam64 = torch.as_tensor(lam, **f64).expand(batch).reshape(tasks)
-    if weights is None:
-        w64 = torch.full((tasks, M), 1.0 / M, **f64)
-    else:
-        w64 = weights.to(**f64).expand(*batch, M).reshape(tasks, M)
+    for name, tensor in (("phi", phi), ("W0", W0)):
+        if tensor.numel() == 0 or not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} {tuple(tensor.shape)} is empty or holds NaN or infinity")
+
+    def per_task(name: str, value: Tensor | float, *shape: int) -> Tensor:
+        """`value` in float64, broadcast over the tasks: (tasks, *shape)."""
+        tensor = torch.as_tensor(value, dtype=torch.float64, device=phi.device)
+        try:
+            return tensor.expand((*batch, *shape)).reshape((-1, *shape))
+        except RuntimeError:
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)}, which does not broadcast to {(*batch, *shape)}"
+            ) from None
+
+    phi64, W064 = per_task("phi", phi, M, d), per_task("W0", W0, N, d)
+    Y64 = per_task("Y", Y.detach(), M, N)
+    T64, lam64 = per_task("T", T), per_task("lam", lam)
+    w64 = per_task("weights", 1.0 / M if weights is None else weights, M)
 
     if method == "adjoint":
         phi_t = phi64.transpose(-1, -2)

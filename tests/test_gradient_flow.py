@@ -1,0 +1,509 @@
+"""Meta-gradients against finite differences, autograd through small steps, and each other."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import Tensor, nn
+from torchdiffeq import odeint_adjoint
+
+from benchmarks.gradient_error import (
+    INPUTS,
+    Task,
+    clustered_task,
+    directional_derivative,
+    gradient_errors,
+    gradient_size,
+    start_gradient,
+)
+from comln_serve.flow import FlowError, solve_flow
+from training.gradient_flow import gradient_flow
+from training.gradient_flow.operation import Method
+
+METHODS: tuple[Method, ...] = ("adjoint", "forward")
+both_methods = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The forward method's small tensors are slower on several threads than on one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small_task(
+    M: int = 6, N: int = 3, d: int = 8, T: float = 5.0, lam: float = 0.0, seed: int = 0
+) -> Task:
+    """A mild flow of unequal classes, random weights and soft labels."""
+    rng = np.random.default_rng(seed)
+    return Task(
+        phi=rng.normal(size=(M, d)), W0=rng.normal(size=(N, d)) / np.sqrt(d),
+        Y=rng.dirichlet(np.ones(N), M), T=T, lam=lam, weights=rng.uniform(0.05, 0.4, M),
+        V=rng.normal(size=(N, d)),
+    )  # fmt: skip
+
+
+def tensors(task: Task, *, grad: bool = True) -> dict[str, Tensor]:
+    """Arguments of `gradient_flow` for a task, in float64."""
+    values = {name: torch.tensor(getattr(task, name), dtype=torch.float64) for name in INPUTS}
+    if grad:
+        for value in values.values():
+            value.requires_grad_()
+    return values | {"Y": torch.from_numpy(task.Y)}
+
+
+def close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Largest difference at most `tolerance` of the largest entry."""
+    actual, expected = (np.asarray(torch.as_tensor(x).detach()) for x in (actual, expected))
+    assert actual.shape == expected.shape
+    assert np.isfinite(actual).all()
+    assert np.abs(actual - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-300)
+
+
+def all_close(
+    task: Task, actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
+) -> None:
+    """The gradients of every input differ by at most `tolerance` of their size."""
+    for name in INPUTS:
+        assert actual[name].shape == expected[name].shape
+        difference = float(np.linalg.norm(actual[name] - expected[name]))
+        assert difference <= tolerance * gradient_size(task, name, expected[name]), name
+
+
+# Values
+
+
+@both_methods
+@pytest.mark.parametrize(("M", "d"), [(6, 8), (8, 3)])
+@pytest.mark.parametrize(("T", "lam"), [(0.0, 0.1), (5.0, 0.0), (40.0, 0.1), (1e4, 1.0)])
+def test_the_value_is_that_of_the_served_solver(
+    method: Method, M: int, d: int, T: float, lam: float
+) -> None:
+    task = small_task(M, 3, d, T, lam)
+    expected = solve_flow(
+        task.phi, task.W0, task.Y, T, lam=lam, weights=task.weights, rtol=1e-12, atol=1e-12
+    ).W
+    close(gradient_flow(**tensors(task), method=method), expected, 1e-7)
+
+
+@both_methods
+def test_weights_default_to_the_mean(method: Method) -> None:
+    task = replace(small_task(), weights=np.full(6, 1 / 6))
+    arguments = tensors(task)
+    expected = gradient_flow(**arguments, method=method)
+    del arguments["weights"]
+    close(gradient_flow(**arguments, method=method), expected, 1e-12)
+
+
+# Gradients, at default tolerances
+
+
+@pytest.mark.parametrize(
+    ("ways", "T", "norm2", "offset", "lam"),
+    [
+        (5, 100.0, 100.0, 3.0, 0.0),
+        (5, 100.0, 100.0, 3.0, 0.01),
+        (5, 100.0, 100.0, 3.0, 1.0),
+        (5, 1e4, 100.0, 0.0, 0.0),
+        (5, 1e4, 100.0, 3.0, 0.01),
+        (5, 1e4, 100.0, 10.0, 0.0),
+        (10, 100.0, 100.0, 3.0, 0.0),
+        (10, 100.0, 100.0, 3.0, 0.01),
+        (20, 10.0, 100.0, 3.0, 0.0),
+        (20, 10.0, 100.0, 0.0, 1.0),
+        (20, 1e3, 100.0, 3.0, 0.0),
+        (20, 1e4, 1e4, 0.0, 0.0),
+        (20, 1e4, 1e4, 0.0, 1.0),
+        (20, 1e6, 1e4, 3.0, 0.0),
+    ],
+)
+def test_the_adjoint_is_right_on_stiff_flows(
+    ways: int, T: float, norm2: float, offset: float, lam: float
+) -> None:
+    """Relative error of all five gradients, also where error control of s alone gives noise."""
+    task = clustered_task(ways, 5, T, norm2=norm2, offset=offset, lam=lam)
+    errors = gradient_errors(task, task.gradients("adjoint"))
+    assert max(errors.values()) <= 1e-4, errors
+
+
+@pytest.mark.parametrize(
+    ("ways", "shots", "T", "offset", "lam"),
+    [
+        (2, 1, 50.0, 3.0, 0.0),
+        (3, 2, 1e3, 3.0, 0.0),
+        (3, 2, 30.0, 3.0, 0.01),
+        (3, 2, 30.0, 3.0, 1.0),
+        (5, 5, 100.0, 3.0, 0.0),
+        (5, 5, 1e4, 3.0, 0.0),
+        pytest.param(5, 5, 100.0, 3.0, 0.01, marks=pytest.mark.slow),
+        pytest.param(10, 5, 100.0, 3.0, 0.0, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+        pytest.param(20, 2, 10.0, 3.0, 0.0, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_the_forward_method_is_right_on_stiff_flows(
+    ways: int, shots: int, T: float, offset: float, lam: float
+) -> None:
+    """At the cost of memory and time that grows with the fourth power of the examples."""
+    task = clustered_task(ways, shots, T, offset=offset, lam=lam)
+    errors = gradient_errors(task, task.gradients("forward"))
+    assert max(errors.values()) <= 1e-4, errors
+
+
+@both_methods
+@pytest.mark.parametrize("d", [3, 8])
+@pytest.mark.parametrize(("T", "lam"), [(5.0, 0.0), (5.0, 0.3), (1e3, 0.3)])
+def test_gradients_of_soft_labels_and_unequal_weights(
+    method: Method, d: int, T: float, lam: float
+) -> None:
+    """Also with more examples than features, and at rest (T far beyond 60 / lam)."""
+    task = small_task(d=d, T=T, lam=lam)
+    errors = gradient_errors(task, task.gradients(method), directions=3)
+    assert max(errors.values()) <= 1e-5, errors
+
+
+@pytest.mark.parametrize(("M", "N", "d"), [(1, 2, 3), (5, 2, 9), (6, 4, 3), (9, 3, 20)])
+@pytest.mark.parametrize(("T", "lam"), [(0.5, 0.0), (30.0, 0.0), (30.0, 0.02), (20.0, 2.0)])
+def test_the_two_methods_agree(M: int, N: int, d: int, T: float, lam: float) -> None:
+    task = small_task(M, N, d, T, lam, seed=M)
+    all_close(task, task.gradients("adjoint"), task.gradients("forward"), 1e-5)
+
+
+@both_methods
+def test_gradcheck(method: Method) -> None:
+    """Every entry of the Jacobian in all five inputs, by torch's own checker."""
+    arguments = tensors(small_task(3, 2, 2, 2.0, 0.2))
+
+    def adapt(*values: Tensor) -> Tensor:
+        named: dict[str, Any] = dict(zip(INPUTS, values, strict=True))
+        return gradient_flow(Y=arguments["Y"], method=method, rtol=1e-10, atol=1e-10, **named)
+
+    assert torch.autograd.gradcheck(
+        adapt, tuple(arguments[name] for name in INPUTS), atol=1e-7, rtol=1e-6
+    )
+
+
+def unrolled(
+    phi: Tensor, W0: Tensor, Y: Tensor, T: Tensor, lam: Tensor, weights: Tensor, steps: int
+) -> Tensor:
+    """W(T) by equal classical Runge-Kutta steps on W that autograd differentiates itself."""
+
+    def field(W: Tensor) -> Tensor:
+        residual = weights[:, None] * (torch.softmax(phi @ W.T, dim=1) - Y)
+        return -residual.T @ phi - lam * (W - W0)
+
+    W, h = W0, T / steps
+    for _ in range(steps):
+        k1 = field(W)
+        k2 = field(W + h / 2 * k1)
+        k3 = field(W + h / 2 * k2)
+        k4 = field(W + h * k3)
+        W = W + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return W
+
+
+@both_methods
+@pytest.mark.parametrize("d", [3, 8])
+@pytest.mark.parametrize("lam", [0.0, 0.3])
+def test_gradients_are_those_of_many_small_unrolled_steps(
+    method: Method, d: int, lam: float
+) -> None:
+    task = small_task(d=d, T=3.0, lam=lam)
+    arguments = tensors(task)
+    (unrolled(**arguments, steps=300) * torch.from_numpy(task.V)).sum().backward()
+    expected = {name: arguments[name].grad.numpy() for name in INPUTS}  # type: ignore[union-attr]
+    all_close(task, task.gradients(method), expected, 1e-6)
+
+
+@both_methods
+def test_at_time_zero_only_the_start_and_the_horizon_have_a_gradient(method: Method) -> None:
+    task = replace(small_task(lam=0.1), T=0.0)
+    gradients = task.gradients(method)
+    np.testing.assert_array_equal(gradients["W0"], task.V)
+    for name in ("phi", "lam", "weights"):
+        assert not gradients[name].any()
+    residual = task.weights[:, None] * (softmax(task.phi @ task.W0.T, axis=1) - task.Y)
+    close(gradients["T"], -(task.V * (residual.T @ task.phi)).sum(), 1e-12)
+
+
+# Batches
+
+
+def stacked(tasks: list[Task], name: str, batch: tuple[int, ...]) -> Tensor:
+    values = torch.tensor(np.stack([getattr(task, name) for task in tasks]), dtype=torch.float64)
+    return values.reshape(*batch, *values.shape[1:]).requires_grad_(name in INPUTS)
+
+
+@both_methods
+def test_a_batch_is_its_single_tasks(method: Method) -> None:
+    """Two leading axes, a horizon and a lambda per task; the shared W0 sums its gradients."""
+    tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
+    tasks = [replace(task, W0=tasks[0].W0) for task in tasks]
+    batch = {
+        name: stacked(tasks, name, (2, 3)) for name in ("phi", "Y", "T", "lam", "weights", "V")
+    }
+    V = batch.pop("V")
+    W0 = torch.tensor(tasks[0].W0, requires_grad=True)
+    W = gradient_flow(W0=W0, method=method, **batch)
+    assert W.shape == (2, 3, 3, 8)
+    (W * V).sum().backward()
+    single = [task.gradients(method) for task in tasks]
+    for name in ("phi", "T", "lam", "weights"):
+        expected = np.stack([gradients[name] for gradients in single])
+        grad = batch[name].grad
+        assert grad is not None
+        close(grad.reshape(expected.shape), expected, 1e-10)
+    close(W0.grad, sum(gradients["W0"] for gradients in single), 1e-10)
+
+
+@both_methods
+def test_scalars_shared_by_a_batch_sum_their_gradients(method: Method) -> None:
+    tasks = [small_task(T=4.0, lam=0.1, seed=i) for i in range(2)]
+    T, lam = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (4.0, 0.1))
+    W = gradient_flow(
+        *(stacked(tasks, name, (2,)) for name in ("phi", "W0", "Y")), T, lam=lam,
+        weights=stacked(tasks, "weights", (2,)), method=method,
+    )  # fmt: skip
+    (W * stacked(tasks, "V", (2,))).sum().backward()
+    single = [task.gradients(method) for task in tasks]
+    close(T.grad, sum(gradients["T"] for gradients in single), 1e-10)
+    close(lam.grad, sum(gradients["lam"] for gradients in single), 1e-10)
+
+
+@both_methods
+@pytest.mark.parametrize("lam", [0.0, 0.1])
+def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float) -> None:
+    """Rows of weight 0, as batches of unequal tasks have them."""
+    task = small_task(lam=lam)
+    rng = np.random.default_rng(1)
+    padded = replace(
+        task, phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
+        Y=np.vstack([task.Y, np.eye(3)[:2]]), weights=np.append(task.weights, [0.0, 0.0]),
+    )  # fmt: skip
+    gradients, expected = padded.gradients(method), task.gradients(method)
+    assert not gradients["phi"][6:].any()
+    for name in ("phi", "weights"):
+        gradients[name] = gradients[name][:6]
+    all_close(task, gradients, expected, 1e-6)
+
+
+@both_methods
+def test_the_gradient_of_a_prototype_start_reaches_phi_and_alpha(method: Method) -> None:
+    """W0 = alpha * class means: both paths of phi, against finite differences of the whole."""
+    base = clustered_task(3, 2, 50.0)
+    means = base.Y.T / base.Y.sum(axis=0)[:, None]
+
+    def start(phi: np.ndarray, alpha: float) -> float:
+        return replace(base, phi=phi, W0=alpha * means @ phi).loss()
+
+    phi = torch.tensor(base.phi, requires_grad=True)
+    alpha = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    W0 = alpha * torch.from_numpy(means) @ phi
+    W = gradient_flow(phi, W0, torch.from_numpy(base.Y), 50.0, method=method)
+    (W * torch.from_numpy(base.V)).sum().backward()
+
+    def difference(f: Callable[[float], float], h: float) -> float:
+        return (f(-2 * h) - 8 * f(-h) + 8 * f(h) - f(2 * h)) / (12 * h)
+
+    assert phi.grad is not None
+    close(alpha.grad, difference(lambda h: start(base.phi, 0.7 + h), 1e-3), 1e-6)
+    v = np.random.default_rng(2).normal(size=base.phi.shape)
+    expected = difference(lambda h: start(base.phi + h * v, 0.7), 1e-3)
+    assert float((phi.grad * torch.from_numpy(v)).sum()) == pytest.approx(expected, rel=1e-5)
+
+
+# Types, errors, devices
+
+
+@both_methods
+def test_float32_in_float32_out_and_gradients_are_the_float64_ones_rounded(
+    method: Method,
+) -> None:
+    """dL/dT at a long horizon is the one that float32 arithmetic would lose."""
+    task = clustered_task(3, 2, 1e3)
+    task = replace(task, **{name: np.float32(getattr(task, name)) for name in ("phi", "W0", "V")})
+    narrow = {
+        name: torch.tensor(getattr(task, name), dtype=torch.float32, requires_grad=True)
+        for name in ("phi", "W0", "T")
+    }
+    W = gradient_flow(**narrow, Y=torch.from_numpy(task.Y), method=method)
+    assert W.dtype == torch.float32
+    (W * torch.from_numpy(task.V)).sum().backward()
+    wide = replace(task, **{name: np.float64(getattr(task, name)) for name in ("phi", "W0", "V")})
+    expected = wide.gradients(method)
+    for name, tensor in narrow.items():
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == torch.float32
+        close(tensor.grad.double(), expected[name], 1e-6)
+
+
+@both_methods
+def test_a_second_derivative_is_refused(method: Method) -> None:
+    task = small_task()
+    arguments = tensors(task)
+    loss = gradient_flow(**arguments, method=method).square().sum()
+    (gradient,) = torch.autograd.grad(loss, arguments["phi"], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|twice"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("method", [*METHODS])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"phi": torch.ones(6, 8, dtype=torch.int64)}, "phi must be floating"),
+        ({"phi": torch.ones(8)}, "phi"),
+        ({"phi": torch.ones(2, 6, 8)}, "phi"),
+        ({"phi": torch.ones(6, 7)}, "phi"),
+        ({"phi": torch.ones(0, 8), "Y": torch.ones(0, 3)}, "phi"),
+        ({"phi": torch.full((6, 8), float("nan"))}, "phi"),
+        ({"W0": torch.ones(4, 8)}, "W0"),
+        ({"W0": torch.ones(2, 3, 8)}, "W0"),
+        ({"W0": torch.full((3, 8), float("inf"))}, "W0"),
+        ({"Y": torch.ones(6, 3)}, "Y"),
+        ({"Y": torch.ones(5, 3)}, "Y"),
+        ({"Y": torch.ones(6, 1), "W0": torch.ones(1, 8)}, "Y"),
+        ({"T": -1.0}, "T"),
+        ({"T": float("nan")}, "T"),
+        ({"T": torch.ones(2)}, "T"),
+        ({"lam": -1.0}, "lam"),
+        ({"lam": torch.ones(3)}, "lam"),
+        ({"weights": torch.ones(5)}, "weights"),
+        ({"weights": -torch.ones(6)}, "weights"),
+        ({"rtol": 1e-13}, "rtol"),
+        ({"atol": 0.0}, "atol"),
+    ],
+)
+def test_invalid_input_is_named(method: Method, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"\b{message}\b"):
+        gradient_flow(**(tensors(small_task()) | change), method=method)
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ValueError, match='"adjoint" or "forward"'):
+        gradient_flow(**tensors(small_task()), method="euler")
+
+
+@both_methods
+def test_a_flow_that_takes_too_many_steps_says_so(method: Method) -> None:
+    with pytest.raises(FlowError, match="raise max_steps"):
+        gradient_flow(**tensors(small_task(T=1e3)), method=method, max_steps=2)
+
+
+@both_methods
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_agrees_with_cpu(method: Method) -> None:
+    task = small_task(lam=0.1)
+    arguments = {k: v.detach().cuda().requires_grad_() for k, v in tensors(task).items()}
+    W = gradient_flow(**arguments, method=method)
+    assert W.device.type == "cuda"
+    (W * torch.from_numpy(task.V).cuda()).sum().backward()
+    grads = {name: arguments[name].grad.cpu().numpy() for name in INPUTS}  # type: ignore[union-attr]
+    all_close(task, grads, task.gradients(method), 1e-7)
+
+
+# Claims of docs/derivation.md about other ways to differentiate
+
+
+def test_without_the_step_limit_the_gradient_is_noise() -> None:
+    """Steps chosen for s alone leave the derivatives of modes long over undamped."""
+    task = clustered_task(5, 5, 1e4, offset=10.0)
+    free, free_steps = start_gradient(task, 1e-5, step_limit=False)
+    limited, limited_steps = start_gradient(task, 1e-5, step_limit=True)
+    v = limited / np.linalg.norm(limited)
+    expected = directional_derivative(task, "W0", v)
+    assert float((limited * v).sum()) == pytest.approx(expected, rel=1e-6)
+    assert np.linalg.norm(free - limited) > np.linalg.norm(limited)
+    assert limited_steps <= 1.2 * free_steps
+
+
+class _Flow(nn.Module):
+    """The flow as torchdiffeq's adjoint wants it: a module holding what is differentiated."""
+
+    def __init__(self, task: Task, space: str) -> None:
+        super().__init__()
+        self.W0 = nn.Parameter(torch.tensor(task.W0))
+        self.phi, self.Y = torch.from_numpy(task.phi), torch.from_numpy(task.Y)
+        self.weights, self.space = torch.from_numpy(task.weights), space
+
+    def forward(self, _t: Tensor, state: Tensor) -> Tensor:
+        W = state if self.space == "W" else self.W0 - state.T @ self.phi
+        residual = self.weights[:, None] * (torch.softmax(self.phi @ W.T, dim=1) - self.Y)
+        return -residual.T @ self.phi if self.space == "W" else residual
+
+
+@pytest.mark.parametrize("space", ["s", "W"])
+def test_the_adjoint_that_rebuilds_the_state_backward_is_wrong(space: str) -> None:
+    """The paper's Figure 2: the state climbs the loss on the way back. Ours stores it."""
+    task = clustered_task(5, 5, 1e4, norm2=1e3, offset=0.0, d=32)
+    flow = _Flow(task, space)
+    initial = flow.W0 if space == "W" else torch.zeros(25, 5, dtype=torch.float64)
+    path: Any = odeint_adjoint(
+        flow, initial, torch.tensor([0.0, task.T], dtype=torch.float64), method="dopri5",
+        rtol=1e-8, atol=1e-8,
+    )  # fmt: skip
+    W = path[-1] if space == "W" else flow.W0 - path[-1].T @ flow.phi
+    (W * torch.from_numpy(task.V)).sum().backward()
+    assert flow.W0.grad is not None
+    theirs, ours = flow.W0.grad.numpy(), task.gradients("adjoint")["W0"]
+    v = ours / np.linalg.norm(ours)
+    expected = directional_derivative(task, "W0", v)
+    assert float((ours * v).sum()) == pytest.approx(expected, rel=1e-6)
+    assert np.linalg.norm(theirs - ours) > 0.1 * np.linalg.norm(ours)
+
+
+def dense_phi_gradient(task: Task, *, lam_inside: bool, steps: int = 400) -> np.ndarray:
+    """dL/dphi by the (s, B, z) system in plain einsum and equal steps.
+
+    `lam_inside` puts lam z inside A_i(...), as the paper prints it.
+    """
+    phi, W0, Y, w, lam = task.phi, task.W0, task.Y, task.weights, task.lam
+    (M, N), K, L0, same = Y.shape, phi @ phi.T, phi @ W0.T, np.eye(len(Y))
+    inside, outside = (lam, 0.0) if lam_inside else (0.0, lam)
+
+    def field(state: list[np.ndarray]) -> list[np.ndarray]:
+        s, B, z = state
+        p = softmax(L0 - K @ s, axis=1)
+        A = w[:, None, None] * (np.eye(N) * p[:, :, None] - p[:, :, None] * p[:, None, :])
+        ds = w[:, None] * (p - Y) - lam * s
+        KB = np.einsum("im,mjbc->ijbc", K, B)
+        dB = np.einsum("ij,iac->ijac", same, A) - lam * B - np.einsum("iab,ijbc->ijac", A, KB)
+        inner = np.einsum("ij,ma->ijma", same, s) + np.einsum("im,ja->ijma", same, s)
+        inner += np.einsum("ik,kjma->ijma", K, z) + inside * z
+        return [ds, dB, -outside * z - np.einsum("iab,ijmb->ijma", A, inner)]
+
+    state = [np.zeros((M, N)), np.zeros((M, M, N, N)), np.zeros((M, M, M, N))]
+    h = task.T / steps
+    for _ in range(steps):
+        k1 = field(state)
+        k2 = field([x + h / 2 * k for x, k in zip(state, k1, strict=True)])
+        k3 = field([x + h / 2 * k for x, k in zip(state, k2, strict=True)])
+        k4 = field([x + h * k for x, k in zip(state, k3, strict=True)])
+        state = [
+            x + h / 6 * (a + 2 * b + 2 * c + e)
+            for x, a, b, c, e in zip(state, k1, k2, k3, k4, strict=True)
+        ]
+    s, B, z = state
+    Vphi = phi @ task.V.T
+    C, D = np.einsum("ia,ijab->jb", Vphi, B), np.einsum("ijma,ia->mj", z, Vphi)
+    return -(s @ task.V + C @ W0 + D @ phi)
+
+
+@pytest.mark.parametrize(("lam", "T", "at_least"), [(0.01, 2.0, 1e-5), (1.0, 10.0, 0.02)])
+def test_lambda_belongs_outside_the_printed_bracket(lam: float, T: float, at_least: float) -> None:
+    """Finite differences tell lam z outside A_i(...) from the paper's lam z inside."""
+    task = small_task(4, 3, 6, T, lam)
+    v = np.random.default_rng(3).normal(size=task.phi.shape)
+    expected = directional_derivative(task, "phi", v)
+    right, printed = (
+        float((dense_phi_gradient(task, lam_inside=inside) * v).sum()) for inside in (False, True)
+    )
+    assert right == pytest.approx(expected, rel=1e-7)
+    assert abs(printed - expected) > at_least * abs(expected)
+    for method in METHODS:
+        close(task.gradients(method)["phi"], dense_phi_gradient(task, lam_inside=False), 1e-6)
