@@ -11,7 +11,7 @@ from PIL import Image
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.backbone import Backbone
-from tests.conftest import tiny_config, tiny_model, write_bundle
+from tests.conftest import REPOSITORY, tiny_config, tiny_model, write_bundle
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config
@@ -146,6 +146,12 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
         images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
         expected = model.embed(images)
         np.testing.assert_allclose(session.embed(images), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_an_exported_graph_says_nothing_of_the_machine(models_dir: Path) -> None:
+    content = (models_dir / "tiny" / "backbone.onnx").read_bytes()
+    assert str(REPOSITORY).encode() not in content
+    assert b".py" not in content
 
 
 def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> None:

@@ -181,6 +181,11 @@ def _export_backbone(model: MetaModel, path: Path) -> None:
     batch, _ = graph.graph.output[0].type.tensor_type.shape.dim
     batch.dim_param = "batch"
     del graph.graph.value_info[:]
+    # The exporter also notes, at every node, where in whose source files it came from.
+    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.input, *graph.graph.output):
+        del part.metadata_props[:]
+    for tensor in graph.graph.initializer:
+        del tensor.metadata_props[:]
     onnx.checker.check_model(graph, full_check=True)
     path.write_bytes(graph.SerializeToString())
 
