@@ -16,11 +16,11 @@ from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from training.checkpoint import Checkpoint
 from training.config import Config
-from training.export import export_bundle
+from training.export import About, export_bundle
 from training.model import MetaModel
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-EXAMPLES = REPOSITORY / "examples" / "omniglot"
+ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none", command="none")
 
 
 def pytest_configure() -> None:
@@ -68,10 +68,7 @@ def write_bundle(folder: Path, config: Config) -> MetaModel:
     """Export a tiny model to `folder` with the real exporter, and return the torch model."""
     model = tiny_model(config)
     checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [])
-    export_bundle(
-        checkpoint, folder, description="A tiny test model.", licence="Apache-2.0",
-        data="none", command="none",
-    )  # fmt: skip
+    export_bundle(checkpoint, folder, ABOUT)
     return model
 
 

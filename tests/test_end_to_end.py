@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from comln_serve.imaging import prepare_image
-from tests.conftest import image_bytes, tiny_config
+from tests.conftest import ABOUT, image_bytes, tiny_config
 from tests.live import live_server
 from tests.test_training import colour_classes
 from training.checkpoint import BEST, Checkpoint
@@ -30,10 +30,7 @@ def test_http_predictions_equal_torch(tmp_path: Path, start: str) -> None:
     data = colour_classes()
     fit(config, data, data, tmp_path / "run", resume=False)
     checkpoint = Checkpoint.load(tmp_path / "run" / BEST)
-    export_bundle(
-        checkpoint, tmp_path / "models" / "fresh", description="d", licence="l", data="n",
-        command="c",
-    )  # fmt: skip
+    export_bundle(checkpoint, tmp_path / "models" / "fresh", ABOUT)
 
     colours = [(220, 40, 40), (40, 200, 60), (50, 60, 220), (200, 200, 40), (120, 120, 120)]
     # JPEG of another size than the backbone's: decoding and resizing are part of the comparison.

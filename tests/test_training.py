@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.backbone import Backbone
-from tests.conftest import REPOSITORY, tiny_config, tiny_model, write_bundle
+from tests.conftest import ABOUT, REPOSITORY, tiny_config, tiny_model, write_bundle
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config
@@ -219,10 +220,7 @@ def test_export_of_a_learned_start_keeps_its_ways(tmp_path: Path) -> None:
     settings = tiny_config("learned", ways=3)
     model = tiny_model(settings)
     checkpoint = Checkpoint(settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [])
-    export_bundle(
-        checkpoint, tmp_path / "b", description="d", licence="l", data="n", command="c",
-        hardware="a quiet machine",
-    )  # fmt: skip
+    export_bundle(checkpoint, tmp_path / "b", replace(ABOUT, hardware="a quiet machine"))
     bundle = load_bundle(tmp_path / "b")
     assert bundle.head.ways == 3
     assert bundle.manifest.training.hardware == "a quiet machine"

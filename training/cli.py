@@ -13,7 +13,7 @@ from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import Config, ConfigError, load_config
 from training.data import DataError, load_split
 from training.evaluate import evaluate
-from training.export import ExportError, export_bundle, record_accuracy
+from training.export import About, ExportError, export_bundle, record_accuracy
 from training.fit import fit
 from training.memory import keep_freed_memory
 
@@ -105,16 +105,15 @@ def _fit(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    export_bundle(
-        Checkpoint.load(args.run_folder / BEST),
-        args.to,
+    about = About(
         description=args.description,
         licence=args.licence,
         data=args.data_description,
+        command=f"comln-train fit {args.recipe} --data DATA --out RUN",
         hardware=args.hardware,
         notes=args.notes,
-        command=f"comln-train fit {args.recipe} --data DATA --out RUN",
     )
+    export_bundle(Checkpoint.load(args.run_folder / BEST), args.to, about)
     print(f"wrote {args.to}")
     return 0
 

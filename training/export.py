@@ -5,6 +5,7 @@ import json
 import platform
 import tempfile
 import warnings
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -41,24 +42,26 @@ class ExportError(RuntimeError):
     """The exported graph does not compute what the model computes."""
 
 
-def export_bundle(
-    checkpoint: Checkpoint,
-    folder: Path,
-    *,
-    description: str,
-    licence: str,
-    data: str,
-    command: str,
-    hardware: str | None = None,
-    notes: str = "",
-) -> None:
-    """Write the bundle of a checkpoint to `folder` and verify it by loading it.
+@dataclass(frozen=True)
+class About:
+    """What a bundle says of itself that its checkpoint does not know; for manifest and card.
 
-    Args:
-        description, licence, data: for the manifest and the model card.
-        command: what reproduces the training.
-        hardware: what it ran on; default: this machine.
-        notes: what else belongs in the card.
+    Attributes:
+        description: what the model is for. licence: of the weights. data: what it was trained on.
+        command: what reproduces the training. hardware: what it ran on; None: this machine.
+        notes: what else a user of the model should know.
+    """
+
+    description: str
+    licence: str
+    data: str
+    command: str
+    hardware: str | None = None
+    notes: str = ""
+
+
+def export_bundle(checkpoint: Checkpoint, folder: Path, about: About) -> None:
+    """Write the bundle of a checkpoint to `folder` and verify it by loading it.
 
     Raises:
         ExportError: ONNX Runtime's embeddings differ from torch's.
@@ -68,27 +71,14 @@ def export_bundle(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
         draft = Path(workshop) / folder.name
         draft.mkdir()
-        model = _write(
-            checkpoint, draft, description=description, licence=licence, data=data,
-            command=command, hardware=hardware, notes=notes,
-        )  # fmt: skip
+        model = _write(checkpoint, draft, about)
         _verify(model, draft)
         folder.mkdir(exist_ok=True)
         for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: it vouches for the rest
             (draft / name).replace(folder / name)
 
 
-def _write(
-    checkpoint: Checkpoint,
-    folder: Path,
-    *,
-    description: str,
-    licence: str,
-    data: str,
-    command: str,
-    hardware: str | None,
-    notes: str,
-) -> MetaModel:
+def _write(checkpoint: Checkpoint, folder: Path, about: About) -> MetaModel:
     model = checkpoint.restore_model().eval()
     head = model.head()
     _export_backbone(model, folder / BACKBONE)
@@ -101,8 +91,8 @@ def _write(
     config = checkpoint.config
     manifest = Manifest(
         format_version=FORMAT_VERSION,
-        description=description,
-        licence=licence,
+        description=about.description,
+        licence=about.licence,
         created=datetime.now(UTC).date().isoformat(),
         files=Files(backbone=_entry(folder / BACKBONE), head=_entry(folder / HEAD)),
         preprocessing=config.data.preprocessing,
@@ -116,14 +106,14 @@ def _write(
         ),
         solver=SolverEntry(**vars(head.solver)),
         training=TrainingEntry(
-            data=data,
-            command=command,
+            data=about.data,
+            command=about.command,
             config=config.model_dump(mode="json"),
             seed=config.seed,
             updates=checkpoint.update,
             seconds=round(checkpoint.seconds, 1),
-            hardware=hardware or _hardware(),
-            notes=notes,
+            hardware=about.hardware or _hardware(),
+            notes=about.notes,
             versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
         ),
         accuracy=tuple(
