@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     )
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
     max_json_bytes: Positive = Field(
-        32 * 2**20,
+        16 * 2**20,
         description="Bytes of one JSON body, which takes many times its size in memory to read.",
     )
     max_label_length: Positive = Field(256, description="Characters of one label.")
