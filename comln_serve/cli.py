@@ -84,7 +84,7 @@ def _start_engine(settings: Settings) -> Engine:
         level=settings.log_level.upper(), format="%(levelname)s:     %(name)s: %(message)s"
     )
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
-    # they work, many times longer while ONNX Runtime has the cores (benchmarks/adaptation.py).
+    # they work, and longest while ONNX Runtime has the cores.
     threadpool_limits(1, "blas")
     models = load_models(settings)
     engine = Engine(settings, models, open_store(settings.database_url))

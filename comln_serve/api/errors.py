@@ -143,7 +143,6 @@ async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     return to_response(
         ServiceError(
             ErrorCode.INTERNAL,
-            "The server failed in a way it did not expect; its log has the details. Nothing was "
-            "stored.",
+            "The server failed in a way it did not expect; its log has the details.",
         )
     )
