@@ -12,14 +12,15 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from comln_serve.flow import kernels, solve_flow, uniform_weights
-from training.gradient_flow import gradient_flow
+from comln_serve.flow import Integration, solve_flow, uniform_weights
+from training.gradient_flow import Method, gradient_flow
 from training.gradient_flow.adjoint import adjoint_sweep
-from training.gradient_flow.operation import Method
+from training.gradient_flow.steps import DOPRI5
 
 INPUTS = ("phi", "W0", "T", "lam", "weights")
 
@@ -48,15 +49,15 @@ class Task:
         ).W  # fmt: skip
         return float((self.V * W).sum())
 
-    def gradients(self, method: Method) -> dict[str, np.ndarray]:
-        """Derivatives of the loss in each of INPUTS at default tolerances."""
+    def gradients(self, method: Method, **options: Any) -> dict[str, np.ndarray]:
+        """Derivatives of the loss in each of INPUTS, by default at the default tolerances."""
         tensors = {
             name: torch.tensor(getattr(self, name), dtype=torch.float64, requires_grad=True)
             for name in INPUTS
         }
         W = gradient_flow(
             tensors["phi"], tensors["W0"], torch.from_numpy(self.Y), tensors["T"],
-            lam=tensors["lam"], weights=tensors["weights"], method=method,
+            lam=tensors["lam"], weights=tensors["weights"], method=method, **options,
         )  # fmt: skip
         (W * torch.from_numpy(self.V)).sum().backward()
         return {name: np.asarray(tensor.grad) for name, tensor in tensors.items()}
@@ -188,13 +189,16 @@ def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[n
     """dW0 (N, d) by the adjoint of the accepted steps, and their number; lam = 0."""
     Y = np.ascontiguousarray(task.Y.T)
     K, L0 = task.phi @ task.phi.T, np.ascontiguousarray(task.W0 @ task.phi.T)
-    atol = tolerance / np.abs(K).sum(axis=1).max()
-    _, s, _, _, states, steps, _ = kernels.integrate(
-        K, np.empty((0, 0)), L0, Y, task.weights, 0.0, task.T, tolerance, atol, 10**6,
-        step_limit, True, np.zeros(1, dtype=np.bool_),
+    flow = Integration(
+        K, np.empty((0, 0)), L0, Y, task.weights, task.T, 0.0, rtol=tolerance, atol=tolerance,
+        max_steps=10**6, limit_steps=step_limit,
     )  # fmt: skip
-    g = -task.V @ task.phi.T  # W(T) = W0 - s phi, with s class-major
-    _, dL0, *_ = adjoint_sweep(K, L0, Y, task.weights, 0.0, s, states, steps, g)
+    states, steps, P = flow.advance(10_000)
+    a, dL0 = -task.V @ task.phi.T, np.zeros_like(L0)  # W(T) = W0 - s phi, with s class-major
+    adjoint_sweep(
+        K, Y, task.weights, 0.0, DOPRI5, states, steps, P, a, np.zeros_like(K), dL0,
+        np.zeros(len(K)), np.zeros(1),
+    )  # fmt: skip
     return task.V + dL0 @ task.phi, len(steps)
 
 

@@ -26,10 +26,11 @@ ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none
 def pytest_configure() -> None:
     """Drop compiled code that is older than the kernels it was made from.
 
-    Numba stores `adjoint_sweep` with the kernels of another file inlined, and does not notice when
-    that file changes.
+    Numba stores the trainer's kernels with those of other files inlined, and does not notice when
+    these change.
     """
-    newest = max(path.stat().st_mtime for path in (REPOSITORY / "comln_serve/flow").glob("*.py"))
+    folders = (REPOSITORY / "comln_serve/flow", REPOSITORY / "training/gradient_flow")
+    newest = max(path.stat().st_mtime for folder in folders for path in folder.glob("*.py"))
     for cached in (REPOSITORY / "training/gradient_flow/__pycache__").glob("*.nb[ic]"):
         if cached.stat().st_mtime < newest:
             cached.unlink()

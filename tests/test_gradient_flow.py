@@ -21,10 +21,10 @@ from benchmarks.gradient_error import (
     start_gradient,
 )
 from comln_serve.flow import FlowError, solve_flow
-from training.gradient_flow import gradient_flow
-from training.gradient_flow.operation import Method
+from training.gradient_flow import Method, gradient_flow
 
 METHODS: tuple[Method, ...] = ("adjoint", "forward")
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 both_methods = pytest.mark.parametrize("method", METHODS)
 
 
@@ -164,7 +164,7 @@ def test_gradients_of_soft_labels_and_unequal_weights(
     """Also with more examples than features, and at rest (T far beyond 60 / lam)."""
     task = small_task(d=d, T=T, lam=lam)
     errors = gradient_errors(task, task.gradients(method), directions=3)
-    assert max(errors.values()) <= 1e-5, errors
+    assert max(errors.values()) <= 1e-4, errors
 
 
 @pytest.mark.parametrize(("M", "N", "d"), [(1, 2, 3), (5, 2, 9), (6, 4, 3), (9, 3, 20)])
@@ -217,7 +217,7 @@ def test_gradients_are_those_of_many_small_unrolled_steps(
     arguments = tensors(task)
     (unrolled(**arguments, steps=300) * torch.from_numpy(task.V)).sum().backward()
     expected = {name: arguments[name].grad.numpy() for name in INPUTS}  # type: ignore[union-attr]
-    all_close(task, task.gradients(method), expected, 1e-6)
+    all_close(task, task.gradients(method, **TIGHT), expected, 1e-6)
 
 
 @both_methods
@@ -285,7 +285,7 @@ def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float
         task, phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
         Y=np.vstack([task.Y, np.eye(3)[:2]]), weights=np.append(task.weights, [0.0, 0.0]),
     )  # fmt: skip
-    gradients, expected = padded.gradients(method), task.gradients(method)
+    gradients, expected = (x.gradients(method, **TIGHT) for x in (padded, task))
     assert not gradients["phi"][6:].any()
     for name in ("phi", "weights"):
         gradients[name] = gradients[name][:6]

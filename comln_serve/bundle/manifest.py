@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.bundle.head import Start, Weighting
-from comln_serve.flow.solve import MIN_TOLERANCE
+from comln_serve.flow.problem import MIN_TOLERANCE
 from comln_serve.imaging import Preprocessing
 
 FORMAT_VERSION = 1

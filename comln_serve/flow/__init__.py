@@ -1,17 +1,19 @@
 """Gradient-flow core: NumPy and compiled kernels, no torch. Shared by server and trainer."""
 
+from comln_serve.flow.integration import FlowError, Integration
+from comln_serve.flow.problem import (
+    balanced_weights,
+    check_problem,
+    check_tolerances,
+    effective_horizon,
+    uniform_weights,
+)
 from comln_serve.flow.solve import (
     DEFAULT_ATOL,
     DEFAULT_MAX_STEPS,
     DEFAULT_RTOL,
-    FlowError,
     FlowSolution,
-    ReducedTrajectory,
-    balanced_weights,
-    effective_horizon,
     solve_flow,
-    solve_reduced,
-    uniform_weights,
 )
 
 __all__ = [
@@ -20,10 +22,11 @@ __all__ = [
     "DEFAULT_RTOL",
     "FlowError",
     "FlowSolution",
-    "ReducedTrajectory",
+    "Integration",
     "balanced_weights",
+    "check_problem",
+    "check_tolerances",
     "effective_horizon",
     "solve_flow",
-    "solve_reduced",
     "uniform_weights",
 ]

@@ -39,6 +39,11 @@ TOO_MANY_STEPS = 1
 STEP_UNDERFLOW = 2
 NOT_FINITE = 3
 CANCELLED = 4
+FULL = 5
+
+# What `integrate` remembers between calls: flow time, step to try, last error, whether the last
+# try was rejected, and the steps so far.
+TIME, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED = range(6)
 
 # Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
 # the integrator relies on them to notice a step that left the domain.
@@ -59,13 +64,34 @@ _STABLE = 3.0
 def product(F, X, out):
     """out[n, i] = sum_j F[i, j] X[n, j] for F (I, J), X (N, J), out (N, I).
 
-    Four classes share each pass over a row of F, so F is read N / 4 times.
+    Tiles of 4 classes by 2 rows of F: every number loaded is used at least twice, and the eight
+    sums of a tile stay in registers. The classes left over go with four rows of F at a time.
     """
     n_rows, n_inner = F.shape
     n_classes = X.shape[0]
+    even = n_rows - n_rows % 2
     n = 0
     while n + 4 <= n_classes:
-        for i in range(n_rows):
+        for i in range(0, even, 2):
+            a = b = c = d = a1 = b1 = c1 = d1 = 0.0
+            for j in range(n_inner):
+                f, f1 = F[i, j], F[i + 1, j]
+                x = X[n, j]
+                a += f * x
+                a1 += f1 * x
+                x = X[n + 1, j]
+                b += f * x
+                b1 += f1 * x
+                x = X[n + 2, j]
+                c += f * x
+                c1 += f1 * x
+                x = X[n + 3, j]
+                d += f * x
+                d1 += f1 * x
+            out[n, i], out[n + 1, i], out[n + 2, i], out[n + 3, i] = a, b, c, d
+            i1 = i + 1
+            out[n, i1], out[n + 1, i1], out[n + 2, i1], out[n + 3, i1] = a1, b1, c1, d1
+        for i in range(even, n_rows):
             a = b = c = d = 0.0
             for j in range(n_inner):
                 f = F[i, j]
@@ -73,22 +99,37 @@ def product(F, X, out):
                 b += f * X[n + 1, j]
                 c += f * X[n + 2, j]
                 d += f * X[n + 3, j]
-            out[n, i] = a
-            out[n + 1, i] = b
-            out[n + 2, i] = c
-            out[n + 3, i] = d
+            out[n, i], out[n + 1, i], out[n + 2, i], out[n + 3, i] = a, b, c, d
         n += 4
     while n < n_classes:
-        for i in range(n_rows):
+        i = 0
+        while i + 4 <= n_rows:
+            a = b = c = d = 0.0
+            for j in range(n_inner):
+                x = X[n, j]
+                a += F[i, j] * x
+                b += F[i + 1, j] * x
+                c += F[i + 2, j] * x
+                d += F[i + 3, j] * x
+            out[n, i], out[n, i + 1], out[n, i + 2], out[n, i + 3] = a, b, c, d
+            i += 4
+        while i < n_rows:
             a = 0.0
             for j in range(n_inner):
                 a += F[i, j] * X[n, j]
             out[n, i] = a
+            i += 1
         n += 1
 
 
+@njit(cache=True, nogil=True)
+def workspace(n_classes, n_examples):
+    """Scratch for one thread: the functions below take rows of it instead of allocating."""
+    return np.empty((3 * n_classes + 3, n_examples))
+
+
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def exp_of_negatives(x):
+def exp_of_negatives(x, work):
     """exp in place of a flat array whose entries are <= 0, to 2 units in the last place.
 
     Half of a small solve would be spent in the C library's exp, which takes one number at a time;
@@ -97,12 +138,10 @@ def exp_of_negatives(x):
     r^13 is exact to 4e-18 for |r| <= ln(2) / 2. Below -708 the result stays at exp(-708) = 3e-308.
 
     No re-association here: adding and subtracting 1.5 x 2^52 rounds to an integer, and leaves that
-    integer in the low bits of the sum.
+    integer in the low bits of the sum. `work` (2, size) is scratch.
     """
-    rounded = np.empty_like(x)
-    bits = rounded.view(np.int64)
-    power = np.empty_like(x)
-    power_bits = power.view(np.int64)
+    rounded, power = work[0], work[1]
+    bits, power_bits = rounded.view(np.int64), power.view(np.int64)
     for i in range(x.size):
         x[i] = max(x[i], -708.0)
         rounded[i] = x[i] * _INVERSE_LN2 + _ROUND
@@ -118,42 +157,57 @@ def exp_of_negatives(x):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def softmax_classes(logits, P):
-    """Softmax over the classes (axis 0) of logits (N, M) into P (N, M), safe for any magnitude."""
+def softmax_classes(logits, P, work):
+    """Softmax over the classes (axis 0) of logits (N, M) into P (N, M), safe for any magnitude.
+
+    `work` is a `workspace`, of which `logits` may be the first N rows.
+    """
     n_classes, n_examples = logits.shape
-    top = logits[0].copy()
-    for n in range(1, n_classes):
+    size = n_classes * n_examples
+    row = work[3 * n_classes]
+    for m in range(n_examples):
+        row[m] = max(logits[0, m], logits[1, m])
+    for n in range(2, n_classes):
         for m in range(n_examples):
-            top[m] = max(top[m], logits[n, m])
+            row[m] = max(row[m], logits[n, m])
     for n in range(n_classes):
         for m in range(n_examples):
-            P[n, m] = logits[n, m] - top[m]
-    exp_of_negatives(P.reshape(n_classes * n_examples))
-    total = P[0].copy()
-    for n in range(1, n_classes):
+            P[n, m] = logits[n, m] - row[m]
+    exp_of_negatives(P.reshape(size), work[n_classes : 3 * n_classes].reshape((2, size)))
+    for m in range(n_examples):
+        row[m] = P[0, m] + P[1, m]
+    for n in range(2, n_classes):
         for m in range(n_examples):
-            total[m] += P[n, m]
+            row[m] += P[n, m]
+    for m in range(n_examples):
+        row[m] = 1.0 / row[m]
     for n in range(n_classes):
         for m in range(n_examples):
-            P[n, m] /= total[m]
+            P[n, m] *= row[m]
+
+
+@njit(cache=True, nogil=True)
+def likeliest(table):
+    """(M,) int64: the class with the largest entry of each example of a table (N, M)."""
+    top = np.zeros(table.shape[1], dtype=np.int64)
+    for n in range(1, table.shape[0]):
+        for m in range(table.shape[1]):
+            if table[n, m] > table[top[m], m]:
+                top[m] = n
+    return top
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def weighted_residual(P, Y, w, out):
-    """out[:, m] = w_m (p_m - y_m) for (N, M) tables.
+def weighted_residual(P, Y, top, w, out, work):
+    """out[:, m] = w_m (p_m - y_m) for (N, M) tables; top = likeliest(Y).
 
     A late flow has p_m = y_m to many digits: the entry of the largest label is taken as minus the
     sum of the others, since p_m - y_m itself would be rounding error once 1 - p_m is near 1e-16.
     """
     n_classes, n_examples = P.shape
-    top = np.zeros(n_examples, dtype=np.int64)
-    largest = Y[0].copy()
-    for n in range(1, n_classes):
-        for m in range(n_examples):
-            if Y[n, m] > largest[m]:
-                largest[m] = Y[n, m]
-                top[m] = n
-    others = np.zeros(n_examples)
+    others = work[3 * n_classes]
+    for m in range(n_examples):
+        others[m] = 0.0
     for n in range(n_classes):
         for m in range(n_examples):
             out[n, m] = w[m] * (P[n, m] - Y[n, m])
@@ -163,76 +217,81 @@ def weighted_residual(P, Y, w, out):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def covariance_product(P, w, V, out):
+def add_combination(h, coefficients, first, k, y):
+    """y += h sum_q coefficients[q] k[q] over q >= first, for k (S, ...) and y (...) in place.
+
+    Three terms a pass: what this costs is the reading and writing of y.
+    """
+    n_terms, size = len(coefficients), y.size
+    terms, out = k.reshape((k.shape[0], size)), y.reshape(size)
+    q = first
+    while q + 3 <= n_terms:
+        a, b, c = h * coefficients[q], h * coefficients[q + 1], h * coefficients[q + 2]
+        for i in range(size):
+            out[i] += a * terms[q, i] + b * terms[q + 1, i] + c * terms[q + 2, i]
+        q += 3
+    if q + 2 <= n_terms:
+        a, b = h * coefficients[q], h * coefficients[q + 1]
+        for i in range(size):
+            out[i] += a * terms[q, i] + b * terms[q + 1, i]
+    elif q < n_terms:
+        a = h * coefficients[q]
+        for i in range(size):
+            out[i] += a * terms[q, i]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def covariance_product(P, w, V, out, work):
     """out[:, m] = A_m V[:, m] with A_m = w_m (diag(p_m) - p_m p_m^T), for (N, M) tables.
 
     A_m does not see a constant added to V[:, m]: measured from the likeliest class, V minus its
-    mean keeps its digits when that class has nearly all the probability.
+    mean keeps its digits when that class has nearly all the probability. `out` may be V.
     """
     n_classes, n_examples = P.shape
+    largest, origin, mean = work[3 * n_classes], work[3 * n_classes + 1], work[3 * n_classes + 2]
     for m in range(n_examples):
-        top = 0
-        for n in range(1, n_classes):
-            if P[n, m] > P[top, m]:
-                top = n
-        origin = V[top, m]
-        mean = 0.0
-        for n in range(n_classes):
-            mean += P[n, m] * (V[n, m] - origin)
-        for n in range(n_classes):
-            out[n, m] = w[m] * P[n, m] * ((V[n, m] - origin) - mean)
-
-
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def vector_field(F, G, L0, Y, w, lam, X, P, table, out):
-    """Right-hand side of the flow at X into out; leaves softmax(logits) in P. See the module.
-
-    `table` (N, M) is scratch.
-    """
-    product(F, X, table)
-    n_classes, n_examples = L0.shape
+        largest[m], origin[m], mean[m] = P[0, m], V[0, m], 0.0
+    for n in range(1, n_classes):
+        for m in range(n_examples):
+            above = P[n, m] > largest[m]
+            origin[m] = V[n, m] if above else origin[m]
+            largest[m] = P[n, m] if above else largest[m]
     for n in range(n_classes):
         for m in range(n_examples):
-            table[n, m] = L0[n, m] - table[n, m]
-    softmax_classes(table, P)
-    if G.shape[0] == 0:
-        weighted_residual(P, Y, w, out)
-    else:
-        weighted_residual(P, Y, w, table)
-        product(G, table, out)
+            out[n, m] = V[n, m] - origin[m]
+            mean[m] += P[n, m] * out[n, m]
     for n in range(n_classes):
-        for j in range(X.shape[1]):
-            out[n, j] -= lam * X[n, j]
+        for m in range(n_examples):
+            out[n, m] = w[m] * P[n, m] * (out[n, m] - mean[m])
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def _power_iteration(F, G, P, w, v, table, table2):
-    """Two power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
+def vector_field(F, G, L0, Y, top, w, lam, X, P, out, work):
+    """Right-hand side of the flow at X into out; leaves softmax(logits) in P. See the module.
 
-    The operator A K is similar to the positive semi-definite K^1/2 A K^1/2: its spectrum is real
-    and not negative, so the iteration converges to its spectral radius. Starting from the last
-    step's vector, two iterations a step track it.
+    top = likeliest(Y); `work` is a `workspace`.
     """
-    radius = 0.0
-    for _ in range(2):
-        product(F, v, table)
-        covariance_product(P, w, table, table2)
-        if G.shape[0] == 0:
-            image = table2
-        else:
-            image = np.empty_like(v)
-            product(G, table2, image)
-        before = np.sqrt(np.sum(v * v))
-        after = np.sqrt(np.sum(image * image))
-        if not (before > 0.0 and after > 0.0 and np.isfinite(after)):
-            return 0.0
-        radius = after / before
-        v[:] = image / after
-    return radius
+    n_classes = L0.shape[0]
+    logits = work[:n_classes]
+    product(F, X, logits)
+    flat, start = logits.reshape(L0.size), L0.reshape(L0.size)
+    for i in range(flat.size):
+        flat[i] = start[i] - flat[i]
+    softmax_classes(logits, P, work)
+    if G.shape[0] == 0:
+        weighted_residual(P, Y, top, w, out, work)
+    else:
+        residual = work[:n_classes]
+        weighted_residual(P, Y, top, w, residual, work)
+        product(G, residual, out)
+    if lam != 0.0:
+        for n in range(n_classes):
+            for j in range(X.shape[1]):
+                out[n, j] -= lam * X[n, j]
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def _starting_vector(n_classes, size):
+def starting_vector(n_classes, size):
     """A fixed vector with weight on every mode; what matters is only that no mode is missing."""
     v = np.empty((n_classes, size))
     state = 1
@@ -244,64 +303,92 @@ def _starting_vector(n_classes, size):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def _power_iteration(F, G, P, w, v, work):
+    """Two power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
+
+    The operator A K is similar to the positive semi-definite K^1/2 A K^1/2: its spectrum is real
+    and not negative, so the iteration converges to its spectral radius. Starting from the last
+    step's vector, two iterations a step track it.
+    """
+    n_classes = P.shape[0]
+    radius = 0.0
+    for _ in range(2):
+        table = work[:n_classes]
+        product(F, v, table)
+        covariance_product(P, w, table, table, work)
+        before = np.sqrt(np.sum(v * v))
+        if G.shape[0] == 0:
+            v[:] = table
+        else:
+            product(G, table, v)
+        after = np.sqrt(np.sum(v * v))
+        if not (before > 0.0 and after > 0.0 and np.isfinite(after)):
+            v[:] = starting_vector(v.shape[0], v.shape[1])
+            return 0.0
+        radius = after / before
+        v *= 1.0 / after
+    return radius
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
-    F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, record, cancel
-):
-    """Integrate the flow from X = 0 to time T with Dormand-Prince 5(4), error and step controlled.
+    F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
+    X, mode, memory, states, steps, stage_P,
+):  # fmt: skip
+    """Advance the flow to time T with Dormand-Prince 5(4), error and step controlled.
 
     Args:
         F, G, L0, Y: (M, r), (r, M) or (0, 0), (N, M), (N, M); see the module.
         w: (M,) weight of each support example.
-        lam, T, rtol, atol: scalars; atol bounds the error of an entry of X, absolute.
-        max_steps: tried steps allowed, rejected ones included.
+        lam, T, rtol, atol: scalars, T > 0; atol bounds the error of an entry of X, absolute.
+        max_steps: tried steps allowed from time 0, rejected ones included.
         limit_steps: keep h (rho + lam) <= 3, rho the spectral radius of the Jacobian. Error control
             of X alone lets the step grow to the edge of stability once fast modes have died out,
             where their derivatives are no longer damped: trajectories that are differentiated need
             it.
-        record: keep the state at the start of every accepted step, and the step sizes.
         cancel: (1,) bool; set to True by another thread, it ends the solve at the next step.
+        X: (N, r) the state, advanced in place; 0 at time 0.
+        mode: (N, r) the power iteration's vector, in place; `starting_vector` at time 0.
+        memory: (6,) time and controller, in place; 0 at time 0. Indices TIME ... REJECTED.
+        states, steps, stage_P: (c, N, r), (c,) and (c, 6, N, M): filled with the state at the
+            start of every accepted step, its length, and softmax(logits) at its stages. c = 0
+            keeps nothing.
 
     Returns:
-        status, X (N, r), accepted, rejected, states (accepted, N, r), steps (accepted,), t:
-        status is one of the module's codes; states and steps are empty unless `record`.
+        status, kept: OK at T; FULL when `states` is, and a further call with the same X, mode and
+        memory goes on; else one of the module's codes. The first `kept` steps of the buffers count.
     """
     n_classes, n_examples = L0.shape
     size = F.shape[1]
-    X = np.zeros((n_classes, size))
     X_new = np.empty_like(X)
     stage = np.empty_like(X)
     k = np.empty((STAGES, n_classes, size))
-    P = np.empty((n_classes, n_examples))
-    table = np.empty_like(P)
-    table2 = np.empty_like(P)
-    v = _starting_vector(n_classes, size)
-    capacity = 64 if record else 0
-    states = np.empty((capacity, n_classes, size))
-    steps = np.empty(capacity)
-    accepted = 0
-    rejected = 0
-    t = 0.0
-    if T == 0.0:
-        return OK, X, accepted, rejected, states[:0], steps[:0], t
+    P = np.empty((STAGES, n_classes, n_examples))
+    work = workspace(n_classes, n_examples)
+    top = likeliest(Y)
+    capacity = states.shape[0]
+    kept = 0
 
-    vector_field(F, G, L0, Y, w, lam, X, P, table, k[0])
-    # The first step: a tenth of the stability limit, found from a few power iterations more than
-    # a later step needs, so that the trial step is on the right scale even when T is huge.
-    radius = lam
-    for _ in range(3):
-        radius = lam + _power_iteration(F, G, P, w, v, table, table2)
-    h = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
-    last_error = 1e-4
-    after_rejection = False
+    vector_field(F, G, L0, Y, top, w, lam, X, P[0], k[0], work)
+    if memory[STEP] == 0.0:
+        # The first step: a tenth of the stability limit, found from a few power iterations more
+        # than a later step needs, so that it is on the right scale even when T is huge.
+        radius = lam
+        for _ in range(3):
+            radius = lam + _power_iteration(F, G, P[0], w, mode, work)
+        memory[STEP] = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
+        memory[ERROR] = 1e-4
+    h = memory[STEP]
     new_point = True
     limit = T
     while True:
+        t = memory[TIME]
         if cancel[0]:
-            return CANCELLED, X, accepted, rejected, states, steps, t
-        if accepted + rejected >= max_steps:
-            return TOO_MANY_STEPS, X, accepted, rejected, states, steps, t
+            return CANCELLED, kept
+        if memory[ACCEPTED] + memory[REJECTED] >= max_steps:
+            return TOO_MANY_STEPS, kept
         if limit_steps and new_point:
-            radius = lam + _power_iteration(F, G, P, w, v, table, table2)
+            radius = lam + _power_iteration(F, G, P[0], w, mode, work)
             limit = _STABLE / radius if radius > 0.0 else T
             h = min(h, limit)
         new_point = False
@@ -309,26 +396,16 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         if last:
             h = T - t
         elif t + h <= t:
-            return STEP_UNDERFLOW, X, accepted, rejected, states, steps, t
+            return STEP_UNDERFLOW, kept
 
         for i in range(1, STAGES):
             target = X_new if i == STAGES - 1 else stage
             target[:] = X
-            for q in range(i):
-                weight = h * A[i, q]
-                if weight != 0.0:
-                    for n in range(n_classes):
-                        for j in range(size):
-                            target[n, j] += weight * k[q, n, j]
-            vector_field(F, G, L0, Y, w, lam, target, P, table, k[i])
+            add_combination(h, A[i, :i], 0, k, target)
+            vector_field(F, G, L0, Y, top, w, lam, target, P[i], k[i], work)
 
         stage[:] = 0.0
-        for q in range(STAGES):
-            weight = h * E[q]
-            if weight != 0.0:
-                for n in range(n_classes):
-                    for j in range(size):
-                        stage[n, j] += weight * k[q, n, j]
+        add_combination(h, E, 0, k, stage)
         error = 0.0
         finite = True
         for n in range(n_classes):
@@ -339,40 +416,38 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
                 error = max(error, ratio)
 
         if not finite:
-            rejected += 1
-            after_rejection = True
+            memory[REJECTED] += 1
+            memory[SHRUNK] = 1.0
             h *= 0.1
             if t + h <= t or h < 1e-300:
-                return NOT_FINITE, X, accepted, rejected, states, steps, t
+                return NOT_FINITE, kept
             continue
         if error > 1.0:
-            rejected += 1
-            after_rejection = True
+            memory[REJECTED] += 1
+            memory[SHRUNK] = 1.0
             h *= max(_SHRINK, _SAFETY * error**-0.2)
             continue
 
-        if record:
-            if accepted == capacity:
-                capacity *= 2
-                more_states = np.empty((capacity, n_classes, size))
-                more_states[:accepted] = states
-                states = more_states
-                more_steps = np.empty(capacity)
-                more_steps[:accepted] = steps
-                steps = more_steps
-            states[accepted] = X
-            steps[accepted] = h
-        accepted += 1
-        t += h
+        if capacity:
+            states[kept] = X
+            steps[kept] = h
+            stage_P[kept] = P[: STAGES - 1]
+            kept += 1
+        memory[ACCEPTED] += 1
+        memory[TIME] = T if last else t + h
         X[:] = X_new
         if last:
-            return OK, X, accepted, rejected, states[:accepted], steps[:accepted], T
+            return OK, kept
         k[0] = k[STAGES - 1]
+        P[0] = P[STAGES - 1]
         new_point = True
-        growth = _SAFETY * max(error, 1e-10) ** -_PI_ALPHA * last_error**_PI_BETA
+        growth = _SAFETY * max(error, 1e-10) ** -_PI_ALPHA * memory[ERROR] ** _PI_BETA
         growth = min(_GROW, max(_SHRINK, growth))
-        if after_rejection:
+        if memory[SHRUNK] != 0.0:
             growth = min(growth, 1.0)
         h *= growth
-        last_error = max(error, 1e-4)
-        after_rejection = False
+        memory[STEP] = h
+        memory[ERROR] = max(error, 1e-4)
+        memory[SHRUNK] = 0.0
+        if capacity and kept == capacity:
+            return FULL, kept

@@ -1,160 +1,169 @@
 """Exact meta-gradients by the adjoint of the reduced flow (method "adjoint").
 
 The flow is a function s(T) = F(K, L0, w, T, lam) of small matrices: K = phi phi^T (M, M) and
-L0 = phi W0^T (M, N). Everything of size d around it is plain matrix products, which autograd
-differentiates; only F has a gradient of its own. With g = dLoss/ds(T) and
-A_m = w_m (diag(p_m) - p_m p_m^T), the adjoint equation is
+L0 = phi W0^T (M, N). With g = dLoss/ds(T) and A_m = w_m (diag(p_m) - p_m p_m^T), the adjoint
+equation is
 
     a(T) = g,   da/dt = K u + lam a,   u_m = A_m a_m            (from T back to 0)
     dLoss/dL0 = int u dt,   dLoss/dK = -int u s^T dt,   dLoss/dlam = -int <a, s> dt
-    dLoss/dw_m = int <a_m, p_m - y_m> dt,   dLoss/dT = <g, ds/dt(T)>
+    dLoss/dw_m = int <a_m, p_m - y_m> dt
 
-The forward trajectory is kept (M N numbers a step) and only `a` runs backward, a contraction; the
-adjoint of the paper's section 2, which rebuilds W(t) backward in time, climbs the loss instead and
-diverges. What is computed here is the exact derivative of the accepted Runge-Kutta steps, which is
-the adjoint equation discretised consistently; the steps are kept inside the stability region of
-the derivatives by `comln_serve.flow.solve_reduced`. All arithmetic is float64.
+The trajectory s(t) is kept and only `a` runs backward, a contraction; the adjoint of the paper's
+section 2, which rebuilds W(t) backward in time, climbs the loss instead and diverges. What is
+computed here is the exact derivative of the solver's own steps, which is the adjoint equation
+discretised consistently; the steps are kept inside the stability region of the derivatives by
+`comln_serve.flow.kernels.integrate`. All arithmetic is float64.
+
+The projections of Algorithms 2 and 3 are integrals of the same kind: C = -dLoss/dL0 and
+D = -(dLoss/dK + dLoss/dK^T), which is how they are returned.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+
+import math
 
 import numpy as np
-import torch
 from numba import njit
-from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from comln_serve.flow import effective_horizon, solve_reduced
-from comln_serve.flow.kernels import covariance_product, product, vector_field
-from comln_serve.flow.solve import ReducedTrajectory
-from comln_serve.flow.tableau import STAGES, A
-from comln_serve.machine import usable_cpus
+from comln_serve.flow.kernels import (
+    add_combination,
+    covariance_product,
+    likeliest,
+    product,
+    weighted_residual,
+    workspace,
+)
+from comln_serve.flow.problem import Array
+from training.gradient_flow.steps import (
+    Chunk,
+    ReducedProblem,
+    Solver,
+    march,
+    replay,
+    stage_state,
+)
 
-_SOLUTION_STAGES = STAGES - 1  # the last stage serves only the error estimate
+# Steps that are kept whole: 128 of 5-way 5-shot are 1 MB. A flow that takes more keeps the first
+# state of every earlier chunk and takes its steps again when the sweep arrives there. With Euler's
+# n steps the chunks are sqrt(n) long, and as many.
+_CHUNK = 128
 
 
-class ReducedFlow(torch.autograd.Function):
-    """s(T) for a batch of tasks, each with a step size of its own, in parallel over the cores."""
+class AdjointMethod:
+    """s(T) of one task, ready to be differentiated.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        K: Tensor,
-        L0: Tensor,
-        Y: Tensor,
-        w: Tensor,
-        T: Tensor,
-        lam: Tensor,
-        rtol: float,
-        atol: float,
-        max_steps: int,
-    ) -> Tensor:
-        """K (B, M, M), L0 and Y (B, M, N), w (B, M), T and lam (B,), float64 -> s (B, M, N)."""
-        arrays = [x.detach().cpu().numpy() for x in (K, L0, Y, w, T, lam)]
+    Attributes:
+        last: the last steps taken, None when T = 0.
+    """
 
-        def solve(k: Any, l0: Any, y: Any, weights: Any, horizon: Any, strength: Any) -> Any:
-            return solve_reduced(
-                k, l0, y, float(horizon), lam=float(strength), weights=weights,
-                rtol=rtol, atol=atol, max_steps=max_steps,
+    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        self._problem, self._solver = problem, solver
+        self._earlier: list[tuple[Array, Array]] = []  # first state and steps of each chunk
+        self.last: Chunk | None = None
+        size = _CHUNK
+        if solver.step_size is not None:
+            size = max(size, math.isqrt(int(problem.T / solver.step_size)))
+        for chunk in march(problem, solver, size):
+            if self.last is not None:
+                self._earlier.append((self.last.states[0].copy(), self.last.steps))
+            self.last = chunk
+
+    def pull_back(self, g: Array) -> tuple[Array, Array, Array, float]:
+        """Differentiate the loss along the steps, last to first.
+
+        Args:
+            g: (N, M) derivative of the loss in s(T).
+
+        Returns:
+            C (N, M), D (M, M), dLoss/dw (M,), dLoss/dlam.
+        """
+        n_classes, n_examples = g.shape
+        a = g.copy()
+        dK, dL0 = np.zeros((n_examples, n_examples)), np.zeros((n_classes, n_examples))
+        dw, dlam = np.zeros(n_examples), np.zeros(1)
+
+        problem, table = self._problem, self._solver.table
+
+        def sweep(chunk: Chunk) -> None:
+            adjoint_sweep(
+                problem.K, problem.Y, problem.w, problem.lam, table, chunk.states, chunk.steps,
+                chunk.P, a, dK, dL0, dw, dlam,
             )  # fmt: skip
 
-        ctx.arrays = arrays
-        ctx.trajectories = list(_pool().map(solve, *arrays))
-        ctx.device = K.device
-        s = np.stack([trajectory.s.T for trajectory in ctx.trajectories])
-        return torch.from_numpy(s).to(K.device)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The vector-Jacobian product of `forward`; a second derivative raises an error."""
-        g = grads[0].detach().cpu().numpy()
-        rows = list(_pool().map(_pull_back, ctx.trajectories, g, *ctx.arrays))
-        dK, dL0, dw, dT, dlam = (
-            torch.from_numpy(np.stack(parts)).to(ctx.device) for parts in zip(*rows, strict=True)
-        )
-        return dK, dL0, None, dw, dT, dlam, None, None, None
-
-
-def _pull_back(
-    trajectory: ReducedTrajectory, g: Any, K: Any, L0: Any, Y: Any, w: Any, T: Any, lam: Any
-) -> tuple[Any, Any, Any, Any, Any]:
-    """Derivatives of one task: dK (M, M), dL0 (M, N), dw (M,), dT (), dlam ()."""
-    l0, y = np.ascontiguousarray(L0.T), np.ascontiguousarray(Y.T)
-    dK, dL0, dw, dT, dlam = adjoint_sweep(
-        np.ascontiguousarray(K), l0, y, np.ascontiguousarray(w), float(lam), trajectory.s,
-        trajectory.states, trajectory.steps, np.ascontiguousarray(g.T),
-    )  # fmt: skip
-    if effective_horizon(float(T), float(lam)) < T:
-        dT = 0.0  # the flow was at rest before T (and exp(-lam T) is below float64)
-    return dK, dL0.T.copy(), dw, np.float64(dT), np.float64(dlam)
+        if self.last is not None:
+            sweep(self.last)
+        for start, steps in reversed(self._earlier):
+            sweep(replay(problem, self._solver, start, steps))
+        return -dL0, -(dK + dK.T), dw, float(dlam[0])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def adjoint_sweep(K, L0, Y, w, lam, s_end, states, steps, g):  # type: ignore[no-untyped-def]
-    """Differentiate the accepted steps, last to first. Class-major, as in `kernels`.
+def adjoint_sweep(K, Y, w, lam, table, states, steps, P, a, dK, dL0, dw, dlam):  # type: ignore[no-untyped-def]
+    """Differentiate steps, last to first. Class-major, as in `kernels`.
 
     Args:
-        K: (M, M); L0, Y: (N, M); w: (M,); lam: scalar.
-        s_end: (N, M) state at T; states: (n, N, M) state at the start of each step;
-        steps: (n,) step sizes; g: (N, M) derivative of the loss in s(T).
-
-    Returns:
-        dK (M, M), dL0 (N, M), dw (M,), dT, dlam.
+        K: (M, M); Y: (N, M); w: (M,); lam: scalar. table: (S + 1, S) of the solver.
+        states: (n, N, M); steps: (n,); P: (n, S, N, M); see `Chunk`.
+        a: (N, M) derivative of the loss in the state after the last step; on return, in the state
+            at the start of the first.
+        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): are added to.
     """
-    n_classes, n_examples = L0.shape
-    none = np.empty((0, 0))
-    P = np.empty((STAGES, n_classes, n_examples))
-    X = np.empty((STAGES, n_classes, n_examples))
-    k = np.empty((STAGES, n_classes, n_examples))
-    Xbar = np.empty((STAGES, n_classes, n_examples))
+    n_steps, n_stages, n_classes, n_examples = P.shape
+    shape = (n_stages, n_classes, n_examples)
+    X, k, residual = np.empty(shape), np.empty(shape), np.empty(shape)
+    u, Xbar = np.empty(shape), np.empty(shape)
     kbar = np.empty((n_classes, n_examples))
-    u = np.empty((n_classes, n_examples))
-    table = np.empty((n_classes, n_examples))
-    dK = np.zeros((n_examples, n_examples))
-    dL0 = np.zeros((n_classes, n_examples))
-    dw = np.zeros(n_examples)
-    dlam = 0.0
-
-    vector_field(K, none, L0, Y, w, lam, s_end, P[0], table, k[0])
-    dT = np.sum(g * k[0])
-
-    a = g.copy()
-    for step in range(steps.shape[0] - 1, -1, -1):
+    ones = np.ones(max(n_examples, n_stages))
+    top, work = likeliest(Y), workspace(n_classes, n_examples)
+    for step in range(n_steps - 1, -1, -1):
         h = steps[step]
-        for i in range(_SOLUTION_STAGES):
+        for i in range(n_stages):
+            stage_state(table, i, states[step], h, k, X[i])
+            weighted_residual(P[step, i], Y, top, ones, residual[i], work)
             for n in range(n_classes):
                 for m in range(n_examples):
-                    acc = 0.0
-                    for q in range(i):
-                        acc += A[i, q] * k[q, n, m]
-                    X[i, n, m] = states[step, n, m] + h * acc
-            vector_field(K, none, L0, Y, w, lam, X[i], P[i], table, k[i])
-        for i in range(_SOLUTION_STAGES - 1, -1, -1):
+                    k[i, n, m] = w[m] * residual[i, n, m] - lam * X[i, n, m]
+        for i in range(n_stages - 1, -1, -1):
             for n in range(n_classes):
                 for m in range(n_examples):
-                    acc = A[_SOLUTION_STAGES, i] * a[n, m]
-                    for q in range(i + 1, _SOLUTION_STAGES):
-                        acc += A[q, i] * Xbar[q, n, m]
-                    kbar[n, m] = h * acc
-            covariance_product(P[i], w, kbar, u)
-            product(K, u, Xbar[i])
+                    kbar[n, m] = h * table[n_stages, i] * a[n, m]
+            add_combination(h, table[:n_stages, i], i + 1, Xbar, kbar)
+            covariance_product(P[step, i], w, kbar, u[i], work)
+            product(K, u[i], Xbar[i])
             for n in range(n_classes):
                 for m in range(n_examples):
                     Xbar[i, n, m] = -Xbar[i, n, m] - lam * kbar[n, m]
-                    dL0[n, m] += u[n, m]
-                    dw[m] += kbar[n, m] * (P[i, n, m] - Y[n, m])
-                    dlam -= kbar[n, m] * X[i, n, m]
-                    for j in range(n_examples):
-                        dK[m, j] -= u[n, m] * X[i, n, j]
-        for i in range(_SOLUTION_STAGES):
-            a += Xbar[i]
-    return dK, dL0, dw, dT, dlam
+                    dL0[n, m] += u[i, n, m]
+                    dw[m] += kbar[n, m] * residual[i, n, m]
+                    dlam[0] -= kbar[n, m] * X[i, n, m]
+        subtract_outer(
+            u.reshape(n_stages * n_classes, n_examples),
+            X.reshape(n_stages * n_classes, n_examples),
+            dK,
+        )
+        add_combination(1.0, ones[:n_stages], 0, Xbar, a)
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """One thread a usable core: the kernels release the interpreter lock."""
-    return ThreadPoolExecutor(usable_cpus(), thread_name_prefix="flow")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def subtract_outer(U, X, out):  # type: ignore[no-untyped-def]
+    """Subtract U^T X from `out` (M, M), for U and X (R, M): tiles of 2 rows of out by 4 of R."""
+    n_rows, size = U.shape
+    for m in range(0, size - size % 2, 2):
+        r = 0
+        while r + 4 <= n_rows:
+            a, b, c, d = U[r, m], U[r + 1, m], U[r + 2, m], U[r + 3, m]
+            a1, b1, c1, d1 = U[r, m + 1], U[r + 1, m + 1], U[r + 2, m + 1], U[r + 3, m + 1]
+            for j in range(size):
+                x, x1, x2, x3 = X[r, j], X[r + 1, j], X[r + 2, j], X[r + 3, j]
+                out[m, j] -= (a * x + b * x1) + (c * x2 + d * x3)
+                out[m + 1, j] -= (a1 * x + b1 * x1) + (c1 * x2 + d1 * x3)
+            r += 4
+        while r < n_rows:
+            for j in range(size):
+                out[m, j] -= U[r, m] * X[r, j]
+                out[m + 1, j] -= U[r, m + 1] * X[r, j]
+            r += 1
+    for m in range(size - size % 2, size):
+        for r in range(n_rows):
+            for j in range(size):
+                out[m, j] -= U[r, m] * X[r, j]

@@ -8,208 +8,192 @@ Beside s (M, N) the system carries B (M, M, N, N) and z (M, M, M, N) (Propositio
 
 with A_i = w_i (diag(p_i) - p_i p_i^T). The paper prints lam z inside A_i(...); differentiating the
 flow puts it outside (docs/derivation.md). Once V = dLoss/dW(T) is known, the projections of
-Algorithms 2 and 3 give the meta-gradients without any more integration:
+Algorithms 2 and 3 need no more integration:
 
-    C[j]      = sum_i phi_i^T V^T B[i,j]          D[m,j] = sum_i z[i,j,m] . (V phi_i)
-    dLoss/dW0    = V - C^T phi
-    dLoss/dphi_m = -(s_m^T V + C_m W0 + D_m phi)
-    dLoss/dT     = -<V, grad L_train(W(T))>       (Proposition 5)
+    C[j] = sum_i phi_i^T V^T B[i,j]          D[m,j] = sum_i z[i,j,m] . (V phi_i)
 
-The memory is O(M^2 N^2 + M^3 N) however many steps the solver takes. Derivatives in lam and in the
-weights are those of the two linear systems they drive, carried along as two more blocks.
+Every pair (j, class) of B and (j, m) of z is a *tangent*: a derivative of the whole of s in one
+number, that of L0[j, class] or of K[j, m] = K[m, j]. A tangent obeys a linear equation of its own
+along the trajectory of s and meets no other tangent. Therefore
+
+- z[i,j,m] = z[i,m,j] costs nothing to use: the tangents with j <= m are all there are;
+- the tangents advance in blocks that fit a core's cache, on all cores;
+- one copy of B and z is all the memory, however many steps are taken: the stages of a step exist
+  for a block at a time.
+
+The derivatives in lam and the weights, r = ds/dlam and q = ds/dw, are M + 1 tangents more. Each
+step is the derivative of the solver's own step, whose length keeps the tangents stable
+(`comln_serve.flow.kernels.integrate`). All arithmetic is float64.
 """
 
-from typing import Any
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 
-import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torchdiffeq import odeint
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-from comln_serve.flow import FlowError, effective_horizon
-from comln_serve.flow.solve import check_problem
+from comln_serve.flow.kernels import (
+    add_combination,
+    likeliest,
+    product,
+    weighted_residual,
+    workspace,
+)
+from comln_serve.flow.problem import Array
+from training.gradient_flow.steps import (
+    Chunk,
+    ReducedProblem,
+    Solver,
+    march,
+    stage_state,
+)
+from training.gradient_flow.workers import thread_map
 
-_EVALUATIONS_A_STEP = 6  # of dopri5
+_CHUNK = 32  # steps whose stages are kept at a time: 20-way 5-shot, 10 MB
+_CACHE = 2**17  # numbers a block of tangents may take with its stages: 1 MB
+_SHARES = 8  # pieces of work for the cores to share
 
-
-def forward_flow(
-    phi: Tensor,
-    W0: Tensor,
-    Y: Tensor,
-    w: Tensor,
-    T: Tensor,
-    lam: Tensor,
-    *,
-    rtol: float,
-    atol: float,
-    max_steps: int,
-) -> Tensor:
-    """W(T) (N, d) of one task: phi (M, d), W0 (N, d), Y (M, N), w (M,), T (), lam (); float64."""
-    return _ForwardFlow.apply(phi, W0, Y, w, T, lam, rtol, atol, max_steps)
-
-
-class _ForwardFlow(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        phi: Tensor,
-        W0: Tensor,
-        Y: Tensor,
-        w: Tensor,
-        T: Tensor,
-        lam: Tensor,
-        rtol: float,
-        atol: float,
-        max_steps: int,
-    ) -> Tensor:
-        K, L0 = phi @ phi.T, phi @ W0.T
-        k, l0, y, weights = (x.detach().cpu().numpy() for x in (K, L0, Y, w))
-        check_problem(k, l0, y, float(T), float(lam), weights, rtol, atol)
-        system = SensitivitySystem(K, L0, Y, w, float(lam))
-        horizon = effective_horizon(float(T), float(lam))
-        s, B, z, r, q = system.solve(horizon, rtol, atol, max_steps)
-        W = W0 - s.T @ phi
-        ctx.at_rest = horizon < float(T)
-        ctx.save_for_backward(phi, W0, Y, w, lam, W, s, B, z, r, q)
-        return W
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        V = grads[0]
-        phi, W0, Y, w, lam, W, s, B, z, r, q = ctx.saved_tensors
-        Vphi = phi @ V.T  # (M, N): row i is V phi_i
-        C = torch.einsum("ia,ijab->jb", Vphi, B)
-        D = torch.einsum("ijma,ia->mj", z, Vphi)
-        dW0 = V - C.T @ phi
-        dphi = -(s @ V + C @ W0 + D @ phi)
-        residual = w[:, None] * (torch.softmax(phi @ W.T, dim=1) - Y)
-        gradient = residual.T @ phi + lam * (W - W0)
-        dT = torch.zeros_like(lam) if ctx.at_rest else -(V * gradient).sum()
-        # W(T) = W0 - s^T phi, so dLoss = -sum_i <V phi_i, ds_i>.
-        dlam = -(Vphi * r).sum()
-        dw = -torch.einsum("ia,iaj->j", Vphi, q)
-        return dphi, dW0, None, dw, dT, dlam, None, None, None
+_LOGIT, _GRAM, _LAMBDA, _WEIGHT = range(4)
 
 
-class SensitivitySystem:
-    """The right-hand side for (s, B, z) and two blocks more, r = ds/dlam and q = ds/dw.
+class ForwardMethod:
+    """s(T) of one task with its tangents.
 
-    Args:
-        K: (M, M) Gram matrix. L0: (M, N) logits at time 0. Y: (M, N) labels. w: (M,) weights.
-        lam: regularisation. All float64, on one device.
+    Attributes:
+        last: the last steps taken, None when T = 0.
     """
 
-    def __init__(self, K: Tensor, L0: Tensor, Y: Tensor, w: Tensor, lam: float) -> None:
-        self.K, self.L0, self.Y, self.w, self.lam = K, L0, Y, w, lam
-        self.M, self.N = L0.shape
+    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        n_classes, n_examples = problem.L0.shape
+        self._problem, self._solver = problem, solver
+        self._tangents = _tangents(n_classes, n_examples)
+        self._columns = np.zeros((len(self._tangents), n_classes, n_examples))
+        self.last: Chunk | None = None
+        for chunk in march(problem, solver, _CHUNK):
+            self._advance(chunk)
+            self.last = chunk
 
-    def solve(self, T: float, rtol: float, atol: float, max_steps: int) -> tuple[Tensor, ...]:
-        """Integrate all blocks from 0 to T with torchdiffeq's dopri5.
+    def _advance(self, chunk: Chunk) -> None:
+        """Take the tangents over the steps of a chunk."""
+        problem, table = self._problem, self._solver.table
+        X, residual, top = _stage_tables(
+            problem.Y, problem.w, problem.lam, table, chunk.states, chunk.steps, chunk.P
+        )
 
-        The horizon is cut where the flow's own time scale doubles, and inside each piece the step
-        is held to the stability limit of the Jacobian at the piece's start: error control alone
-        lets the step grow to where the sensitivities are no longer damped.
+        def advance(first: int, end: int) -> None:
+            advance_tangents(
+                problem.K, problem.w, problem.lam, table, chunk.steps, chunk.P, X, residual, top,
+                self._tangents[first:end], self._columns[first:end],
+            )  # fmt: skip
+
+        bounds = np.linspace(0, len(self._columns), _SHARES + 1).astype(int)
+        thread_map(advance, bounds[:-1], bounds[1:])
+
+    def pull_back(self, g: Array) -> tuple[Array, Array, Array, float]:
+        """Project the tangents on the derivative of the loss.
+
+        Args:
+            g: (N, M) derivative of the loss in s(T), -V phi^T.
 
         Returns:
-            s (M, N), B (M, M, N, N), z (M, M, M, N), r (M, N), q (M, N, M) at T.
+            C (N, M), D (M, M), dLoss/dw (M,), dLoss/dlam.
         """
-        M, N = self.M, self.N
-        shapes = ((M, N), (M, M, N, N), (M, M, M, N), (M, N), (M, N, M))
-        state = tuple(self.L0.new_zeros(shape) for shape in shapes)
-        amplification = float(self.K.abs().sum(dim=1).max().clamp_min(1e-300))
-        # s carries units of logits over K; B the same (it multiplies L0), z once more.
-        scales = (1.0, 1.0, 1.0 / amplification, 1.0, 1.0)
-        atols = tuple(atol / amplification * scale for scale in scales)
-        t, evaluations = 0.0, 0
+        N, M = g.shape
+        derivatives = self._columns.reshape(-1, N * M) @ g.ravel()
+        dL0, dz, dlam, dw = np.split(derivatives, [M * N, M * N + M * (M + 1) // 2, -M])
+        D = np.empty((M, M))
+        D[np.triu_indices(M)] = -dz
+        D.T[np.triu_indices(M)] = -dz
+        return -dL0.reshape(M, N).T, D, dw, float(dlam[0])
 
-        def field(time: Tensor, current: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            nonlocal evaluations
-            evaluations += 1
-            if evaluations > _EVALUATIONS_A_STEP * max_steps:
-                raise FlowError(
-                    f"the flow stopped at t = {float(time):.6g} of T = {T:.6g}: {max_steps} steps "
-                    "were not enough. Use a shorter horizon, or raise max_steps"
-                )
-            return self._field(time, current)
 
-        while t < T:
-            limit = 3.0 / self._spectral_radius(state[0])
-            # Over a piece no longer than half the time passed (or a few first steps), p and with
-            # it the radius moves by less than the margin between 3 and the true limit, 3.3.
-            end = min(T, t + max(limit, 0.5 * t))
-            if T - end < 1e-9 * T:
-                end = T
-            times = torch.tensor([t, end], dtype=self.L0.dtype, device=self.L0.device)
-            try:
-                pieces = odeint(
-                    field, state, times, method="dopri5", rtol=rtol,
-                    atol=atols,  # pyright: ignore[reportArgumentType]
-                    options={"norm": self._norm, "max_step": limit, "dtype": torch.float64},
-                )  # fmt: skip
-            except AssertionError as error:  # how torchdiffeq says underflow and non-finite
-                raise FlowError(
-                    f"the flow stopped near t = {t:.6g} of T = {T:.6g}: {error}. Loosen rtol and "
-                    "atol, or scale the embeddings down"
-                ) from error
-            state = tuple(block[-1] for block in pieces)
-            if not all(bool(torch.isfinite(block).all()) for block in state):
-                raise FlowError(
-                    f"the flow left the range of float64 near t = {end:.6g} of T = {T:.6g}. "
-                    "Scale the embeddings down"
-                )
-            t = end
-        return state
+def _tangents(n_classes: int, n_examples: int) -> NDArray[np.int64]:
+    """(C, 3) int64: kind of each tangent and its two indices."""
+    examples = np.arange(n_examples)
+    first, second = np.triu_indices(n_examples)
+    blocks = [
+        (_LOGIT, np.repeat(examples, n_classes), np.tile(np.arange(n_classes), n_examples)),
+        (_GRAM, first, second),
+        (_LAMBDA, np.zeros(1), np.zeros(1)),
+        (_WEIGHT, examples, examples),
+    ]
+    rows = [np.stack([np.full(len(a), kind), a, b], axis=1) for kind, a, b in blocks]
+    return np.concatenate(rows).astype(np.int64)
 
-    def _field(self, _t: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        s, B, z, r, q = state
-        M, N, K, lam = self.M, self.N, self.K, self.lam
-        diagonal = torch.arange(M, device=K.device)
-        p = torch.softmax(self.L0 - K @ s, dim=1)
-        residual = p - self.Y
 
-        def apply_A(x: Tensor) -> Tensor:
-            """A_i x[i] along the class axis, axis 1 of x (M, N, ...)."""
-            tail = (1,) * (x.ndim - 2)
-            prob = p.reshape(M, N, *tail)
-            return self.w.reshape(M, 1, *tail) * prob * (x - (prob * x).sum(1, keepdim=True))
+@njit(cache=True, nogil=True, error_model="numpy")
+def _stage_tables(Y, w, lam, table, states, steps, P):  # type: ignore[no-untyped-def]
+    """At the stages: states X and residuals p - y (n, S, N, M), and likeliest classes (n, S, M)."""
+    n_steps, n_stages, n_classes, n_examples = P.shape
+    X, residual = np.empty_like(P), np.empty_like(P)
+    top = np.empty((n_steps, n_stages, n_examples), dtype=np.int64)
+    k = np.empty((n_stages, n_classes, n_examples))
+    ones, labels, work = np.ones(n_examples), likeliest(Y), workspace(n_classes, n_examples)
+    for step in range(n_steps):
+        for i in range(n_stages):
+            stage_state(table, i, states[step], steps[step], k, X[step, i])
+            weighted_residual(P[step, i], Y, labels, ones, residual[step, i], work)
+            for n in range(n_classes):
+                for m in range(n_examples):
+                    k[i, n, m] = w[m] * residual[step, i, n, m] - lam * X[step, i, n, m]
+            top[step, i] = likeliest(P[step, i])
+    return X, residual, top
 
-        ds = self.w[:, None] * residual - lam * s
 
-        # B[i, j] (N, N): bring its row class next to i.
-        KB = (K @ B.reshape(M, -1)).reshape(M, M, N, N)
-        inner = -KB
-        inner[diagonal, diagonal] += torch.eye(N, dtype=K.dtype, device=K.device)
-        dB = apply_A(inner.transpose(1, 2)).transpose(1, 2) - lam * B
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def advance_tangents(K, w, lam, table, steps, P, X, residual, top, tangents, columns):  # type: ignore[no-untyped-def]
+    """Advance tangents over steps, a block that fits the cache at a time.
 
-        Kz = (K @ z.reshape(M, -1)).reshape(M, M, M, N)
-        Kz[diagonal, diagonal] += s  # 1(i=j) s_m
-        Kz[diagonal, :, diagonal] += s  # 1(i=m) s_j
-        dz = -apply_A(Kz.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) - lam * z
-
-        dr = -apply_A(K @ r) - lam * r - s
-        Kq = (K @ q.reshape(M, -1)).reshape(M, N, M)
-        dq = -apply_A(Kq) - lam * q
-        dq[diagonal, :, diagonal] += residual
-        return ds, dB, dz, dr, dq
-
-    @staticmethod
-    def _norm(error: Any) -> Tensor:
-        """Largest entry of any block: a mean over M^3 N entries of z would hide errors of s."""
-        blocks = error if isinstance(error, tuple) else (error,)
-        return torch.stack([block.abs().max() for block in blocks]).max()
-
-    def _spectral_radius(self, s: Tensor) -> float:
-        """Largest eigenvalue of A K + lam at state s, by power iterations."""
-        p = torch.softmax(self.L0 - self.K @ s, dim=1)
-        generator = torch.Generator().manual_seed(0)
-        v = torch.rand(s.shape, generator=generator, dtype=s.dtype).to(s.device) - 0.5
-        radius = torch.zeros((), dtype=s.dtype, device=s.device)
-        for _ in range(12):
-            Kv = self.K @ v
-            image = self.w[:, None] * p * (Kv - (p * Kv).sum(1, keepdim=True))
-            radius = image.norm() / v.norm()
-            if float(radius) == 0.0:
-                break
-            v = image / image.norm()
-        return max(float(radius) + self.lam, 1e-300)
+    Args:
+        K: (M, M); w: (M,); lam: scalar; table: (S + 1, S); steps: (n,).
+        P: (n, S, N, M), see `Chunk`. X, residual, top: of the stages, see `_stage_tables`.
+        tangents: (C, 3) kinds and indices.
+        columns: (C, N, M) their values, advanced in place.
+    """
+    n_columns, n_classes, n_examples = columns.shape
+    n_stages = table.shape[1]
+    size = n_classes * n_examples
+    width = min(n_columns, max(1, _CACHE // (size * (n_stages + 3))))
+    origin, mean = np.empty(n_examples), np.empty(n_examples)
+    for begin in range(0, n_columns, width):
+        end = min(begin + width, n_columns)
+        count = end - begin
+        rows = count * n_classes
+        block = columns[begin:end]
+        x, Kx = np.empty_like(block), np.empty_like(block)
+        k = np.empty((n_stages, count, n_classes, n_examples))
+        for step in range(steps.shape[0]):
+            for i in range(n_stages):
+                x[:] = block
+                add_combination(steps[step], table[i, :i], 0, k, x)
+                product(K, x.reshape((rows, n_examples)), Kx.reshape((rows, n_examples)))
+                s, p = X[step, i], P[step, i]
+                for c in range(count):
+                    kind, first, second = tangents[begin + c]
+                    change, out = Kx[c], k[i, c]
+                    # minus the change of the logits: K x, and what the tangent's own number does
+                    if kind == _LOGIT:
+                        change[second, first] -= 1.0
+                    elif kind == _GRAM:
+                        for n in range(n_classes):
+                            change[n, first] += s[n, second]
+                            change[n, second] += s[n, first]
+                    # -A change - lam x; see `kernels.covariance_product` for the origin
+                    for m in range(n_examples):
+                        origin[m] = change[top[step, i, m], m]
+                        mean[m] = 0.0
+                    for n in range(n_classes):
+                        for m in range(n_examples):
+                            change[n, m] -= origin[m]
+                            mean[m] += p[n, m] * change[n, m]
+                    for n in range(n_classes):
+                        for m in range(n_examples):
+                            out[n, m] = w[m] * p[n, m] * (mean[m] - change[n, m]) - lam * x[c, n, m]
+                    if kind == _LAMBDA:
+                        for n in range(n_classes):
+                            for m in range(n_examples):
+                                out[n, m] -= s[n, m]
+                    elif kind == _WEIGHT:
+                        for n in range(n_classes):
+                            out[n, first] += residual[step, i, n, first]
+            add_combination(steps[step], table[n_stages], 0, k, block)

@@ -1,18 +1,30 @@
 """`gradient_flow`: adaptation as one differentiable operation on torch tensors."""
 
-from typing import Literal
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from training.gradient_flow.adjoint import ReducedFlow
-from training.gradient_flow.forward import forward_flow
+from comln_serve.flow import effective_horizon
+from comln_serve.flow.problem import Array
+from training.gradient_flow.adjoint import AdjointMethod
+from training.gradient_flow.forward import ForwardMethod
+from training.gradient_flow.steps import (
+    Chunk,
+    ReducedProblem,
+    Solver,
+    SolverName,
+    march,
+    rate_at,
+)
+from training.gradient_flow.workers import thread_map
 
 Method = Literal["adjoint", "forward"]
 
-# What the derivatives need, not what W(T) needs: see docs/derivation.md for the measured errors.
-DEFAULT_RTOL = 1e-8
-DEFAULT_ATOL = 1e-8
 DEFAULT_MAX_STEPS = 200_000
 
 
@@ -25,8 +37,10 @@ def gradient_flow(
     lam: Tensor | float = 0.0,
     weights: Tensor | None = None,
     method: Method = "adjoint",
-    rtol: float = DEFAULT_RTOL,
-    atol: float = DEFAULT_ATOL,
+    solver: SolverName = "dopri5",
+    step_size: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     max_steps: int = DEFAULT_MAX_STEPS,
 ) -> Tensor:
     """Adapt linear classifiers by gradient flow, differentiably: equation 4 and Algorithm 4.
@@ -34,6 +48,9 @@ def gradient_flow(
     W(T) solves dW/dt = -grad L(W), W(0) = W0, with L the (weighted) mean cross-entropy of
     softmax(phi W^T) against Y plus lam/2 ||W - W0||^2_F. Batched over leading axes (tasks); every
     task is integrated with its own step size, in float64 whatever the dtype of the inputs.
+
+    The integration runs on the CPU's cores. Tensors on another device cost one round trip of the
+    small tables (M M + 3 M N numbers a task there, M N back) forward, and one backward.
 
     Args:
         phi: (..., M, d) support embeddings, floating point, on any device.
@@ -43,20 +60,28 @@ def gradient_flow(
         lam: regularisation >= 0; a scalar, or one per task.
         weights: (..., M) weight >= 0 of each example, default 1/M. A weight of 0 makes a row
             padding.
-        method: "adjoint", the adjoint of the reduced flow: fast, memory proportional to the
-            accepted steps (a few tens). "forward", the paper's (s, B, z) system: memory
-            O(M^2 N^2 + M^3 N) however long the flow.
-        rtol, atol: tolerance of the local error.
+        method: "adjoint", the adjoint of the reduced flow: fast, and in memory little more than
+            s at each step. "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2)
+            numbers however many steps are taken.
+        solver: "dopri5", Dormand-Prince with error control. "euler", explicit steps of
+            `step_size`: gradient descent, whose exact meta-gradient is ANIL's.
+        step_size: Euler's, in flow time. The last step is shorter if T is no multiple of it.
+        rtol, atol: dopri5's tolerance of the local error; atol is measured on support logits.
+            Default 1e-6, and 1e-8 for a task with lam > 0 (docs/derivation.md says why).
         max_steps: tried steps allowed per task.
 
     Returns:
         (..., N, d) W(T), dtype and device of phi. Differentiable once in phi, W0, T, lam and
-        weights (Propositions 2, 3 and 5); a second derivative raises an error.
+        weights (Propositions 2, 3 and 5); a second derivative raises an error. With Euler dT is
+        the derivative in the last step's length.
 
     Raises:
         ValueError: shapes or values that make no problem.
         comln_serve.flow.FlowError: the tolerance could not be met.
     """
+    if method not in {"adjoint", "forward"}:
+        raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
+    how = Solver(solver, rtol, atol, max_steps, step_size)
     if not phi.is_floating_point():
         raise ValueError(f"phi must be floating point, got {phi.dtype}")
     if phi.ndim < 2 or W0.ndim < 2 or Y.ndim != phi.ndim:
@@ -72,38 +97,166 @@ def gradient_flow(
             f"{(*batch, M, N)}; got W0 {tuple(W0.shape)}"
         )
     for name, tensor in (("phi", phi), ("W0", W0)):
-        if tensor.numel() == 0 or not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} {tuple(tensor.shape)} is empty or holds NaN or infinity")
+        if tensor.numel() == 0:
+            raise ValueError(f"{name} {tuple(tensor.shape)} is empty")
 
-    def per_task(name: str, value: Tensor | float, *shape: int) -> Tensor:
-        """`value` in float64, broadcast over the tasks: (tasks, *shape)."""
-        tensor = torch.as_tensor(value, dtype=torch.float64, device=phi.device)
-        try:
-            return tensor.expand((*batch, *shape)).reshape((-1, *shape))
-        except RuntimeError:
-            raise ValueError(
-                f"{name} is {tuple(tensor.shape)}, which does not broadcast to {(*batch, *shape)}"
-            ) from None
+    if weights is None:
+        weights = torch.full((M,), 1.0 / M, dtype=torch.float64, device=phi.device)
+    shapes = (("W0", W0, (N, d)), ("T", T, ()), ("lam", lam, ()), ("weights", weights, (M,)))
+    for name, value, shape in shapes:
+        whole = (*batch, *shape)
+        if isinstance(value, Tensor) and not _broadcasts(value.shape, whole):
+            raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
+    return _GradientFlow.apply(phi, W0, T, lam, weights, Y, method, how)
 
-    phi64, W064 = per_task("phi", phi, M, d), per_task("W0", W0, N, d)
-    Y64 = per_task("Y", Y.detach(), M, N)
-    T64, lam64 = per_task("T", T), per_task("lam", lam)
-    w64 = per_task("weights", 1.0 / M if weights is None else weights, M)
 
-    if method == "adjoint":
-        phi_t = phi64.transpose(-1, -2)
-        s = ReducedFlow.apply(
-            phi64 @ phi_t, phi64 @ W064.transpose(-1, -2), Y64, w64, T64, lam64,
-            rtol, atol, max_steps,
+class _GradientFlow(torch.autograd.Function):
+    """W(T) = W0 - s(T)^T phi and its derivatives, for a batch of B tasks in float64.
+
+    Everything of size d is a matrix product here, on the tensors' device; the methods know s only.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        phi: Tensor,
+        W0: Tensor,
+        T: Tensor | float,
+        lam: Tensor | float,
+        w: Tensor,
+        Y: Tensor,
+        method: Method,
+        solver: Solver,
+    ) -> Tensor:
+        """Shapes as in `gradient_flow`."""
+        *batch, M, d = phi.shape
+        N = Y.shape[-1]
+
+        def per_task(value: Tensor, *shape: int) -> Tensor:
+            whole = (*batch, *shape)
+            value = value.to(phi.device, torch.float64)
+            return (value if value.shape == whole else value.expand(whole)).reshape(-1, *shape)
+
+        def numbers(value: Tensor | float) -> Tensor | Array:
+            if isinstance(value, Tensor):
+                return per_task(value)
+            return np.full(math.prod(batch), float(value))  # no need to visit the device
+
+        ctx.batch, ctx.dtype = batch, phi.dtype
+        phi, W0 = per_task(phi, M, d), per_task(W0, N, d)
+        K, L0, labels, weights, horizons, strengths = _to_cpu(
+            phi @ phi.mT, W0 @ phi.mT, per_task(Y, M, N).mT, per_task(w, M), numbers(T),
+            numbers(lam),
         )  # fmt: skip
-        W = W064 - s.transpose(-1, -2) @ phi64
-    elif method == "forward":
-        W = torch.stack(
-            [
-                forward_flow(*task, rtol=rtol, atol=atol, max_steps=max_steps)
-                for task in zip(phi64, W064, Y64, w64, T64, lam64, strict=True)
-            ]
-        )
-    else:
-        raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
-    return W.reshape(*batch, N, d).to(phi.dtype)
+        for name, tensor, table in (("phi", phi, K), ("W0", W0, L0)):
+            if not np.isfinite(table).all() and not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity")
+        if any(ctx.needs_input_grad):
+            kind = {"adjoint": AdjointMethod, "forward": ForwardMethod}[method]
+        else:
+            kind = _Value
+
+        def solve(
+            K: Array, L0: Array, Y: Array, w: Array, T: float, lam: float
+        ) -> tuple[Any, Array, Array]:
+            problem = ReducedProblem(K, L0, Y, w, float(T), float(lam))
+            solution = kind(problem, solver)
+            s = np.zeros_like(problem.L0) if solution.last is None else solution.last.end
+            return solution, s, _end_rate(problem, solver, solution.last)
+
+        tasks = thread_map(solve, K, L0, labels, weights, horizons, strengths)
+        ctx.solutions, states, ctx.rates = zip(*tasks, strict=True)
+        (s,) = _to_device([states], phi.device)
+        ctx.save_for_backward(phi, W0, s)
+        W = torch.baddbmm(W0, s, phi, alpha=-1.0)
+        return W.reshape(*batch, N, d).to(ctx.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """V = dLoss/dW(T) (..., N, d) -> the projections of Algorithms 2 and 3 and Proposition 5.
+
+        With C and D of the method,
+
+            dLoss/dW0    = V - C^T phi
+            dLoss/dphi_m = -(s_m^T V + C_m W0 + D_m phi)
+            dLoss/dT     = -<V, grad L(W(T))> = -<V phi^T, ds/dt(T)>
+
+        Each is returned in float64 and with all batch axes; autograd itself rounds it to the
+        input's dtype and sums it over the axes the input was broadcast along.
+        """
+        phi, W0, s = ctx.saved_tensors
+        V = grads[0].to(torch.float64).reshape(W0.shape)
+        (g,) = _to_cpu(-(V @ phi.mT))  # dLoss/ds(T), class-major
+
+        def pull_back(solution: Any, g: Array, rate: Array) -> tuple[Any, ...]:
+            C, D, dw, dlam = solution.pull_back(g)
+            return C, D, (g * rate).sum(), dlam, dw
+
+        tasks = thread_map(pull_back, ctx.solutions, g, ctx.rates)
+        C, D, *small = _to_device(list(zip(*tasks, strict=True)), V.device)
+        dphi = -(torch.cat([s, C, D], dim=1).mT @ torch.cat([V, W0, phi], dim=1))
+        dW0 = torch.baddbmm(V, C, phi, alpha=-1.0)
+        everything = [x.reshape((*ctx.batch, *x.shape[1:])) for x in (dphi, dW0, *small)]
+        wanted = [
+            x if need else None for x, need in zip(everything, ctx.needs_input_grad, strict=False)
+        ]
+        return *wanted, None, None, None
+
+
+def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` expands to `whole`."""
+    last = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(a in {1, b} for a, b in last)
+
+
+class _Value:
+    """s(T) alone, for when no gradient is asked for."""
+
+    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        self.last = None
+        for chunk in march(problem, solver, 64):
+            self.last = chunk
+
+
+def _end_rate(problem: ReducedProblem, solver: Solver, last: Chunk | None) -> Array:
+    """ds(T)/dT (N, M): the flow's rate at T; for Euler, whose last step ends there, at its start.
+
+    Zero where the flow was at rest before T: exp(-lam T) is below float64 then.
+    """
+    state = np.zeros_like(problem.L0)
+    if effective_horizon(problem.T, problem.lam) < problem.T and solver.name == "dopri5":
+        return state
+    if last is not None:
+        state = last.states[-1] if solver.name == "euler" else last.end
+    return rate_at(*problem.arrays, state)
+
+
+def _to_cpu(*tables: Tensor | Array) -> list[Array]:
+    """(B, ...) float64 tables as arrays; those on another device come in one transfer."""
+    tensors = [table.detach() for table in tables if isinstance(table, Tensor)]
+    if tensors[0].device.type != "cpu":
+        tensors = unpack(pack(tensors).cpu(), tensors)
+    moved = iter(tensors)
+    return [
+        next(moved).contiguous().numpy() if isinstance(table, Tensor) else table for table in tables
+    ]
+
+
+def _to_device(parts: Sequence[Sequence[Any]], device: torch.device) -> list[Tensor]:
+    """Results, each a sequence over the B tasks, as (B, ...) tensors, in one transfer."""
+    tensors = [torch.from_numpy(np.stack(part)) for part in parts]
+    if device.type != "cpu":
+        tensors = unpack(pack(tensors).to(device), tensors)
+    return tensors
+
+
+def pack(tensors: Sequence[Tensor]) -> Tensor:
+    """(B, ...) tensors side by side, (B, n): one transfer costs one latency, whatever its size."""
+    return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], dim=1)
+
+
+def unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that `pack` put together, of the shapes of those in `like`."""
+    parts = packed.split([tensor[0].numel() for tensor in like], dim=1)
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

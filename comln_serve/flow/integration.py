@@ -1,0 +1,113 @@
+"""One integration in progress: the compiled integrator with its buffers, and its errors."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.flow import kernels
+from comln_serve.flow.problem import Array, effective_horizon
+
+
+class FlowError(ArithmeticError):
+    """The flow could not be solved to its tolerance; the message says what to change."""
+
+
+class Integration:
+    """The flow from time 0 towards its horizon, advanced all at once or some steps at a time.
+
+    Class-major, as in `kernels`; the arguments have passed `check_problem`.
+
+    Args:
+        features, back, logits, Y: F (M, r), G (r, M) or (0, 0), L0 (N, M) and Y (N, M).
+        w: (M,) weights. T, lam: scalars.
+        rtol, atol: tolerance of the local error; atol is measured on the support logits.
+        max_steps: tried steps allowed.
+        limit_steps: keep the steps short enough to be differentiated (see `kernels.integrate`).
+        cancel: (1,) array; another thread that sets it to True ends the integration.
+
+    Attributes:
+        X: (N, r) the state.
+        done: whether X is the state at T.
+    """
+
+    def __init__(
+        self,
+        features: Array,
+        back: Array,
+        logits: Array,
+        Y: Array,
+        w: Array,
+        T: float,
+        lam: float,
+        *,
+        rtol: float,
+        atol: float,
+        max_steps: int,
+        limit_steps: bool,
+        cancel: NDArray[np.bool_] | None = None,
+    ) -> None:
+        # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
+        amplification = max(float(np.abs(features).sum(axis=1).max()), 1e-300)
+        self.T, self._tolerances, self._max_steps = T, (rtol, atol), int(max_steps)
+        self._arguments = (
+            features, back, logits, Y, w, lam, effective_horizon(T, lam), float(rtol),
+            float(atol) / amplification, self._max_steps, limit_steps,
+            np.zeros(1, dtype=np.bool_) if cancel is None else cancel,
+        )  # fmt: skip
+        self._shape = logits.shape
+        shape = (logits.shape[0], features.shape[1])
+        self.X = np.zeros(shape)
+        self._mode = kernels.starting_vector(*shape)
+        self._memory = np.zeros(6)
+        self.done = T == 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Accepted steps so far."""
+        return int(self._memory[kernels.ACCEPTED])
+
+    @property
+    def rejected(self) -> int:
+        """Rejected steps so far."""
+        return int(self._memory[kernels.REJECTED])
+
+    def advance(self, at_most: int = 0) -> tuple[Array, Array, Array]:
+        """Go on to T, or for `at_most` accepted steps, which are returned.
+
+        Args:
+            at_most: steps to take; 0 goes to T and keeps no step.
+
+        Returns:
+            states (n, N, r) at the start of each step, steps (n,) in flow time, and softmax(logits)
+            at the stages of each step (n, 6, N, M).
+
+        Raises:
+            FlowError: the tolerance could not be met, or the integration was cancelled.
+        """
+        states, steps = np.empty((at_most, *self.X.shape)), np.empty(at_most)
+        stages = np.empty((at_most, kernels.STAGES - 1, *self._shape))
+        if self.done:
+            return states[:0], steps[:0], stages[:0]
+        status, kept = kernels.integrate(
+            *self._arguments, self.X, self._mode, self._memory, states, steps, stages
+        )
+        if status not in {kernels.OK, kernels.FULL}:
+            raise FlowError(self._explain(status))
+        self.done = status == kernels.OK
+        return states[:kept], steps[:kept], stages[:kept]
+
+    def _explain(self, status: int) -> str:
+        rtol, atol = self._tolerances
+        where = (
+            f"the flow stopped at t = {self._memory[kernels.TIME]:.6g} of T = {self.T:.6g} "
+            f"(rtol {rtol:g}, atol {atol:g})"
+        )
+        if status == kernels.TOO_MANY_STEPS:
+            return (
+                f"{where}: {self._max_steps} steps were not enough. The support set may hold "
+                "equal images under different labels; use a shorter horizon, or raise max_steps"
+            )
+        if status == kernels.CANCELLED:
+            return f"{where}: it took too long and was cancelled. Use a shorter horizon"
+        if status == kernels.STEP_UNDERFLOW:
+            return f"{where}: the step became too small to advance. Loosen rtol and atol"
+        return f"{where}: values left the range of float64. Scale the embeddings down"

@@ -1,0 +1,86 @@
+"""What makes a flow: checks of its inputs, weights of its examples, its effective horizon."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+MIN_TOLERANCE = 1e-12
+
+# With lam > 0 the flow contracts at rate lam: after 60 / lam nothing moves any more in float64
+# (exp(-60) is 9e-27), neither the state nor its derivatives, so no later time is integrated.
+_REGULARISED_TIMES = 60.0
+
+
+def uniform_weights(n_examples: int) -> Array:
+    """(M,) weights 1/M: the mean cross-entropy of the paper."""
+    return np.full(n_examples, 1.0 / n_examples)
+
+
+def balanced_weights(class_of_example: NDArray[np.intp], n_classes: int) -> Array:
+    """(M,) weights 1/(N n_c): every class counts the same, however many examples it has."""
+    counts = np.bincount(class_of_example, minlength=n_classes)
+    return 1.0 / (n_classes * counts[class_of_example])
+
+
+def effective_horizon(T: float, lam: float) -> float:
+    """The time to integrate to: T, or less where lam > 0 has long brought the flow to rest."""
+    return min(T, _REGULARISED_TIMES / lam) if lam > 0.0 else T
+
+
+def check_problem(
+    features: Array, logits: Array, Y: Array, T: float, lam: float, weights: Array
+) -> None:
+    """Refuse what makes no problem.
+
+    Args:
+        features: the matrix that multiplies the state, K or phi. logits: at time 0, any layout.
+        Y: (M, N). weights: (M,). T, lam: as in `solve_flow`.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    M, N = Y.shape
+    if N < 2:
+        raise ValueError(f"Y must have a column for each of at least 2 classes, got {N}")
+    if not (np.isfinite(T) and T >= 0.0):
+        raise ValueError(f"horizon T must be finite and >= 0, got {T}")
+    if not (np.isfinite(lam) and lam >= 0.0):
+        raise ValueError(f"lam must be finite and >= 0, got {lam}")
+    if weights.shape != (M,) or not weights.min() >= 0.0 or not np.isfinite(weights).all():
+        raise ValueError(
+            f"weights must be ({M},), finite and >= 0; got {weights.shape}, least {weights.min()}"
+        )
+    if not Y.min() >= 0.0 or not np.abs(Y.sum(axis=1) - 1.0).max() <= 1e-6:
+        raise ValueError("every row of Y must be a probability vector (>= 0, summing to 1)")
+    if not (np.isfinite(features).all() and np.isfinite(logits).all()):
+        raise ValueError("phi and W0 are too large: their products overflow float64")
+
+
+def check_tolerances(rtol: float, atol: float) -> None:
+    """Refuse tolerances that float64 cannot resolve.
+
+    Raises:
+        ValueError: naming the tolerance.
+    """
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not MIN_TOLERANCE <= tolerance < 1.0:
+            raise ValueError(
+                f"{name} must lie in [{MIN_TOLERANCE}, 1) (float64 resolves no less), "
+                f"got {tolerance}"
+            )
+
+
+def as_float64(name: str, value: ArrayLike, ndim: int) -> Array:
+    """`value` as a finite float64 array of `ndim` axes that the kernels can take.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    # Writeable too: the kernels write to no input, but would be compiled anew for read-only ones.
+    array = np.require(value, np.float64, ["C", "A", "W"])
+    if array.ndim != ndim or 0 in array.shape:
+        raise ValueError(f"{name} must have {ndim} axes, none empty; got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds NaN or infinity; all values must be finite")
+    return array

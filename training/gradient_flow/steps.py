@@ -1,0 +1,212 @@
+"""The steps of the reduced flow, which the methods differentiate.
+
+Two solvers take the steps: Dormand-Prince with error control ("dopri5"), and explicit Euler with
+steps of one size ("euler"), which is gradient descent on W: ANIL's inner loop. Both are explicit
+Runge-Kutta schemes, so a step is a table of coefficients, a state and a length, and the methods
+need to know no more than that.
+
+Steps come in chunks, so that no trajectory, however long, has to be in memory.
+"""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# Numba infers the types of the kernels' arguments, which the docstrings state.
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numba import njit
+
+from comln_serve.flow import FlowError, Integration, check_problem, check_tolerances
+from comln_serve.flow.kernels import add_combination, likeliest, vector_field, workspace
+from comln_serve.flow.problem import Array
+from comln_serve.flow.tableau import STAGES, A
+
+SolverName = Literal["dopri5", "euler"]
+
+# Default tolerances. docs/derivation.md has the measured errors of the gradients: they are at most
+# 2e-6. With lam > 0 the flow comes to rest, and dLoss/dT is the derivative of the little that still
+# moves: it takes two digits more of s to know it as well.
+TOLERANCE = 1e-6
+TOLERANCE_REGULARISED = 1e-8
+
+# (stages + 1, stages): row i holds what stage i adds of the stages before it, the last row the
+# weights of the solution. Dormand-Prince's last stage serves only the error estimate.
+DOPRI5 = A[:, : STAGES - 1].copy()
+EULER = np.array([[0.0], [1.0]])
+
+# Euler's number of steps is T / step_size rounded up, but for what the division itself rounds.
+_STEP_COUNT_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class ReducedProblem:
+    """Algorithm 4 for one task, class-major (see `comln_serve.flow.kernels`), float64.
+
+    Attributes:
+        K: (M, M) Gram matrix phi phi^T. L0: (N, M) logits W0 phi^T at time 0. Y: (N, M) labels.
+        w: (M,) weights. T: horizon. lam: regularisation.
+    """
+
+    K: Array
+    L0: Array
+    Y: Array
+    w: Array
+    T: float
+    lam: float
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what is no problem."""
+        check_problem(self.K, self.L0, self.Y.T, self.T, self.lam, self.w)
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array, Array, float]:
+        """What every kernel here starts its arguments with."""
+        return self.K, self.L0, self.Y, self.w, self.lam
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How the steps are taken.
+
+    Attributes:
+        name: "dopri5" or "euler".
+        rtol, atol: dopri5's tolerance of the local error, atol on the support logits. None: the
+            defaults above.
+        max_steps: steps allowed a task, tried ones for dopri5.
+        step_size: Euler's, in flow time: ANIL's learning rate. The last step is shorter where T is
+            no multiple of it.
+    """
+
+    name: SolverName
+    rtol: float | None
+    atol: float | None
+    max_steps: int
+    step_size: float | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for settings that make no solver."""
+        if self.name not in {"dopri5", "euler"}:
+            raise ValueError(f'solver must be "dopri5" or "euler", got {self.name!r}')
+        if self.name == "dopri5":
+            check_tolerances(*self.tolerances(0.0))
+            if self.step_size is not None:
+                raise ValueError('step_size is for solver="euler"; dopri5 chooses its own steps')
+        elif self.step_size is None or not 0.0 < self.step_size < math.inf:
+            raise ValueError(
+                f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}'
+            )
+
+    def tolerances(self, lam: float) -> tuple[float, float]:
+        """Rtol and atol for a task of this lam."""
+        default = TOLERANCE_REGULARISED if lam > 0.0 else TOLERANCE
+        rtol, atol = (default if x is None else x for x in (self.rtol, self.atol))
+        return rtol, atol
+
+    @property
+    def table(self) -> Array:
+        """(stages + 1, stages) coefficients of a step."""
+        return DOPRI5 if self.name == "dopri5" else EULER
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive steps.
+
+    Attributes:
+        states: (n, N, M) state at the start of each step. steps: (n,) lengths in flow time.
+        P: (n, S, N, M) softmax of the logits at the stages of each step: with them at hand, going
+            over the steps again takes no product and no exponential.
+        end: (N, M) state after the last.
+    """
+
+    states: Array
+    steps: Array
+    P: Array
+    end: Array
+
+
+def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
+    """Solve the reduced flow, `size` steps at a time.
+
+    Raises:
+        FlowError: the solver could not reach T; the message says what to change.
+    """
+    if solver.name == "euler":
+        yield from _euler(problem, solver, size)
+        return
+    rtol, atol = solver.tolerances(problem.lam)
+    flow = Integration(
+        problem.K, np.empty((0, 0)), problem.L0, problem.Y, problem.w, problem.T, problem.lam,
+        rtol=rtol, atol=atol, max_steps=solver.max_steps, limit_steps=True,
+    )  # fmt: skip
+    while not flow.done:
+        states, steps, P = flow.advance(size)
+        if len(steps):
+            yield Chunk(states, steps, P, flow.X.copy())
+
+
+def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
+    h = float(solver.step_size or 0.0)
+    count = math.ceil(problem.T / h - _STEP_COUNT_SLACK)
+    if count > solver.max_steps:
+        raise FlowError(
+            f"T = {problem.T:g} takes {count} steps of {h:g}, more than max_steps = "
+            f"{solver.max_steps}. Use a larger step_size, or raise max_steps"
+        )
+    state, equal = np.zeros_like(problem.L0), np.full(min(size, count), h)
+    for first in range(0, count, size):
+        steps = equal[: count - first]
+        if first + size >= count:
+            steps = steps.copy()
+            steps[-1] = problem.T - (count - 1) * h
+        chunk = replay(problem, solver, state, steps)
+        state = chunk.end
+        if not np.isfinite(state).all():
+            raise FlowError(
+                f"Euler steps of {h:g} left the range of float64 before T = {problem.T:g}. "
+                "Use a smaller step_size"
+            )
+        yield chunk
+
+
+def replay(problem: ReducedProblem, solver: Solver, start: Array, steps: Array) -> Chunk:
+    """Take steps (n,) of given lengths from a state (N, M)."""
+    states, end = np.empty((len(steps), *start.shape)), start.copy()
+    P = np.empty((len(steps), solver.table.shape[1], *start.shape))
+    _replay(*problem.arrays, solver.table, end, steps, states, P)
+    return Chunk(states, steps, P, end)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def stage_state(table, i, start, h, k, out):  # type: ignore[no-untyped-def]
+    """State (N, M) of stage i of a step of length h from `start`, k (S, N, M) its rates so far."""
+    out[:] = start
+    add_combination(h, table[i, :i], 0, k, out)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rate_at(K, L0, Y, w, lam, state):  # type: ignore[no-untyped-def]
+    """ds/dt (N, M) at a state (N, M)."""
+    n_classes, n_examples = state.shape
+    P, rate, none = np.empty(state.shape), np.empty(state.shape), np.empty((0, 0))
+    work = workspace(n_classes, n_examples)
+    vector_field(K, none, L0, Y, likeliest(Y), w, lam, state, P, rate, work)
+    return rate
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _replay(K, L0, Y, w, lam, table, state, steps, states, P):  # type: ignore[no-untyped-def]
+    """Advance `state` (N, M) in place over steps (n,), filling states (n, N, M), P (n, S, N, M)."""
+    n_stages = table.shape[1]
+    none, x = np.empty((0, 0)), np.empty(state.shape)
+    k = np.empty((n_stages, *state.shape))
+    top, work = likeliest(Y), workspace(state.shape[0], state.shape[1])
+    for step in range(steps.shape[0]):
+        states[step] = state
+        for i in range(n_stages):
+            stage_state(table, i, states[step], steps[step], k, x)
+            vector_field(K, none, L0, Y, top, w, lam, x, P[step, i], k[i], work)
+        stage_state(table, n_stages, states[step], steps[step], k, state)
