@@ -153,7 +153,7 @@ def advance_tangents(K, w, lam, table, steps, P, X, residual, top, tangents, col
     n_columns, n_classes, n_examples = columns.shape
     n_stages = table.shape[1]
     size = n_classes * n_examples
-    width = min(n_columns, max(1, _CACHE // (size * (n_stages + 3))))
+    width = max(1, _CACHE // (size * (n_stages + 3)))
     origin, mean = np.empty(n_examples), np.empty(n_examples)
     for begin in range(0, n_columns, width):
         end = min(begin + width, n_columns)
