@@ -29,8 +29,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev  ## side-by-side benchmarks; results in benchmarks/results
-	$(BIN)/python benchmarks/adaptation.py
+bench: $(VENV)/.bench  ## side-by-side benchmarks, half an hour; results in benchmarks/results
+	$(BIN)/python -m benchmarks.adaptation
+	$(BIN)/python -m benchmarks.meta_gradient
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.settings > docs/settings.md
@@ -51,3 +52,8 @@ $(VENV)/.server: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@ $(VENV)/.server
+
+# And what the benchmarks compare with.
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@touch $@ $(VENV)/.dev $(VENV)/.server

@@ -41,6 +41,8 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("head.start=best", "head.start"),
         ("episodes.shots=[5, 1]", "shots"),
         ("backbone.mean=[0.5]", "mean and std"),
+        ("backbone.global_pooling=true", "resnet12"),
+        ("backbone={kind: resnet12, channels: 5}", "even number"),
         ("updates.x=1", "updates"),
         ("updates", "section.key=value"),
         ("updates=[", "YAML"),

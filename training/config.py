@@ -54,25 +54,33 @@ class BackboneConfig(_Section):
     """The embedding network f_Phi.
 
     Attributes:
-        kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool.
-        channels: width of every block.
+        kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool. "resnet12":
+            four residual blocks of three 3x3 convolutions.
+        channels: width of every block of conv4; of resnet12's first, the others being 2.5, 5 and
+            10 times as wide.
+        global_pooling: resnet12: embeddings are the mean over the last block's positions.
         colour: what the first layer sees: "rgb" or "grey".
         mean, std: normalisation of pixel values in [0, 1].
         scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
     """
 
-    kind: Literal["conv4"] = "conv4"
+    kind: Literal["conv4", "resnet12"] = "conv4"
     channels: Count = 64
+    global_pooling: bool = False
     colour: Literal["rgb", "grey"] = "rgb"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[Positive, ...] = (0.25, 0.25, 0.25)
     scale: Literal["none", "sqrt_d"] = "none"
 
     @model_validator(mode="after")
-    def _one_value_a_channel(self) -> Self:
+    def _consistent(self) -> Self:
         wanted = 3 if self.colour == "rgb" else 1
         if len(self.mean) != wanted or len(self.std) != wanted:
             raise ValueError(f"mean and std need {wanted} values for colour {self.colour!r}")
+        if self.kind == "conv4" and self.global_pooling:
+            raise ValueError('global_pooling is for kind "resnet12"')
+        if self.kind == "resnet12" and self.channels % 2:
+            raise ValueError(f"resnet12 needs an even number of channels, got {self.channels}")
         return self
 
 

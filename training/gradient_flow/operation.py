@@ -107,10 +107,10 @@ def gradient_flow(
         whole = (*batch, *shape)
         if isinstance(value, Tensor) and not _broadcasts(value.shape, whole):
             raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
-    return _GradientFlow.apply(phi, W0, T, lam, weights, Y, method, how)
+    return GradientFlow.apply(phi, W0, T, lam, weights, Y, method, how)
 
 
-class _GradientFlow(torch.autograd.Function):
+class GradientFlow(torch.autograd.Function):
     """W(T) = W0 - s(T)^T phi and its derivatives, for a batch of B tasks in float64.
 
     Everything of size d is a matrix product here, on the tensors' device; the methods know s only.

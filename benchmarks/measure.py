@@ -1,0 +1,88 @@
+"""Time and peak memory of one contender on one case, in a process of its own.
+
+    python -m benchmarks.measure '{"contender": "adjoint", "case": {...}, "repeats": 5, ...}'
+
+Prints one line of JSON: milliseconds of every run after the first, the peak of memory during a run
+above what the process held before it (MB), and, on embeddings, the error of the gradients.
+"""
+
+import ctypes
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.contenders import Case, Run, build, reference
+from training.memory import keep_freed_memory
+
+_WARM_UP = Case("embeddings", 2, 1, 100, d=16)
+
+
+def extra_memory(run: Run) -> tuple[float, float, dict[str, np.ndarray]]:
+    """Peak of resident memory during a run over that before, MB; its milliseconds and result."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+    before = _status("VmRSS")
+    began = time.perf_counter()
+    result = run()
+    milliseconds = 1e3 * (time.perf_counter() - began)
+    return (_status("VmHWM") - before) / 1024, milliseconds, result
+
+
+def _status(field: str) -> float:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field):
+            return float(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def relative_errors(
+    gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]
+) -> dict[str, float]:
+    """Norm of the difference over the norm of the expected gradient, by name."""
+    return {
+        name: float(np.linalg.norm(gradients[name] - value) / np.linalg.norm(value))
+        for name, value in expected.items()
+        if name in gradients
+    }
+
+
+def main() -> None:
+    """Measure what the first argument says."""
+    job: dict[str, Any] = json.loads(sys.argv[1])
+    case = Case(**job["case"])
+    torch.set_num_threads(job["threads"])
+    if job["contender"] not in {"JAX forward", "MAML", "iMAML"}:
+        build(job["contender"], _WARM_UP)()  # compiled code and buffers that stay
+    run = build(job["contender"], case)
+    if case.on == "images":
+        run_once = build("adjoint", Case("images", case.ways, case.shots, 1))
+        run_once()  # the convolutions' own buffers
+    extra, first, gradients = extra_memory(run)
+    if first < 1e3 * job["limit_s"]:
+        extra, _, _ = extra_memory(run)  # without what stays from the first
+    keep_freed_memory()  # as comln-train does
+    milliseconds = []
+    for _ in range(job["repeats"]):
+        if milliseconds and 1e3 * job["limit_s"] < sum(milliseconds):
+            break
+        if first > 1e3 * job["limit_s"]:
+            milliseconds.append(first)
+            break
+        began = time.perf_counter()
+        run()
+        milliseconds.append(1e3 * (time.perf_counter() - began))
+    answer: dict[str, Any] = {"ms": milliseconds, "extra_mb": extra}
+    if job["check"]:
+        answer["errors"] = relative_errors(gradients, reference(case))
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Cost of one exact meta-gradient: ours next to the alternatives, the paper's Figure 3 and more.
+
+    python -m benchmarks.meta_gradient [--quick] [--only goals steps sizes share]
+
+Four parts. `goals`: one task of d = 1600, taken in turns with JAX's forward sensitivity.
+`steps`: 1 to 1e8 gradient steps, on images through Conv-4 and on embeddings of Conv-4's (1600) and
+ResNet-12's (16000) size. `sizes`: ways x shots. `share`: how much of a Conv-4 training step the
+meta-gradient is. Every measurement runs in a process of its own; a contender whose next run would
+pass the limits below is left out from there on, and the table says so.
+
+Writes meta_gradient.csv, .md and .png to benchmarks/results. Rows that need JAX or TorchOpt are
+left out where these are not installed (`make bench` installs them).
+"""
+
+# pyright: reportMissingImports=false
+
+import argparse
+import csv
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from benchmarks.contenders import RATE, Case, naive_bytes
+from comln_serve.machine import usable_cpus
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).parent / "results"
+MOST_SECONDS, MOST_MB = 60.0, 10_000.0
+
+# Cost grows in proportion to the number of steps; the others choose their own.
+PER_STEP = {"ANIL", "MAML", "iMAML", "adjoint, Euler", "forward, Euler"}
+NEEDS = {"JAX forward": "jax", "MAML": "torchopt", "iMAML": "torchopt"}
+
+GOALS = [
+    (Case("embeddings", 5, 5, 10_000), 75),
+    (Case("embeddings", 10, 5, 10_000), 350),
+    (Case("embeddings", 20, 5, 1_000), 1000),
+]
+STEPS = [10**exponent for exponent in range(9)]
+SIZES = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5), (50, 1), (50, 5)]
+
+
+@dataclass
+class Row:
+    """One contender on one case.
+
+    Attributes:
+        ms: every timed run. extra_mb: peak of memory over that before the run.
+        errors: relative errors of the gradients, by input. note: why there is no measurement.
+    """
+
+    part: str
+    contender: str
+    case: Case
+    ms: list[float] = field(default_factory=list[float])
+    extra_mb: float = float("nan")
+    errors: dict[str, float] = field(default_factory=dict[str, float])
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """Median ms, NaN where nothing was measured."""
+        return float(np.median(self.ms)) if self.ms else float("nan")
+
+
+def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool) -> Row:
+    """Run `benchmarks.measure` on one contender and case."""
+    row = Row(part, contender, case)
+    if contender in NEEDS and importlib.util.find_spec(NEEDS[contender]) is None:
+        return replace(row, note=f"{NEEDS[contender]} is not installed")
+    job = {
+        "contender": contender, "case": asdict(case), "repeats": repeats, "check": check,
+        "limit_s": MOST_SECONDS / 4, "threads": usable_cpus(),
+    }  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", json.dumps(job)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=4 * MOST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return replace(row, note=f"not done in {4 * MOST_SECONDS:.0f} s")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["killed"])[-1]
+        return replace(row, note=f"failed: {last[:80]}")
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    row = replace(
+        row, ms=answer["ms"], extra_mb=answer["extra_mb"], errors=answer.get("errors", {})
+    )
+    print(f"{part:6} {contender:15} {describe(case):34} {row.median:10.2f} ms", flush=True)
+    return row
+
+
+def describe(case: Case) -> str:
+    """A case in words."""
+    return f"{case.ways} x {case.shots}, d {case.d}, {case.steps:g} steps, {case.on}"
+
+
+def goals(rounds: int) -> list[Row]:
+    """The goal cases, contenders in turns; runs of all rounds together."""
+    rows: list[Row] = []
+    for case, _ in GOALS:
+        contenders = ["adjoint", "forward", "JAX forward"]
+        if case.ways == 5:
+            contenders += ["adjoint, Euler", "ANIL"]
+        turns = [
+            [measure("goals", name, case, 5, check=True) for name in contenders]
+            for _ in range(rounds)
+        ]
+        for same in zip(*turns, strict=True):
+            ms = [value for row in same for value in row.ms]
+            extra = float(np.median([row.extra_mb for row in same]))
+            rows.append(replace(same[0], ms=ms, extra_mb=extra))
+    return rows
+
+
+def steps(exponents: int) -> list[Row]:
+    """Cost by number of gradient steps, 5-way 5-shot."""
+    rows: list[Row] = []
+    flows = ["adjoint", "forward", "forward, Euler", "ANIL"]
+    panels = [
+        (Case("images", 5, 5, 1), [*flows, "MAML", "iMAML"]),
+        (Case("embeddings", 5, 5, 1, 1600), [*flows, "adjoint, Euler", "JAX forward"]),
+        (Case("embeddings", 5, 5, 1, 16_000), [*flows, "adjoint, Euler", "JAX forward"]),
+    ]
+    for panel, contenders in panels:
+        for name in contenders:
+            last: Row | None = None
+            for count in STEPS[:exponents]:
+                case = replace(panel, steps=count)
+                reason = _too_much(name, last, count)
+                if reason:
+                    rows.append(Row("steps", name, case, note=reason))
+                    break
+                last = measure("steps", name, case, 3, check=panel.on == "embeddings")
+                rows.append(last)
+    return rows
+
+
+def _too_much(name: str, last: Row | None, count: int) -> str:
+    """Why `count` steps are out of reach, by the last row; "" if they are not."""
+    if last is None:
+        return ""
+    if last.note:
+        return last.note
+    growth = count / last.case.steps if name in PER_STEP else 1.0
+    if last.median * growth > 1e3 * MOST_SECONDS:
+        return f"would take about {last.median * growth / 1e3:.0f} s"
+    # Unrolled methods keep their steps; the others do not.
+    if name in {"ANIL", "MAML"} and last.case.steps > 1 and last.extra_mb * growth > MOST_MB:
+        return f"would need about {last.extra_mb * growth / 1e3:.0f} GB"
+    return ""
+
+
+def sizes(quick: bool) -> list[Row]:
+    """Cost by ways x shots at d = 1600 and T = 10 (1000 gradient steps)."""
+    rows: list[Row] = []
+    for ways, shots in SIZES[:4] if quick else SIZES:
+        case = Case("embeddings", ways, shots, 1000)
+        M = ways * shots
+        forward_mb = 8e-6 * M * ways * (M * ways + M * (M + 1) / 2)
+        jax_mb = 4e-6 * 8 * M * M * ways * (M + ways)
+        for name, needed in (
+            ("adjoint", 0.0), ("forward", forward_mb), ("JAX forward", jax_mb),
+            ("adjoint, Euler", 0.0), ("ANIL", 0.0), ("naive forward", 1e-6 * naive_bytes(case)),
+        ):  # fmt: skip
+            too_long = name == "forward" and M * M * ways**2 * (M + ways) > 2e9
+            if needed > MOST_MB or too_long:
+                note = f"needs {needed / 1e3:.1f} GB" + (" and minutes" if too_long else "")
+                rows.append(Row("sizes", name, case, note=note))
+            else:
+                rows.append(measure("sizes", name, case, 3, check=ways <= 20))
+    small = Case("embeddings", 5, 1, 1000, d=64)  # where even the naive way fits
+    rows += [measure("sizes", name, small, 3, check=True) for name in ("adjoint", "naive forward")]
+    return rows
+
+
+def report(rows: list[Row], share: dict[str, float] | None) -> None:
+    """Write the CSV, the Markdown tables and the plot."""
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / "meta_gradient.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["part", "contender", "on", "ways", "shots", "d", "steps", "T", "median_ms", "runs",
+             "extra_mb", "error_phi", "error_W0", "error_T", "note"]
+        )  # fmt: skip
+        for row in rows:
+            case, errors = row.case, [row.errors.get(key) for key in ("phi", "W0", "T")]
+            writer.writerow(
+                [row.part, row.contender, case.on, case.ways, case.shots, case.d, case.steps,
+                 f"{case.T:g}", f"{row.median:.3f}", len(row.ms), f"{row.extra_mb:.1f}",
+                 *["" if x is None else f"{x:.1e}" for x in errors], row.note]
+            )  # fmt: skip
+    lines = [
+        (
+            f"Measured on {usable_cpus()} CPU cores ({processor()}), Python "
+            f"{platform.python_version()}, each row in a process of its own; medians. Memory is "
+            f"the peak above that before the run. T = {RATE:g} x steps. Errors are of dphi and dW0 "
+            "against float64 at 1e-11."
+        ),
+        "",
+    ]
+    for part, title in (
+        ("goals", "In turns with JAX's forward sensitivity"),
+        ("steps", "By gradient steps, 5-way 5-shot"),
+        ("sizes", "By ways x shots"),
+    ):
+        chosen = [row for row in rows if row.part == part]
+        if chosen:
+            lines += [f"## {title}", "", *_table(chosen), ""]
+    if share:
+        lines += [
+            "## Share of a training step",
+            "",
+            (
+                f"Conv-4, 84 px, {share['tasks']:.0f} tasks of 5-way 5-shot and 15 queries, T = "
+                f"{share['T']:g}: a step takes {share['step_ms']:.0f} ms, of which the adaptation "
+                f"and its meta-gradient {share['flow_ms']:.1f} ms: {100 * share['share']:.2f} %."
+            ),
+            "",
+        ]
+    (RESULTS / "meta_gradient.md").write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines))
+    if any(row.part == "steps" for row in rows):
+        plot([row for row in rows if row.part == "steps"])
+
+
+def _table(rows: list[Row]) -> list[str]:
+    lines = [
+        "| on | ways x shots | d | steps | method | ms | adjoint is faster by | extra MB | error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    ours = {row.case: row.median for row in rows if row.contender == "adjoint"}
+    for row in rows:
+        case = row.case
+        start = f"| {case.on} | {case.ways} x {case.shots} | {case.d} | {case.steps:g} |"
+        if row.note:
+            lines.append(f"{start} {row.contender} | {row.note} | | | |")
+            continue
+        ratio = row.median / ours[case] if case in ours else float("nan")
+        error = max((row.errors[key] for key in ("phi", "W0") if key in row.errors), default=None)
+        lines.append(
+            f"{start} {row.contender} | {row.median:.2f} | "
+            f"{'' if row.contender == 'adjoint' else f'{ratio:.3g} x'} | {row.extra_mb:.1f} | "
+            f"{'' if error is None else f'{error:.0e}'} |"
+        )
+    return lines
+
+
+def plot(rows: list[Row]) -> None:
+    """Time and memory by gradient steps: the paper's Figure 3 on this machine."""
+    panels = list(dict.fromkeys((row.case.on, row.case.d) for row in rows))
+    names = list(dict.fromkeys(row.contender for row in rows))
+    figure, axes = plt.subplots(
+        2, len(panels), figsize=(4.6 * len(panels), 7), sharex=True, squeeze=False
+    )
+    for column, (on, d) in enumerate(panels):
+        title = "Conv-4, whole meta-gradient" if on == "images" else f"embeddings, d = {d}"
+        for index, name in enumerate(names):
+            mine = [
+                row for row in rows
+                if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.ms
+            ]  # fmt: skip
+            x = [row.case.steps for row in mine]
+            for axis, values in (
+                (axes[0][column], [row.median for row in mine]),
+                (axes[1][column], [max(row.extra_mb, 0.1) for row in mine]),
+            ):
+                axis.loglog(x, values, "o-", ms=3, color=f"C{index}", label=name)
+        axes[0][column].set_title(title)
+        axes[1][column].set_xlabel(f"gradient steps (T = {RATE:g} x steps)")
+    axes[0][0].set_ylabel("time of a meta-gradient, ms")
+    axes[1][0].set_ylabel("peak extra memory, MB")
+    for axis in axes.flat:
+        axis.grid(visible=True, alpha=0.3)
+    handles = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncol=len(handles))
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(RESULTS / "meta_gradient.png", dpi=110)
+
+
+def processor() -> str:
+    """Name of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.machine()
+    names = (line.split(":")[1].strip() for line in text.splitlines() if "model name" in line)
+    return next(names, platform.machine())
+
+
+def training_step_share(rounds: int) -> dict[str, float]:
+    """Time of the adaptation within real Conv-4 training steps."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.training_step", str(rounds)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    print(done.stdout, flush=True)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    """Measure what is asked for and write the report."""
+    parser = argparse.ArgumentParser(description="Cost of one exact meta-gradient.")
+    parser.add_argument("--quick", action="store_true", help="fewer steps and sizes (minutes)")
+    parts = ("goals", "steps", "sizes", "share")
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    if "goals" in arguments.only:
+        rows += goals(1 if arguments.quick else 3)
+    if "steps" in arguments.only:
+        rows += steps(3 if arguments.quick else len(STEPS))
+    if "sizes" in arguments.only:
+        rows += sizes(arguments.quick)
+    share = None
+    if "share" in arguments.only:
+        share = training_step_share(2 if arguments.quick else 5)
+    report(rows, share)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What the benchmark compares computes what it says: every contender's gradients agree."""
+
+import importlib.util
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.contenders import Case, build, embeddings, reference
+from benchmarks.measure import relative_errors
+
+SMALL = Case("embeddings", 3, 2, 200, d=12)
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        importlib.util.find_spec(package) is None, reason=f"{package} is not installed (make bench)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("contender", "tolerance"),
+    [
+        ("adjoint", 1e-5),
+        ("forward", 1e-5),
+        ("naive forward", 5e-3),
+        pytest.param("JAX forward", 1e-3, marks=needs("jax")),
+    ],
+)
+def test_gradients_of_the_flow(contender: str, tolerance: float) -> None:
+    errors = relative_errors(build(contender, SMALL)(), reference(SMALL))
+    assert set(errors) == {"phi", "W0", "T"}
+    assert max(errors.values()) <= tolerance, errors
+
+
+@pytest.mark.parametrize("contender", ["adjoint, Euler", "forward, Euler"])
+def test_euler_is_unrolled_anil(contender: str) -> None:
+    expected = build("ANIL", SMALL)()
+    errors = relative_errors(build(contender, SMALL)(), expected)
+    assert set(errors) == {"phi", "W0"}
+    assert max(errors.values()) <= 1e-5, errors
+
+
+def test_embeddings_have_the_norm_they_are_said_to_have() -> None:
+    task = embeddings(SMALL)
+    assert (task["phi"] ** 2).sum(axis=1).mean() == pytest.approx(100.0)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+
+def task() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    x, q = (torch.randn(n, 8, generator=generator, dtype=torch.float64) for n in (6, 9))
+    return (x, torch.arange(6) % 3), (q, torch.arange(9) % 3)
+
+
+def unrolled_gradients(model: nn.Module, steps: int, rate: float, pull: float) -> list[np.ndarray]:
+    """Meta-gradient of gradient descent on all weights, unrolled by hand."""
+    support, query = task()
+    start = dict(model.named_parameters())
+    current = start
+    for _ in range(steps):
+        loss = functional.cross_entropy(
+            torch.func.functional_call(model, current, (support[0],)), support[1]
+        )
+        loss = loss + 0.5 * pull * sum(((current[k] - start[k]) ** 2).sum() for k in start)
+        gradients = torch.autograd.grad(loss, list(current.values()), create_graph=True)
+        pairs = zip(current.items(), gradients, strict=True)
+        current = {name: value - rate * gradient for (name, value), gradient in pairs}
+    logits = torch.func.functional_call(model, current, (query[0],))
+    return [
+        g.numpy()
+        for g in torch.autograd.grad(functional.cross_entropy(logits, query[1]), [*start.values()])
+    ]
+
+
+@needs("torchopt")
+@pytest.mark.parametrize(
+    ("method", "steps", "tolerance"), [("maml", 5, 1e-9), ("imaml", 300, 0.02)]
+)
+def test_maml_is_exact_and_imaml_near_the_unrolled_gradient(
+    method: str, steps: int, tolerance: float
+) -> None:
+    """IMAML's inner problem pulls to the start; its gradient is exact only at the optimum."""
+    from benchmarks import unrolled  # noqa: PLC0415 (TorchOpt is optional)
+
+    model, pull = network(), unrolled.IMAML_STRENGTH if method == "imaml" else 0.0
+    expected = unrolled_gradients(model, steps, 0.1, pull)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchOpt uses functorch's old names
+        loss = getattr(unrolled, f"{method}_loss")(model, *task(), steps, 0.1)
+        loss.backward()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        error = np.linalg.norm(parameter.grad.numpy() - gradient) / np.linalg.norm(gradient)
+        assert error <= tolerance
