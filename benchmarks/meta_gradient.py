@@ -109,11 +109,11 @@ def goals(rounds: int) -> list[Row]:
     """The goal cases, contenders in turns; runs of all rounds together."""
     rows: list[Row] = []
     for case, _ in GOALS:
-        contenders = ["adjoint", "forward", "JAX forward"]
+        contenders = ["adjoint", "adjoint, 8 tasks", "forward", "JAX forward"]
         if case.ways == 5:
             contenders += ["adjoint, Euler", "ANIL"]
         turns = [
-            [measure("goals", name, case, 5, check=True) for name in contenders]
+            [measure("goals", name, case, 30, check=True) for name in contenders]
             for _ in range(rounds)
         ]
         for same in zip(*turns, strict=True):

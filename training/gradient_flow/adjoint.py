@@ -62,7 +62,8 @@ class AdjointMethod:
         self.last: Chunk | None = None
         size = _CHUNK
         if solver.step_size is not None:
-            size = max(size, math.isqrt(int(problem.T / solver.step_size)))
+            count = min(problem.T / solver.step_size, float(solver.max_steps))
+            size = max(size, int(math.sqrt(count)))
         for chunk in march(problem, solver, size):
             if self.last is not None:
                 self._earlier.append((self.last.states[0].copy(), self.last.steps))

@@ -27,6 +27,11 @@ Method = Literal["adjoint", "forward"]
 
 DEFAULT_MAX_STEPS = 200_000
 
+METHODS: dict[str, type[AdjointMethod | ForwardMethod]] = {
+    "adjoint": AdjointMethod,
+    "forward": ForwardMethod,
+}
+
 
 def gradient_flow(
     phi: Tensor,
@@ -79,7 +84,7 @@ def gradient_flow(
         ValueError: shapes or values that make no problem.
         comln_serve.flow.FlowError: the tolerance could not be met.
     """
-    if method not in {"adjoint", "forward"}:
+    if method not in METHODS:
         raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
     how = Solver(solver, rtol, atol, max_steps, step_size)
     if not phi.is_floating_point():
@@ -107,7 +112,17 @@ def gradient_flow(
         whole = (*batch, *shape)
         if isinstance(value, Tensor) and not _broadcasts(value.shape, whole):
             raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
-    return GradientFlow.apply(phi, W0, T, lam, weights, Y, method, how)
+    kind = METHODS[method] if torch.is_grad_enabled() else _Value
+    return GradientFlow.apply(phi, W0, T, lam, weights, Y, kind, how)
+
+
+class _Value:
+    """s(T) alone, for when no gradient is asked for."""
+
+    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        self.last = None
+        for chunk in march(problem, solver, 64):
+            self.last = chunk
 
 
 class GradientFlow(torch.autograd.Function):
@@ -125,10 +140,10 @@ class GradientFlow(torch.autograd.Function):
         lam: Tensor | float,
         w: Tensor,
         Y: Tensor,
-        method: Method,
+        kind: type[AdjointMethod | ForwardMethod | _Value],
         solver: Solver,
     ) -> Tensor:
-        """Shapes as in `gradient_flow`."""
+        """Shapes as in `gradient_flow`; `kind` solves a task and can `pull_back`."""
         *batch, M, d = phi.shape
         N = Y.shape[-1]
 
@@ -151,9 +166,7 @@ class GradientFlow(torch.autograd.Function):
         for name, tensor, table in (("phi", phi, K), ("W0", W0, L0)):
             if not np.isfinite(table).all() and not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity")
-        if any(ctx.needs_input_grad):
-            kind = {"adjoint": AdjointMethod, "forward": ForwardMethod}[method]
-        else:
+        if not any(ctx.needs_input_grad):
             kind = _Value
 
         def solve(
@@ -208,15 +221,6 @@ def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether a tensor of `shape` expands to `whole`."""
     last = zip(reversed(shape), reversed(whole), strict=False)
     return len(shape) <= len(whole) and all(a in {1, b} for a, b in last)
-
-
-class _Value:
-    """s(T) alone, for when no gradient is asked for."""
-
-    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
-        self.last = None
-        for chunk in march(problem, solver, 64):
-            self.last = chunk
 
 
 def _end_rate(problem: ReducedProblem, solver: Solver, last: Chunk | None) -> Array:

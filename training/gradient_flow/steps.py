@@ -27,7 +27,7 @@ from comln_serve.flow.tableau import STAGES, A
 SolverName = Literal["dopri5", "euler"]
 
 # Default tolerances. docs/derivation.md has the measured errors of the gradients: they are at most
-# 2e-6. With lam > 0 the flow comes to rest, and dLoss/dT is the derivative of the little that still
+# 1e-5. With lam > 0 the flow comes to rest, and dLoss/dT is the derivative of the little that still
 # moves: it takes two digits more of s to know it as well.
 TOLERANCE = 1e-6
 TOLERANCE_REGULARISED = 1e-8
@@ -150,12 +150,13 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
 
 def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
     h = float(solver.step_size or 0.0)
-    count = math.ceil(problem.T / h - _STEP_COUNT_SLACK)
-    if count > solver.max_steps:
+    quotient = problem.T / h - _STEP_COUNT_SLACK  # infinite, perhaps
+    if quotient > solver.max_steps:
         raise FlowError(
-            f"T = {problem.T:g} takes {count} steps of {h:g}, more than max_steps = "
+            f"T = {problem.T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than max_steps = "
             f"{solver.max_steps}. Use a larger step_size, or raise max_steps"
         )
+    count = math.ceil(quotient)
     state, equal = np.zeros_like(problem.L0), np.full(min(size, count), h)
     for first in range(0, count, size):
         steps = equal[: count - first]
