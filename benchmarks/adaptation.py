@@ -4,7 +4,7 @@ All in one run on the same embeddings, taken in turns so that a noisy machine di
 with BLAS on one thread, as in the server.
 Prints a Markdown table and writes it with the raw figures to benchmarks/results/.
 
-    python benchmarks/adaptation.py [--repeats 30]
+    python -m benchmarks.adaptation [--repeats 30]
 """
 
 import argparse

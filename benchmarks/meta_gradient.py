@@ -1,6 +1,6 @@
 """Cost of one exact meta-gradient: ours next to the alternatives, the paper's Figure 3 and more.
 
-    python -m benchmarks.meta_gradient [--quick] [--only goals steps sizes share]
+    python -m benchmarks.meta_gradient [--quick] [--only goals steps sizes share] [--contender NAME]
 
 Four parts. `goals`: one task of d = 1600, taken in turns with JAX's forward sensitivity.
 `steps`: 1 to 1e8 gradient steps, on images through Conv-4 and on embeddings of Conv-4's (1600) and
@@ -8,7 +8,8 @@ ResNet-12's (16000) size. `sizes`: ways x shots. `share`: how much of a Conv-4 t
 meta-gradient is. Every measurement runs in a process of its own; a contender whose next run would
 pass the limits below is left out from there on, and the table says so.
 
-Writes meta_gradient.csv, .md and .png to benchmarks/results. Rows that need JAX or TorchOpt are
+Writes meta_gradient.csv, .md and .png to benchmarks/results; what is not measured anew there stays.
+Rows that need JAX or TorchOpt are
 left out where these are not installed (`make bench` installs them).
 """
 
@@ -21,6 +22,7 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,19 +30,22 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from benchmarks.contenders import RATE, Case, naive_bytes
+from benchmarks.contenders import FLOWS, RATE, TASKS, Case, naive_bytes
 from comln_serve.machine import usable_cpus
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
+CSV, SHARE = RESULTS / "meta_gradient.csv", RESULTS / "training_step.json"
 MOST_SECONDS, MOST_MB = 60.0, 10_000.0
 
 # Cost grows in proportion to the number of steps; the others choose their own.
 PER_STEP = {"ANIL", "MAML", "iMAML", "adjoint, Euler", "forward, Euler"}
 NEEDS = {"JAX forward": "jax", "MAML": "torchopt", "iMAML": "torchopt"}
 
+PARTS = ("goals", "steps", "sizes", "share")
+CONTENDERS = {*FLOWS, *TASKS, "ANIL", "MAML", "iMAML", "JAX forward", "naive forward"}
 GOALS = [
     (Case("embeddings", 5, 5, 10_000), 75),
     (Case("embeddings", 10, 5, 10_000), 350),
@@ -55,22 +60,18 @@ class Row:
     """One contender on one case.
 
     Attributes:
-        ms: every timed run. extra_mb: peak of memory over that before the run.
+        median: ms. runs: number of timed runs. extra_mb: peak of memory over that before the run.
         errors: relative errors of the gradients, by input. note: why there is no measurement.
     """
 
     part: str
     contender: str
     case: Case
-    ms: list[float] = field(default_factory=list[float])
+    median: float = float("nan")
+    runs: int = 0
     extra_mb: float = float("nan")
     errors: dict[str, float] = field(default_factory=dict[str, float])
     note: str = ""
-
-    @property
-    def median(self) -> float:
-        """Median ms, NaN where nothing was measured."""
-        return float(np.median(self.ms)) if self.ms else float("nan")
 
 
 def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool) -> Row:
@@ -94,8 +95,9 @@ def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool)
         return replace(row, note=f"failed: {last[:80]}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     row = replace(
-        row, ms=answer["ms"], extra_mb=answer["extra_mb"], errors=answer.get("errors", {})
-    )
+        row, median=float(np.median(answer["ms"])), runs=len(answer["ms"]),
+        extra_mb=answer["extra_mb"], errors=answer.get("errors", {}),
+    )  # fmt: skip
     print(f"{part:6} {contender:15} {describe(case):34} {row.median:10.2f} ms", flush=True)
     return row
 
@@ -105,25 +107,25 @@ def describe(case: Case) -> str:
     return f"{case.ways} x {case.shots}, d {case.d}, {case.steps:g} steps, {case.on}"
 
 
-def goals(rounds: int) -> list[Row]:
-    """The goal cases, contenders in turns; runs of all rounds together."""
+def goals(rounds: int, wanted: Container[str]) -> list[Row]:
+    """The goal cases, contenders in turns; medians over the rounds."""
     rows: list[Row] = []
     for case, _ in GOALS:
         contenders = ["adjoint", "adjoint, 8 tasks", "forward", "JAX forward"]
         if case.ways == 5:
             contenders += ["adjoint, Euler", "ANIL"]
         turns = [
-            [measure("goals", name, case, 30, check=True) for name in contenders]
+            [measure("goals", name, case, 30, check=True) for name in contenders if name in wanted]
             for _ in range(rounds)
         ]
         for same in zip(*turns, strict=True):
-            ms = [value for row in same for value in row.ms]
-            extra = float(np.median([row.extra_mb for row in same]))
-            rows.append(replace(same[0], ms=ms, extra_mb=extra))
+            median, extra = np.median([[row.median, row.extra_mb] for row in same], axis=0)
+            runs = sum(row.runs for row in same)
+            rows.append(replace(same[0], median=float(median), runs=runs, extra_mb=float(extra)))
     return rows
 
 
-def steps(exponents: int) -> list[Row]:
+def steps(exponents: int, wanted: Container[str]) -> list[Row]:
     """Cost by number of gradient steps, 5-way 5-shot."""
     rows: list[Row] = []
     flows = ["adjoint", "forward", "forward, Euler", "ANIL"]
@@ -133,7 +135,7 @@ def steps(exponents: int) -> list[Row]:
         (Case("embeddings", 5, 5, 1, 16_000), [*flows, "adjoint, Euler", "JAX forward"]),
     ]
     for panel, contenders in panels:
-        for name in contenders:
+        for name in filter(wanted.__contains__, contenders):
             last: Row | None = None
             for count in STEPS[:exponents]:
                 case = replace(panel, steps=count)
@@ -152,16 +154,17 @@ def _too_much(name: str, last: Row | None, count: int) -> str:
         return ""
     if last.note:
         return last.note
-    growth = count / last.case.steps if name in PER_STEP else 1.0
+    # A single step tells nothing of the cost of a step: all that is done once outweighs it.
+    growth = count / last.case.steps if name in PER_STEP and last.case.steps > 1 else 1.0
     if last.median * growth > 1e3 * MOST_SECONDS:
         return f"would take about {last.median * growth / 1e3:.0f} s"
     # Unrolled methods keep their steps; the others do not.
-    if name in {"ANIL", "MAML"} and last.case.steps > 1 and last.extra_mb * growth > MOST_MB:
+    if name in {"ANIL", "MAML"} and last.extra_mb * growth > MOST_MB:
         return f"would need about {last.extra_mb * growth / 1e3:.0f} GB"
     return ""
 
 
-def sizes(quick: bool) -> list[Row]:
+def sizes(quick: bool, wanted: Container[str]) -> list[Row]:
     """Cost by ways x shots at d = 1600 and T = 10 (1000 gradient steps)."""
     rows: list[Row] = []
     for ways, shots in SIZES[:4] if quick else SIZES:
@@ -174,20 +177,60 @@ def sizes(quick: bool) -> list[Row]:
             ("adjoint, Euler", 0.0), ("ANIL", 0.0), ("naive forward", 1e-6 * naive_bytes(case)),
         ):  # fmt: skip
             too_long = name == "forward" and M * M * ways**2 * (M + ways) > 2e9
+            if name not in wanted:
+                continue
             if needed > MOST_MB or too_long:
                 note = f"needs {needed / 1e3:.1f} GB" + (" and minutes" if too_long else "")
                 rows.append(Row("sizes", name, case, note=note))
             else:
                 rows.append(measure("sizes", name, case, 3, check=ways <= 20))
     small = Case("embeddings", 5, 1, 1000, d=64)  # where even the naive way fits
-    rows += [measure("sizes", name, small, 3, check=True) for name in ("adjoint", "naive forward")]
+    rows += [
+        measure("sizes", name, small, 3, check=True)
+        for name in ("adjoint", "naive forward") if name in wanted
+    ]  # fmt: skip
     return rows
+
+
+def stored() -> list[Row]:
+    """The rows of an earlier run."""
+    if not CSV.exists():
+        return []
+    rows: list[Row] = []
+    with CSV.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            on: Any = line["on"]
+            counts = (int(line[key]) for key in ("ways", "shots", "steps", "d"))
+            case = Case(on, *counts)
+            errors = {key: line[f"error_{key}"] for key in ("phi", "W0", "T")}
+            rows.append(
+                Row(
+                    line["part"],
+                    line["contender"],
+                    case,
+                    float(line["median_ms"]),
+                    int(line["runs"]),
+                    float(line["extra_mb"]),
+                    {key: float(value) for key, value in errors.items() if value},
+                    line["note"],
+                )
+            )
+    return rows
+
+
+def merge(old: list[Row], new: list[Row]) -> list[Row]:
+    """`new` in the place of what it measures anew: its contenders in its parts."""
+    measured = {(row.part, row.contender) for row in new}
+    rows = [row for row in old if (row.part, row.contender) not in measured] + new
+    return sorted(
+        rows, key=lambda row: (PARTS.index(row.part), row.case.on != "images", row.case.d)
+    )
 
 
 def report(rows: list[Row], share: dict[str, float] | None) -> None:
     """Write the CSV, the Markdown tables and the plot."""
     RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / "meta_gradient.csv").open("w", newline="", encoding="utf-8") as file:
+    with CSV.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             ["part", "contender", "on", "ways", "shots", "d", "steps", "T", "median_ms", "runs",
@@ -197,7 +240,7 @@ def report(rows: list[Row], share: dict[str, float] | None) -> None:
             case, errors = row.case, [row.errors.get(key) for key in ("phi", "W0", "T")]
             writer.writerow(
                 [row.part, row.contender, case.on, case.ways, case.shots, case.d, case.steps,
-                 f"{case.T:g}", f"{row.median:.3f}", len(row.ms), f"{row.extra_mb:.1f}",
+                 f"{case.T:g}", f"{row.median:.3f}", row.runs, f"{row.extra_mb:.1f}",
                  *["" if x is None else f"{x:.1e}" for x in errors], row.note]
             )  # fmt: skip
     lines = [
@@ -268,7 +311,7 @@ def plot(rows: list[Row]) -> None:
         for index, name in enumerate(names):
             mine = [
                 row for row in rows
-                if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.ms
+                if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.runs
             ]  # fmt: skip
             x = [row.case.steps for row in mine]
             for axis, values in (
@@ -298,34 +341,35 @@ def processor() -> str:
     return next(names, platform.machine())
 
 
-def training_step_share(rounds: int) -> dict[str, float]:
+def training_step_share(rounds: int) -> None:
     """Time of the adaptation within real Conv-4 training steps."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.training_step", str(rounds)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     print(done.stdout, flush=True)
-    return json.loads(done.stdout)
+    SHARE.write_text(done.stdout, encoding="utf-8")
 
 
 def main() -> None:
     """Measure what is asked for and write the report."""
     parser = argparse.ArgumentParser(description="Cost of one exact meta-gradient.")
     parser.add_argument("--quick", action="store_true", help="fewer steps and sizes (minutes)")
-    parts = ("goals", "steps", "sizes", "share")
-    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--contender", action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
+    wanted = arguments.contender or CONTENDERS
     rows: list[Row] = []
     if "goals" in arguments.only:
-        rows += goals(1 if arguments.quick else 3)
+        rows += goals(1 if arguments.quick else 3, wanted)
     if "steps" in arguments.only:
-        rows += steps(3 if arguments.quick else len(STEPS))
+        rows += steps(3 if arguments.quick else len(STEPS), wanted)
     if "sizes" in arguments.only:
-        rows += sizes(arguments.quick)
-    share = None
+        rows += sizes(arguments.quick, wanted)
     if "share" in arguments.only:
-        share = training_step_share(2 if arguments.quick else 5)
-    report(rows, share)
+        training_step_share(2 if arguments.quick else 5)
+    share = json.loads(SHARE.read_text(encoding="utf-8")) if SHARE.exists() else None
+    report(merge(stored(), rows), share)
 
 
 if __name__ == "__main__":
