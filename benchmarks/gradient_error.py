@@ -230,7 +230,8 @@ def main() -> None:
     parser.add_argument("--forward", action="store_true", help="forward also at 20 ways (minutes)")
     parser.add_argument("--steps", action="store_true", help="tolerance and step limit instead")
     arguments = parser.parse_args()
-    clustered_task(2, 1, 1.0).gradients("adjoint")  # compile
+    for method in ("adjoint", "forward"):
+        clustered_task(2, 1, 1.0).gradients(method)  # compile
     if arguments.steps:
         print_step_control()
     else:

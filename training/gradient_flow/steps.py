@@ -153,8 +153,8 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
     quotient = problem.T / h - _STEP_COUNT_SLACK  # infinite, perhaps
     if quotient > solver.max_steps:
         raise FlowError(
-            f"T = {problem.T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than max_steps = "
-            f"{solver.max_steps}. Use a larger step_size, or raise max_steps"
+            f"T = {problem.T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than "
+            f"max_steps = {solver.max_steps}. Use a larger step_size, or raise max_steps"
         )
     count = math.ceil(quotient)
     state, equal = np.zeros_like(problem.L0), np.full(min(size, count), h)
