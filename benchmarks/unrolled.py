@@ -5,6 +5,8 @@ leaves the meta-gradient in the parameters' `grad`.
 """
 
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
+# Without TorchOpt its base class is unknown, keyword included:
+# pyright: reportUntypedBaseClass=false, reportGeneralTypeIssues=false, reportCallIssue=false
 
 from typing import Any
 
