@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchdiffeq import odeint
 
+from benchmarks.anil import anil_head
 from training.backbones import Backbone
 from training.config import BackboneConfig
 from training.gradient_flow import gradient_flow
@@ -115,8 +116,6 @@ def _flow_run(task: dict[str, np.ndarray], T: float, dtype: torch.dtype, **optio
 
 
 def _anil_run(task: dict[str, np.ndarray], steps: int) -> Run:
-    from benchmarks.unrolled import anil_head  # noqa: PLC0415 (TorchOpt is optional)
-
     phi, V = (torch.tensor(task[key], dtype=torch.float32) for key in ("phi", "V"))
     W0 = torch.tensor(task["W0"], dtype=torch.float32, requires_grad=True)
     Y = torch.tensor(task["Y"], dtype=torch.float32)
@@ -211,8 +210,6 @@ def episode(case: Case, seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Ten
 
 
 def _on_images(name: str, case: Case) -> Run:
-    from benchmarks import unrolled  # noqa: PLC0415 (TorchOpt is optional)
-
     torch.manual_seed(0)
     network = Network(case.ways)
     support, query = episode(case)
@@ -223,13 +220,14 @@ def _on_images(name: str, case: Case) -> Run:
     horizon = torch.tensor(case.T, requires_grad=True)
 
     def query_loss() -> Tensor:
-        if name == "MAML":
-            return unrolled.maml_loss(network, support, query, case.steps, RATE)
-        if name == "iMAML":
-            return unrolled.imaml_loss(network, support, query, case.steps, RATE)
+        if name in {"MAML", "iMAML"}:
+            from benchmarks import unrolled  # noqa: PLC0415 (TorchOpt is optional)
+
+            loss = unrolled.maml_loss if name == "MAML" else unrolled.imaml_loss
+            return loss(network, support, query, case.steps, RATE)
         phi, phi_query = network.embed(support[0]), network.embed(query[0])
         if name == "ANIL":
-            W = unrolled.anil_head(network.head.weight, phi, Y, case.steps, RATE)
+            W = anil_head(network.head.weight, phi, Y, case.steps, RATE)
         else:
             W = gradient_flow(phi, network.head.weight, Y, horizon, max_steps=10**9, **FLOWS[name])
         return functional.cross_entropy(phi_query @ W.T, query[1])

@@ -1,4 +1,4 @@
-"""Other ways to a meta-gradient: ANIL unrolled, and by TorchOpt MAML unrolled, iMAML implicit.
+"""Other ways to a meta-gradient, by TorchOpt: MAML unrolled, iMAML implicit.
 
 Inner loops are plain gradient descent, as in the papers. `backward` on what a function returns
 leaves the meta-gradient in the parameters' `grad`.
@@ -19,18 +19,6 @@ from torch.nn import functional
 # Rajeswaran et al. (2019), who use 0.5 to 2 and 5.
 IMAML_STRENGTH = 2.0
 CG_STEPS = 5
-
-
-def anil_head(W0: Tensor, phi: Tensor, Y: Tensor, steps: int, rate: float) -> Tensor:
-    """ANIL: the head (N, d) after `steps` of gradient descent on embeddings, unrolled.
-
-    The inner gradient is written out. Asking autograd for it, as libraries do, walks the whole
-    graph so far at every step: the time grows with the square of the steps (30 s for 1000).
-    """
-    W = W0
-    for _ in range(steps):
-        W = W + rate / len(phi) * ((Y - torch.softmax(phi @ W.T, dim=1)).T @ phi)
-    return W
 
 
 def maml_loss(model: nn.Module, support: Any, query: Any, steps: int, rate: float) -> Tensor:

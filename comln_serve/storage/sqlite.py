@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,8 @@ _INFO = (
     "support_accuracy, created_at"
 )
 _COLUMNS = f"{_INFO}, weights"
+
+_LOCK_SECONDS = 5.0
 
 _Result = TypeVar("_Result")
 
@@ -135,18 +138,32 @@ class SqliteStore:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=_LOCK_SECONDS)
     try:
         # Locked while it looks: of two servers that start together, one makes the tables.
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             _create_or_check(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; while another server does the same SQLite does not wait."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
