@@ -163,9 +163,6 @@ class GradientFlow(torch.autograd.Function):
             phi @ phi.mT, W0 @ phi.mT, per_task(Y, M, N).mT, per_task(w, M), numbers(T),
             numbers(lam),
         )  # fmt: skip
-        for name, tensor, table in (("phi", phi, K), ("W0", W0, L0)):
-            if not np.isfinite(table).all() and not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity")
         if not any(ctx.needs_input_grad):
             kind = _Value
 
@@ -177,7 +174,16 @@ class GradientFlow(torch.autograd.Function):
             s = np.zeros_like(problem.L0) if solution.last is None else solution.last.end
             return solution, s, _end_rate(problem, solver, solution.last)
 
-        tasks = thread_map(solve, K, L0, labels, weights, horizons, strengths)
+        try:
+            tasks = thread_map(solve, K, L0, labels, weights, horizons, strengths)
+        except ValueError:
+            # The tables are what is checked; say so if it was in what they were made of.
+            for name, tensor in (("phi", phi), ("W0", W0)):
+                if not bool(torch.isfinite(tensor).all()):
+                    raise ValueError(
+                        f"{name} {tuple(tensor.shape)} holds NaN or infinity"
+                    ) from None
+            raise
         ctx.solutions, states, ctx.rates = zip(*tasks, strict=True)
         (s,) = _to_device([states], phi.device)
         ctx.save_for_backward(phi, W0, s)
