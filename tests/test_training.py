@@ -52,7 +52,9 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
         assert head.W0 is not None
         assert np.abs(head.W0).max() > 0
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [record["update"] for record in records] == [2, 4]
+    assert [(record["phase"], record["update"]) for record in records] == [
+        ("episodes", 2), ("episodes", 4),
+    ]  # fmt: skip
     assert all(math.isfinite(record["loss"]) for record in records)
 
 

@@ -1,16 +1,18 @@
 """Checkpoints: plain tensors and numbers, written whole or not at all."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from training.config import Config
 from training.model import MetaModel
 
-LAST, BEST = "last.pt", "best.pt"
+LAST, BEST, LOG = "last.pt", "best.pt", "log.jsonl"
 
 
 class CheckpointError(ValueError):
@@ -19,10 +21,11 @@ class CheckpointError(ValueError):
 
 @dataclass
 class Checkpoint:
-    """State of a run after `update` updates.
+    """State of a run.
 
     Attributes:
-        model: state dict of the `MetaModel`. optimiser, schedule: their state dicts.
+        update: number of updates (epochs, in pre-training) done.
+        model: state dict of what was trained. optimiser, schedule: their state dicts.
         best: best mean validation accuracy so far. seconds: training time spent.
         validation: the last validation, as plain values.
     """
@@ -62,7 +65,41 @@ class Checkpoint:
         except Exception as error:  # torch and pydantic raise many kinds for a damaged file
             raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
 
+    def restore(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        schedule: torch.optim.lr_scheduler.LRScheduler,
+    ) -> None:
+        model.load_state_dict(self.model)
+        optimiser.load_state_dict(self.optimiser)
+        schedule.load_state_dict(self.schedule)
+
     def restore_model(self) -> MetaModel:
         model = MetaModel(self.config)
         model.load_state_dict(self.model)
         return model
+
+
+def resume_from(path: Path, config: Config, *, resume: bool) -> Checkpoint | None:
+    """The checkpoint at `path` to go on from; None where there is none.
+
+    Raises:
+        CheckpointError: there is one and `resume` is false, or it is of another configuration.
+    """
+    if not path.exists():
+        return None
+    if not resume:
+        raise CheckpointError(
+            f"{path.parent} already holds a run: pass --resume, or another folder"
+        )
+    last = Checkpoint.load(path)
+    if last.config != config:
+        raise CheckpointError(f"{path} belongs to another configuration")
+    return last
+
+
+def append_log(out: Path, **record: object) -> None:
+    """Add a line of JSON to the run's log."""
+    with (out / LOG).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")

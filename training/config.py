@@ -50,6 +50,20 @@ class DataConfig(_Section):
         return self
 
 
+class AugmentationConfig(_Section):
+    """What happens to training images; the default is nothing.
+
+    Attributes:
+        crop_padding: crops of the original size from an image padded with this many black pixels.
+        flip: half of the images are mirrored.
+        jitter: brightness, contrast and saturation change by factors of 1 - jitter to 1 + jitter.
+    """
+
+    crop_padding: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
 class BackboneConfig(_Section):
     """The embedding network f_Phi.
 
@@ -132,6 +146,27 @@ class OptimiserConfig(_Section):
     warmup: Annotated[int, Field(ge=0)] = 0
 
 
+class PretrainingConfig(_Section):
+    """Supervised training of the backbone before the episodes: a linear layer over all classes.
+
+    SGD with Nesterov momentum; the learning rate follows a half cosine to 0 after warm-up.
+
+    Attributes:
+        epochs: passes over the training images (and their rotations, where these count).
+        warmup: updates over which the learning rate rises from 0.
+        validate_every: epochs between measurements with prototypes on the validation tasks.
+    """
+
+    epochs: Count
+    batch_size: Count = 128
+    lr: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: NonNegative = 5e-4
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+    validate_every: Count = 5
+
+
 class ValidationConfig(_Section):
     """How often, and on what, a run is validated; the best checkpoint by mean accuracy is kept."""
 
@@ -142,15 +177,25 @@ class ValidationConfig(_Section):
 
 
 class Config(_Section):
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        updates: of the episodic training. 0 is refused: the head's T is learned there.
+        precision: of the backbone's products and activations in training ("bfloat16": automatic
+            mixed precision); parameters and the flow are not affected, and bundles hold float32.
+        seed: of the first weights, the episodes and the augmentation.
+    """
 
     data: DataConfig
+    augmentation: AugmentationConfig = AugmentationConfig()
     backbone: BackboneConfig = BackboneConfig()
+    pretraining: PretrainingConfig | None = None
     head: HeadConfig = HeadConfig()
     episodes: EpisodeConfig = EpisodeConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()
     updates: Count
+    precision: Literal["float32", "bfloat16"] = "float32"
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")

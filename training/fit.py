@@ -1,7 +1,5 @@
 """Meta-training: the loop of Algorithm 1, over batches of episodes."""
 
-import json
-import math
 import time
 from pathlib import Path
 
@@ -11,11 +9,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
-from training.config import Config, EpisodeConfig, OptimiserConfig
+from training.augmentation import augment, draw
+from training.checkpoint import BEST, LAST, Checkpoint, append_log, resume_from
+from training.config import Config, OptimiserConfig
 from training.data import ImageSet, sample_episode
-from training.evaluate import Accuracy, evaluate
 from training.model import MetaModel
+from training.optimiser import half_cosine, sgd
+from training.pretrain import pretrain
+from training.validate import validate
+
+# Separates what is drawn for the augmentation from what is drawn for the episodes.
+_AUGMENTATION = 1
 
 
 def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bool) -> Checkpoint:
@@ -33,29 +37,27 @@ def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bo
     # Channels-last halves a step on CPU, and the images arrive in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = _optimiser(model, config.optimiser)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _decay(config))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, half_cosine(config.updates, config.optimiser.warmup)
+    )
     start, best, spent = 0, -1.0, 0.0
-    if (out / LAST).exists():
-        if not resume:
-            raise CheckpointError(f"{out} already holds a run: pass --resume, or another folder")
-        last = Checkpoint.load(out / LAST)
-        if last.config != config:
-            raise CheckpointError(f"{out / LAST} belongs to another configuration")
-        model.load_state_dict(last.model)
-        optimiser.load_state_dict(last.optimiser)
-        schedule.load_state_dict(last.schedule)
+    last = resume_from(out / LAST, config, resume=resume)
+    if last is not None:
+        last.restore(model, optimiser, schedule)
         start, best, spent = last.update, last.best, last.seconds
+    elif config.pretraining is not None:
+        spent = pretrain(model, train, val, out, resume=resume)
 
     began = time.monotonic()
     bar = tqdm(range(start, config.updates), initial=start, total=config.updates, disable=None)
     for update in bar:
-        images, ways, shots = _draw(config.episodes, train, (config.seed, update))
+        images, ways, shots = _draw(config, train, update, device)
         model.train()
-        loss = episode_loss(model, torch.from_numpy(images).to(device), ways, shots)
+        loss = episode_loss(model, images, ways, shots)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        head = [p for p in (model.log_T, model.log_alpha) if p is not None and p.grad is not None]
-        nn.utils.clip_grad_norm_(head, config.optimiser.clip_head)
+        amounts = [p for p in (model.log_T, model.log_alpha) if p is not None]
+        nn.utils.clip_grad_norm_(amounts, config.optimiser.clip_head)
         optimiser.step()
         schedule.step()
 
@@ -74,7 +76,13 @@ def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bo
             best = score
             checkpoint.save(out / BEST)
         checkpoint.save(out / LAST)
-        _log(out / "log.jsonl", checkpoint, model, float(loss.detach()))
+        head = model.head()
+        append_log(
+            out,
+            phase="episodes", update=done, seconds=round(checkpoint.seconds, 1),
+            loss=float(loss.detach()), horizon=head.horizon, alpha=head.alpha,
+            validation=checkpoint.validation,
+        )  # fmt: skip
         tqdm.write(
             f"update {done}: " + "; ".join(map(str, results)) + f"; T = {model.head().horizon:.4g}"
         )
@@ -88,7 +96,7 @@ def episode_loss(model: MetaModel, images: Tensor, ways: int, shots: int) -> Ten
         images: (B, N, k + q, S, S, 3) uint8, the k support images of each class first.
     """
     tasks, _, per_class = images.shape[:3]
-    embeddings = model.backbone(images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
+    embeddings = model.features(images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
     phi = embeddings[:, :, :shots].flatten(1, 2)  # (B, N k, d)
     query = embeddings[:, :, shots:].flatten(1, 2)  # (B, N q, d)
     labels = torch.arange(ways, device=images.device)
@@ -99,33 +107,27 @@ def episode_loss(model: MetaModel, images: Tensor, ways: int, shots: int) -> Ten
     return functional.cross_entropy(logits.flatten(0, 1), targets)
 
 
-def validate(model: MetaModel, data: ImageSet) -> list[Accuracy]:
-    """Accuracy on the configured validation tasks, on the same episodes every time."""
-    settings = model.config.validation
-    embeddings, head = model.embed(data.images), model.head()
-    return [
-        evaluate(
-            embeddings, head, data, ways=ways, shots=shots,
-            queries=settings.queries, episodes=settings.episodes,
-        )
-        for ways, shots in settings.tasks
-    ]  # fmt: skip
-
-
 def _draw(
-    config: EpisodeConfig, data: ImageSet, seed: tuple[int, int]
-) -> tuple[np.ndarray, int, int]:
-    """A batch of episodes' images (B, N, k + q, S, S, 3), with N and k."""
-    rng = np.random.default_rng(seed)
-    shots = int(rng.integers(config.shots[0], config.shots[1] + 1))
-    per_class = shots + config.queries
+    config: Config, data: ImageSet, update: int, device: torch.device
+) -> tuple[Tensor, int, int]:
+    """An update's augmented images (B, N, k + q, S, S, 3) on `device`, with N and k.
+
+    Depends on the seed and the update alone; the episodes do not depend on the augmentation.
+    """
+    settings = config.episodes
+    rng = np.random.default_rng((config.seed, update))
+    noise = np.random.default_rng((config.seed, update, _AUGMENTATION))
+    torch.manual_seed(int(noise.integers(2**63)))  # for what the network itself draws
+    shots = int(rng.integers(settings.shots[0], settings.shots[1] + 1))
+    per_class = shots + settings.queries
     tasks = []
-    for _ in range(config.tasks):
-        episode = sample_episode(rng, data, config.ways, shots, config.queries)
+    for _ in range(settings.tasks):
+        episode = sample_episode(rng, data, settings.ways, shots, settings.queries)
         indices = np.concatenate([episode.support, episode.query], axis=1)
-        images = data.gather(np.repeat(episode.classes, per_class), indices.ravel())
-        tasks.append(images.reshape(config.ways, per_class, *images.shape[1:]))
-    return np.stack(tasks), config.ways, shots
+        tasks.append(data.gather(np.repeat(episode.classes, per_class), indices.ravel()))
+    images = torch.from_numpy(np.concatenate(tasks)).to(device)
+    images = augment(images, draw(noise, len(images), config.augmentation), config.augmentation)
+    return images.unflatten(0, (settings.tasks, settings.ways, per_class)), settings.ways, shots
 
 
 def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
@@ -139,27 +141,4 @@ def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
         {"params": others},
         {"params": amounts, "lr": config.head_lr},
     ]
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=True)
-
-
-def _decay(config: Config):  # type: ignore[no-untyped-def]
-    def factor(update: int) -> float:
-        if update < config.optimiser.warmup:
-            return (update + 1) / config.optimiser.warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, update / config.updates)))
-
-    return factor
-
-
-def _log(path: Path, checkpoint: Checkpoint, model: MetaModel, loss: float) -> None:
-    head = model.head()
-    record = {
-        "update": checkpoint.update,
-        "seconds": round(checkpoint.seconds, 1),
-        "loss": loss,
-        "horizon": head.horizon,
-        "alpha": head.alpha,
-        "validation": checkpoint.validation,
-    }
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    return sgd(groups, config.lr, config.momentum)

@@ -1,7 +1,6 @@
 """What is meta-learned: Phi (the backbone), the start of the classifier, and log T."""
 
 import math
-from typing import cast
 
 import numpy as np
 import torch
@@ -41,6 +40,13 @@ class MetaModel(nn.Module):
             self.log_alpha = nn.Parameter(
                 torch.tensor(math.log(head.initial_alpha), dtype=torch.float64)
             )
+
+    def features(self, images: Tensor) -> Tensor:
+        """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), in the configured precision."""
+        mixed = self.config.precision == "bfloat16"
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+            embeddings: Tensor = self.backbone(images)
+        return embeddings.float()
 
     def adapt(self, phi: Tensor, Y: Tensor) -> Tensor:
         """Adapted classifiers W(T) (B, N, d) for support phi (B, M, d), one-hot Y (B, M, N)."""
@@ -85,9 +91,7 @@ class MetaModel(nn.Module):
         self.eval()
         device = self.log_T.device
         parts = [
-            cast("Tensor", self.backbone(torch.from_numpy(images[i : i + batch_size]).to(device)))
-            .cpu()
-            .numpy()
+            self.features(torch.from_numpy(images[i : i + batch_size]).to(device)).cpu().numpy()
             for i in range(0, len(images), batch_size)
         ]
         self.train(was_training)

@@ -1,0 +1,112 @@
+"""Supervised pre-training before the episodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.test_training import colour_classes, config
+from training.checkpoint import LAST, Checkpoint, CheckpointError
+from training.config import Config
+from training.fit import fit
+from training.model import MetaModel
+from training.pretrain import PRETRAINING, SupervisedModel, pretrain
+from training.validate import validate
+
+SECTION = {"epochs": 6, "batch_size": 16, "lr": 0.05, "validate_every": 3}
+
+
+def pretrained(out: Path, settings: Config, *, resume: bool = False) -> MetaModel:
+    out.mkdir(exist_ok=True)
+    torch.manual_seed(settings.seed)
+    model = MetaModel(settings)
+    pretrain(model, colour_classes(), colour_classes(), out, resume=resume)
+    return model
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_the_classes_and_says_so(tmp_path: Path) -> None:
+    settings = config("prototype", pretraining=SECTION)
+    torch.manual_seed(0)
+    before = validate(MetaModel(settings), colour_classes())[0].mean
+    model = pretrained(tmp_path, settings)
+    log = records(tmp_path)
+    assert [record["epoch"] for record in log] == [1, 2, 3, 4, 5, 6]
+    assert [bool(record["validation"]) for record in log] == [False, False, True] * 2
+    assert log[-1]["loss"] < 0.8 * log[0]["loss"]
+    assert validate(model, colour_classes())[0].mean > before
+
+
+def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
+    data = colour_classes()
+    turned = type(data)(data.images, data.members, data.names, rotations=4)
+    model = MetaModel(config(pretraining={"epochs": 1}))
+    pretrain(model, turned, data, tmp_path, resume=False)
+    state = Checkpoint.load(tmp_path / PRETRAINING).model
+    assert state["linear.weight"].shape == (32, model.backbone.embedding_size)
+
+
+def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
+    # Steps too small to be seen: what the run ends with is what pre-training ended with.
+    optimiser = {"lr": 1e-12, "head_lr": 0.0, "weight_decay": 0.0}
+    settings = config(pretraining=SECTION, optimiser=optimiser, updates=2)
+    fit(settings, colour_classes(), colour_classes(), tmp_path, resume=False)
+    supervised = Checkpoint.load(tmp_path / PRETRAINING).model
+    model = Checkpoint.load(tmp_path / LAST).model
+    weights = [key for key in model if key.endswith(".weight")]
+    assert weights
+    for key in weights:
+        torch.testing.assert_close(model[key], supervised[f"model.{key}"])
+    assert [record["phase"] for record in records(tmp_path)] == ["pretraining"] * 6 + ["episodes"]
+
+
+def test_stopped_and_resumed_equals_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(pretraining=SECTION, augmentation={"crop_padding": 2, "flip": True})
+    whole = pretrained(tmp_path / "whole", settings)
+    save = Checkpoint.save
+
+    def save_and_stop(self: Checkpoint, path: Path) -> None:
+        save(self, path)
+        if self.update == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            pretrained(tmp_path / "stopped", settings)
+    with pytest.raises(CheckpointError, match="--resume"):
+        pretrained(tmp_path / "stopped", settings)
+    resumed = pretrained(tmp_path / "stopped", settings, resume=True)
+    for key, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[key]), key
+
+
+def test_its_layer_sees_embeddings_without_their_scale() -> None:
+    tree = config().model_dump(mode="json")
+    tree["backbone"]["scale"] = "sqrt_d"
+    scaled, plain = MetaModel(Config.model_validate(tree)), MetaModel(config())
+    scaled.backbone.load_state_dict(plain.backbone.state_dict())
+    images = torch.from_numpy(colour_classes().images[:4])
+    one, other = SupervisedModel(scaled, 8), SupervisedModel(plain, 8)
+    one.linear.load_state_dict(other.linear.state_dict())
+    torch.testing.assert_close(one(images), other(images))
+
+
+def test_bfloat16_trains_with_float32_parameters_and_embeddings(tmp_path: Path) -> None:
+    settings = config(pretraining=SECTION, precision="bfloat16")
+    best = fit(settings, colour_classes(), colour_classes(), tmp_path, resume=False)
+    model = best.restore_model().eval()
+    assert {p.dtype for p in model.backbone.parameters()} == {torch.float32}
+    images = colour_classes().images[:8]
+    mixed = model.embed(images)
+    assert mixed.dtype == "float32"
+    exact = model.backbone(torch.from_numpy(images)).detach().numpy()
+    assert mixed != pytest.approx(exact, rel=1e-6, abs=0)  # it is really mixed
+    assert mixed == pytest.approx(exact, rel=0.1, abs=0.1)
