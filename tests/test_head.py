@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from comln_serve.bundle.head import Head, SolverSettings, Start, Weighting
+from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings, Start, Weighting
 from comln_serve.flow import FlowError, solve_flow
 from tests.conftest import tiny_config, tiny_model
 from training.config import Config
@@ -146,3 +146,49 @@ def test_the_trainer_adapts_as_the_server_does(
         trained = model.adapt(torch.from_numpy(phi)[None], Y[None])[0].numpy()
     served = model.head().adapt(phi, classes, 5).W
     assert np.abs(served - trained).max() <= 1e-5 * np.abs(trained).max()
+
+
+LAW = HorizonExponents(examples=0.5, classes=-1.0, norm=-0.25)
+
+
+def test_a_horizon_that_follows_the_task() -> None:
+    head = replace(make_head("zero"), exponents=LAW)
+    phi = embeddings()
+    norm = float((phi.astype(np.float64) ** 2).sum() / 6)
+    T = 20.0 * 6**0.5 / 3 * norm**-0.25
+    assert head.horizon_of(phi, 3) == pytest.approx(T, rel=1e-12)
+    expected = make_head("zero").adapt(phi, CLASSES, 3, horizon=T).W
+    np.testing.assert_allclose(head.adapt(phi, CLASSES, 3).W, expected, rtol=1e-9, atol=1e-12)
+    assert make_head("zero").horizon_of(phi, 3) == 20.0
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e15])
+def test_a_horizon_that_follows_the_task_stays_within_bounds(scale: float) -> None:
+    for norm in (-50.0, 50.0):
+        head = replace(make_head("zero"), exponents=HorizonExponents(0.0, 0.0, norm))
+        assert 0 <= head.horizon_of(scale * embeddings(), 3) <= 1e9
+
+
+def test_a_horizon_that_follows_the_task_is_the_trainer_s_and_has_its_gradient() -> None:
+    document = tiny_config("prototype").model_dump()
+    document["head"] |= {"condition_horizon": True}
+    model = tiny_model(Config.model_validate(document))
+    assert model.exponents is not None
+    with torch.no_grad():
+        model.exponents.copy_(torch.tensor([0.5, -1.0, 0.25]))
+    phi = torch.from_numpy(np.stack([embeddings(10), 3 * embeddings(10)])).double()
+    T = model.horizon(phi, 5)
+    assert T.shape == (2,)
+    served = [model.head().horizon_of(task.numpy(), 5) for task in phi]
+    assert T.tolist() == pytest.approx(served, rel=1e-12)
+    Y = torch.eye(5, dtype=torch.float64).repeat(2, 1).expand(2, 10, 5)
+
+    def adapted(exponents: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
+        model.exponents = exponents  # type: ignore[assignment]
+        return model.adapt(phi, Y)
+
+    del model.exponents  # the place of a parameter takes no other tensor
+    exponents = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        adapted, (exponents, phi.requires_grad_()), eps=1e-5, atol=1e-4, rtol=1e-3
+    )

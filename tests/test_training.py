@@ -8,11 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from PIL import Image
 
+from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.backbone import Backbone
-from tests.conftest import ABOUT, REPOSITORY, tiny_config, tiny_model, write_bundle
+from comln_serve.engine.engine import Engine, load_models
+from comln_serve.imaging import prepare_image
+from comln_serve.settings import Settings
+from comln_serve.storage import open_store
+from tests.conftest import (
+    ABOUT,
+    REPOSITORY,
+    colour_support,
+    tiny_config,
+    tiny_model,
+    write_bundle,
+)
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config
@@ -56,6 +69,35 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
         ("episodes", 2), ("episodes", 4),
     ]  # fmt: skip
     assert all(math.isfinite(record["loss"]) for record in records)
+
+
+def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
+    tree = config("prototype").model_dump(mode="json")
+    tree["head"] |= {"condition_horizon": True}
+    data = colour_classes()
+    best = fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
+    head = best.restore_model().head()
+    assert head.exponents is not None
+    assert head.exponents.norm != 0
+    export_bundle(best, tmp_path / "models" / "law", ABOUT)
+    assert load_bundle(tmp_path / "models" / "law").head.exponents == head.exponents
+    card = (tmp_path / "models" / "law" / "README.md").read_text()
+    assert "for M examples of N classes" in card
+
+    settings = Settings(models_dir=tmp_path / "models", provider="cpu",
+                        database_url=f"sqlite:///{tmp_path / 'classifiers.db'}")  # fmt: skip
+    engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+    with TestClient(create_app(engine)) as client:
+        engine.warm()
+        (model,) = client.get("/models").json()["models"]
+        assert model["horizon_exponents"] == pytest.approx(vars(head.exponents))
+        support = colour_support()
+        classifier = engine.adapt(support).classifier
+    images = np.stack(
+        [prepare_image(content, best.config.data.preprocessing) for content, _ in support]
+    )
+    expected = head.horizon_of(best.restore_model().embed(images), 3)
+    assert classifier.horizon == pytest.approx(expected, rel=1e-4)
 
 
 def test_training_learns(tmp_path: Path) -> None:

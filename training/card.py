@@ -3,12 +3,23 @@
 import yaml
 
 from comln_serve.bundle import Manifest
+from comln_serve.bundle.manifest import HeadEntry
 
 _STARTS = {
     "learned": "a learned classifier W0, which ties the model to {ways} classes",
     "zero": "one row shared by all classes (any number of classes)",
     "prototype": "the scaled mean embedding of each class (any number of classes)",
 }
+
+
+def _horizon(head: HeadEntry) -> str:
+    if head.exponents is None:
+        return f"{head.horizon:.6g}"
+    law = head.exponents
+    return (
+        f"{head.horizon:.6g} M^{law.examples:.3g} N^{law.classes:.3g} "
+        f"(mean norm^2)^{law.norm:.3g} for M examples of N classes"
+    )
 
 
 def render_card(name: str, manifest: Manifest) -> str:
@@ -31,7 +42,7 @@ def render_card(name: str, manifest: Manifest) -> str:
 | input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {pre.resize}, {pre.interpolation} |
 | embedding | {manifest.embedding_size} numbers |
 | start | {_STARTS[head.start].format(ways=head.ways)} |
-| horizon T | {head.horizon:.6g} (flow time) |
+| horizon T | {_horizon(head)} (flow time) |
 | regularisation | {head.regularisation:g} |
 | weighting of support examples | {head.weighting} |
 | licence of the weights | {manifest.licence} |

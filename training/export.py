@@ -22,6 +22,7 @@ from comln_serve.bundle.manifest import (
     FORMAT_VERSION,
     HEAD,
     MANIFEST,
+    ExponentsEntry,
     FileEntry,
     Files,
     HeadEntry,
@@ -103,6 +104,7 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About) -> MetaModel:
             horizon=head.horizon,
             regularisation=head.regularisation,
             weighting=head.weighting,
+            exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
         ),
         solver=SolverEntry(**vars(head.solver)),
         training=TrainingEntry(

@@ -56,8 +56,7 @@ def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bo
         loss = episode_loss(model, images, ways, shots)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        amounts = [p for p in (model.log_T, model.log_alpha) if p is not None]
-        nn.utils.clip_grad_norm_(amounts, config.optimiser.clip_head)
+        nn.utils.clip_grad_norm_(model.amounts(), config.optimiser.clip_head)
         optimiser.step()
         schedule.step()
 
@@ -135,10 +134,9 @@ def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
     others = [p for p in model.backbone.parameters() if p.ndim <= 1]
     if model.W0 is not None:
         others.append(model.W0)
-    amounts = [p for p in (model.log_T, model.log_alpha) if p is not None]
     groups = [
         {"params": convolutions, "weight_decay": config.weight_decay},
         {"params": others},
-        {"params": amounts, "lr": config.head_lr},
+        {"params": model.amounts(), "lr": config.head_lr},
     ]
     return sgd(groups, config.lr, config.momentum)

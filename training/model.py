@@ -6,22 +6,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from comln_serve.bundle.head import Head, SolverSettings
+from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from training.backbones import Backbone
 from training.config import Config
 from training.gradient_flow import gradient_flow
 
 SERVED_SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 
+# The task at which log_T is the logarithm of the horizon.
+_REFERENCE_EXAMPLES, _REFERENCE_CLASSES = 25, 5
+
 
 class MetaModel(nn.Module):
     """Backbone and head; `adapt` is equation 4 from the configured start.
 
-    T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does.
+    T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does. One that follows
+    the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured
+    against a task of 5-way 5-shot, so that T and the exponents are not learned against each other.
     """
 
     W0: nn.Parameter | None
     log_alpha: nn.Parameter | None
+    exponents: nn.Parameter | None
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -31,6 +37,9 @@ class MetaModel(nn.Module):
         self.log_T = nn.Parameter(
             torch.tensor(math.log(head.initial_horizon), dtype=torch.float64),
             requires_grad=head.learn_horizon,
+        )
+        self.exponents = (
+            nn.Parameter(torch.zeros(3, dtype=torch.float64)) if head.condition_horizon else None
         )
         self.W0 = None
         self.log_alpha = None
@@ -65,23 +74,45 @@ class MetaModel(nn.Module):
             phi,
             W0,
             Y,
-            self.log_T.exp(),
+            self.horizon(phi, Y.shape[-1]),
             lam=self.config.head.regularisation,
             weights=weights,
         )
+
+    def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
+        """T of each task, (B,) or the scalar all share, for support phi (B, M, d)."""
+        if self.exponents is None:
+            return self.log_T.exp()
+        norm = phi.double().square().sum(dim=2).mean(dim=1)
+        examples, classes, length = self.exponents
+        log_T = self.log_T + length * norm.clamp_min(1e-30).log()
+        log_T = log_T + examples * math.log(phi.shape[1] / _REFERENCE_EXAMPLES)
+        log_T = log_T + classes * math.log(n_classes / _REFERENCE_CLASSES)
+        return log_T.exp()
+
+    def amounts(self) -> list[nn.Parameter]:
+        """The learned scalars of the head: log T, its exponents, log alpha."""
+        found = (self.log_T, self.exponents, self.log_alpha)
+        return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:
         """The head as a bundle holds it, with the current values."""
         W0 = None if self.W0 is None else self.W0.detach().cpu().numpy().astype(np.float32)
         alpha = None if self.log_alpha is None else float(self.log_alpha.detach().exp())
+        log_T, exponents = float(self.log_T.detach()), None
+        if self.exponents is not None:
+            exponents = HorizonExponents(*self.exponents.tolist())
+            log_T -= exponents.examples * math.log(_REFERENCE_EXAMPLES)
+            log_T -= exponents.classes * math.log(_REFERENCE_CLASSES)
         return Head(
             start=self.config.head.start,
-            horizon=float(self.log_T.detach().exp()),
+            horizon=math.exp(log_T),
             regularisation=self.config.head.regularisation,
             weighting=self.config.head.weighting,
             solver=SERVED_SOLVER,
             W0=W0,
             alpha=alpha,
+            exponents=exponents,
         )
 
     @torch.no_grad()

@@ -189,6 +189,7 @@ def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:
 
 def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
     manifest = model.bundle.manifest
+    exponents = manifest.head.exponents
     return schemas.ModelInfo(
         name=model.name,
         default=default,
@@ -196,6 +197,7 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         ways=manifest.head.ways,
         start=manifest.head.start,
         horizon=manifest.head.horizon,
+        horizon_exponents=exponents and schemas.HorizonLaw(**exponents.model_dump()),
         image_size=manifest.preprocessing.image_size,
         embedding_size=manifest.embedding_size,
         accuracy=[

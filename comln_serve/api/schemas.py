@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from comln_serve import classifier
+from comln_serve.bundle.head import MAX_HORIZON
 from comln_serve.classifier import ID_PREFIX
 from comln_serve.errors import ErrorCode
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-MAX_HORIZON = 1e9
 _MAX_FIELDS = 32
 
 
@@ -178,6 +178,14 @@ class AccuracyInfo(BaseModel):
     interval: float = Field(description="Half the width of the 95% interval of the mean.")
 
 
+class HorizonLaw(BaseModel):
+    """T = horizon M^examples N^classes (mean ||phi||^2)^norm, for M images of N classes."""
+
+    examples: float
+    classes: float
+    norm: float
+
+
 class ModelInfo(BaseModel):
     name: str
     default: bool
@@ -185,6 +193,9 @@ class ModelInfo(BaseModel):
     ways: int | None = Field(description="Number of classes it is tied to; null: any.")
     start: Literal["learned", "zero", "prototype"]
     horizon: float
+    horizon_exponents: HorizonLaw | None = Field(
+        description="How the horizon follows the images sent; null: it is the same for all."
+    )
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]

@@ -4,6 +4,7 @@ Server and trainer both adapt through `Head.adapt`, so an accuracy measured by t
 of the served model.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,10 @@ from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform
 
 Start = Literal["learned", "zero", "prototype"]
 Weighting = Literal["uniform", "balanced"]
+
+_SMALLEST_NORM = 1e-30
+# By then any separable support set is classified to rounding; the API takes no longer ones.
+MAX_HORIZON = 1e9
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,18 @@ class SolverSettings:
 
 
 @dataclass(frozen=True)
+class HorizonExponents:
+    """How the horizon follows the task: T = horizon M^examples N^classes (mean ||phi||^2)^norm.
+
+    M support examples of N classes. All 0, or none given: the same T for every task.
+    """
+
+    examples: float
+    classes: float
+    norm: float
+
+
+@dataclass(frozen=True)
 class Head:
     """What adaptation needs beside the embeddings.
 
@@ -33,11 +50,13 @@ class Head:
         start: "learned", the paper's W0, which fixes the number of classes; "zero", one row shared
             by all classes (it cancels in the softmax, so the zero row); "prototype",
             alpha times the mean embedding of each class.
-        horizon: T, in flow time.
+        horizon: T, in flow time; where there are `exponents`, of a task of one example, one class
+            and embeddings of length 1.
         regularisation: lambda of lambda/2 ||W - W0||^2.
         weighting: "uniform", each example counts 1/M (the paper); "balanced", each class 1/N.
         W0: (N, d) float32 for "learned", else None.
         alpha: scale of the prototypes for "prototype", else None.
+        exponents: of a horizon that depends on the task, else None.
     """
 
     start: Start
@@ -47,6 +66,7 @@ class Head:
     solver: SolverSettings
     W0: NDArray[np.float32] | None = None
     alpha: float | None = None
+    exponents: HorizonExponents | None = None
 
     @property
     def ways(self) -> int | None:
@@ -68,6 +88,20 @@ class Head:
             np.add.at(W0, classes, phi.astype(np.float64))
             W0 *= self.alpha / np.bincount(classes, minlength=n_classes)[:, None]
         return W0
+
+    def horizon_of(self, phi: NDArray[np.float32], n_classes: int) -> float:
+        """T for a task with support embeddings phi (M, d) of `n_classes` classes, at most 1e9."""
+        if self.exponents is None:
+            return self.horizon
+        # The floor keeps embeddings of all zeros, for which T means nothing, from dividing by 0.
+        norm = max(float(np.square(phi, dtype=np.float64).sum(axis=1).mean()), _SMALLEST_NORM)
+        log_T = (
+            math.log(self.horizon)
+            + self.exponents.examples * math.log(len(phi))
+            + self.exponents.classes * math.log(n_classes)
+            + self.exponents.norm * math.log(norm)
+        )
+        return math.exp(min(log_T, math.log(MAX_HORIZON)))
 
     def example_weights(self, classes: NDArray[np.intp], n_classes: int) -> NDArray[np.float64]:
         """(M,) weight of each support example in the loss, for class indices (M,)."""
@@ -100,7 +134,7 @@ class Head:
             phi,
             self.initial_weights(phi, classes, n_classes),
             np.eye(n_classes)[classes],
-            self.horizon if horizon is None else horizon,
+            self.horizon_of(phi, n_classes) if horizon is None else horizon,
             lam=self.regularisation,
             weights=self.example_weights(classes, n_classes),
             rtol=self.solver.rtol,

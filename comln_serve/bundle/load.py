@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from comln_serve.bundle.head import Head, SolverSettings
+from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from comln_serve.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -178,4 +178,5 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
         solver=SolverSettings(**manifest.solver.model_dump()),
         W0=tensors.get("W0"),
         alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
+        exponents=spec.exponents and HorizonExponents(**spec.exponents.model_dump()),
     )

@@ -34,12 +34,21 @@ class Files(_Part):
     head: FileEntry
 
 
+class ExponentsEntry(_Part):
+    """How the horizon follows the task; see `comln_serve.bundle.head.HorizonExponents`."""
+
+    examples: Finite
+    classes: Finite
+    norm: Finite
+
+
 class HeadEntry(_Part):
     """Start and amount of adaptation; the tensors themselves are in `head.safetensors`.
 
     Attributes:
         ways: number of classes a "learned" start is tied to, null otherwise.
         horizon: T, in flow time. regularisation: lambda.
+        exponents: of a horizon that depends on the task, null otherwise.
     """
 
     start: Start
@@ -47,6 +56,7 @@ class HeadEntry(_Part):
     horizon: Annotated[Finite, Field(gt=0)]
     regularisation: Annotated[Finite, Field(ge=0)]
     weighting: Weighting
+    exponents: ExponentsEntry | None = None
 
 
 class SolverEntry(_Part):

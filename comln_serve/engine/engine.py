@@ -140,6 +140,8 @@ class Engine:
                 images = self._decode([data for data, _ in support], chosen)
             with clock.stage("embed"):
                 phi = chosen.embed(images)
+            if horizon is None:
+                horizon = head.horizon_of(phi, len(labels))
             with clock.stage("solve"):
                 W = self._solve(head, phi, classes, len(labels), horizon)
         probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
@@ -152,7 +154,7 @@ class Engine:
             embedder_sha256=chosen.embedder_sha256,
             labels=labels,
             examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
-            horizon=head.horizon if horizon is None else horizon,
+            horizon=horizon,
             support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
             support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
             created_at=datetime.now(UTC),
@@ -231,7 +233,7 @@ class Engine:
         phi: NDArray[np.float32],
         classes: NDArray[np.intp],
         ways: int,
-        horizon: float | None,
+        horizon: float,
     ) -> NDArray[np.float32]:
         """W(T), within `max_solve_seconds`."""
         cancel = np.zeros(1, dtype=np.bool_)
@@ -244,7 +246,7 @@ class Engine:
             raise ServiceError(
                 ErrorCode.CANNOT_ADAPT,
                 f"These images cannot be adapted to as asked: {error}.",
-                horizon=head.horizon if horizon is None else horizon,
+                horizon=horizon,
             ) from error
         finally:
             deadline.cancel()
