@@ -17,7 +17,7 @@ import torch
 
 from comln_serve.machine import usable_cpus
 from training.config import Config
-from training.fit import episode_loss
+from training.episodes import MetaBatch, episode_loss
 from training.gradient_flow import operation
 from training.memory import keep_freed_memory
 from training.model import MetaModel
@@ -42,7 +42,7 @@ def main() -> None:
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
     shape = (TASKS, WAYS, SHOTS + QUERIES, SIZE, SIZE, 3)
-    images = torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
+    batch = MetaBatch(torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8)), SHOTS)
 
     spent: list[float] = []
 
@@ -63,7 +63,7 @@ def main() -> None:
         spent.clear()
         began = time.perf_counter()
         optimiser.zero_grad()
-        episode_loss(model, images, WAYS, SHOTS).backward()
+        episode_loss(model, batch).backward()
         optimiser.step()
         if round_:  # the first one compiles
             steps.append(time.perf_counter() - began)

@@ -20,7 +20,7 @@ from training.export import About, export_bundle
 from training.model import MetaModel
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none", command="none")
+ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none")
 
 
 def pytest_configure() -> None:
@@ -68,7 +68,7 @@ def tiny_model(config: Config) -> MetaModel:
 def write_bundle(folder: Path, config: Config) -> MetaModel:
     """Export a tiny model to `folder` with the real exporter, and return the torch model."""
     model = tiny_model(config)
-    checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [])
+    checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "a", "b")
     export_bundle(checkpoint, folder, ABOUT)
     return model
 

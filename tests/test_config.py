@@ -1,5 +1,6 @@
 """Recipes: what is read, what is refused, and how the refusal reads."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,30 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
         load_config(tmp_path / "gone.yaml")
+
+
+def test_a_number_stands_for_a_range_of_one(tmp_path: Path) -> None:
+    config = load_config(recipe(tmp_path), ("episodes.ways=7", "episodes.shots=[1, 4]"))
+    assert config.episodes.ways == (7, 7)
+    assert config.episodes.shots == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["episodes.ways=1"], "2 ways or more"),
+        (["episodes.ways=[5, 3]"], "[least, most]"),
+        (["episodes.ways=[3, 5]", "head.start=learned"], "one number of ways"),
+        (["optimiser.steps=[[20, 0.1], [10, 0.2]]"], "rising updates"),
+        (["optimiser.steps=[[20, 0.1]]", "optimiser.warmup=5"], "leave it out with steps"),
+        (["head.condition_horizon=true", "head.learn_horizon=false"], "needs learn_horizon"),
+        (["pretraining={}"], "pretraining.epochs"),
+        (["augmentation.jitter=1"], "augmentation.jitter"),
+        (["precision=float16"], "precision"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(recipe(tmp_path), tuple(overrides))

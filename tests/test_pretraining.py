@@ -10,6 +10,7 @@ import torch
 from tests.test_training import colour_classes, config
 from training.checkpoint import LAST, Checkpoint, CheckpointError
 from training.config import Config
+from training.data.resident import ResidentImages
 from training.fit import fit
 from training.model import MetaModel
 from training.pretrain import PRETRAINING, SupervisedModel, pretrain
@@ -22,7 +23,8 @@ def pretrained(out: Path, settings: Config, *, resume: bool = False) -> MetaMode
     out.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     model = MetaModel(settings)
-    pretrain(model, colour_classes(), colour_classes(), out, resume=resume)
+    images = ResidentImages(colour_classes(), torch.device("cpu"))
+    pretrain(model, images, colour_classes(), out, resume=resume)
     return model
 
 
@@ -36,7 +38,7 @@ def test_it_learns_the_classes_and_says_so(tmp_path: Path) -> None:
     before = validate(MetaModel(settings), colour_classes())[0].mean
     model = pretrained(tmp_path, settings)
     log = records(tmp_path)
-    assert [record["epoch"] for record in log] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in log] == [1, 2, 3, 4, 5, 6]
     assert [bool(record["validation"]) for record in log] == [False, False, True] * 2
     assert log[-1]["loss"] < 0.8 * log[0]["loss"]
     assert validate(model, colour_classes())[0].mean > before
@@ -46,7 +48,8 @@ def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
     data = colour_classes()
     turned = type(data)(data.images, data.members, data.names, rotations=4)
     model = MetaModel(config(pretraining={"epochs": 1}))
-    pretrain(model, turned, data, tmp_path, resume=False)
+    images = ResidentImages(turned, torch.device("cpu"))
+    pretrain(model, images, data, tmp_path, resume=False)
     state = Checkpoint.load(tmp_path / PRETRAINING).model
     assert state["linear.weight"].shape == (32, model.backbone.embedding_size)
 
@@ -86,6 +89,19 @@ def test_stopped_and_resumed_equals_never_stopped(
     resumed = pretrained(tmp_path / "stopped", settings, resume=True)
     for key, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[key]), key
+
+
+def test_another_course_of_episodes_takes_over_the_same_pretraining(tmp_path: Path) -> None:
+    data = colour_classes()
+    fit(config(pretraining=SECTION, updates=2), data, data, tmp_path, resume=False)
+    (tmp_path / LAST).unlink()
+    fit(config(pretraining=SECTION, updates=3), data, data, tmp_path, resume=True)
+    phases = [record["phase"] for record in records(tmp_path)]
+    assert phases.count("pretraining") == 6
+    other = config(pretraining=SECTION | {"lr": 0.04}, updates=2)
+    (tmp_path / LAST).unlink()
+    with pytest.raises(CheckpointError, match="another configuration: pretraining changed"):
+        fit(other, data, data, tmp_path, resume=True)
 
 
 def test_its_layer_sees_embeddings_without_their_scale() -> None:

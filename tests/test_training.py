@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +64,7 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
         assert head.W0 is not None
         assert np.abs(head.W0).max() > 0
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [(record["phase"], record["update"]) for record in records] == [
+    assert [(record["phase"], record["step"]) for record in records] == [
         ("episodes", 2), ("episodes", 4),
     ]  # fmt: skip
     assert all(math.isfinite(record["loss"]) for record in records)
@@ -236,6 +235,7 @@ def test_command_line_fit_export_evaluate(
     assert main(arguments) == 0
     assert main(arguments) == 0  # measuring again replaces, it does not add
     manifest = load_bundle(bundle).manifest
+    assert manifest.training.command == f"comln-train fit {recipe} --data DATA --out RUN"
     (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
     assert entry.episodes == 20
     card = (bundle / "README.md").read_text()
@@ -263,10 +263,13 @@ def test_command_line_mistakes_end_with_status_2(
 def test_export_of_a_learned_start_keeps_its_ways(tmp_path: Path) -> None:
     settings = tiny_config("learned", ways=3)
     model = tiny_model(settings)
-    checkpoint = Checkpoint(settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [])
-    export_bundle(checkpoint, tmp_path / "b", replace(ABOUT, hardware="a quiet machine"))
+    checkpoint = Checkpoint(
+        settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "fit it", "a quiet machine"
+    )
+    export_bundle(checkpoint, tmp_path / "b", ABOUT)
     bundle = load_bundle(tmp_path / "b")
     assert bundle.head.ways == 3
     assert bundle.manifest.training.hardware == "a quiet machine"
+    assert bundle.manifest.training.command == "fit it"
     assert model.W0 is not None
     np.testing.assert_array_equal(bundle.head.W0, model.W0.detach().numpy())

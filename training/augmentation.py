@@ -31,6 +31,10 @@ class Draw:
     flips: NDArray[np.bool_]
     factors: NDArray[np.float32]
 
+    def of(self, which: NDArray[np.intp]) -> "Draw":
+        """What happens to some of the images."""
+        return Draw(self.offsets[which], self.flips[which], self.factors[which])
+
 
 def draw(rng: np.random.Generator, n: int, config: AugmentationConfig) -> Draw:
     """Draw the augmentation of n images; the same numbers are drawn whatever is switched on."""

@@ -1,7 +1,7 @@
 """Checkpoints: plain tensors and numbers, written whole or not at all."""
 
-import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import nn
 from training.config import Config
 from training.model import MetaModel
 
-LAST, BEST, LOG = "last.pt", "best.pt", "log.jsonl"
+LAST, BEST = "last.pt", "best.pt"
 
 
 class CheckpointError(ValueError):
@@ -28,6 +28,7 @@ class Checkpoint:
         model: state dict of what was trained. optimiser, schedule: their state dicts.
         best: best mean validation accuracy so far. seconds: training time spent.
         validation: the last validation, as plain values.
+        command: what the user typed. hardware: what the run was made on, in words.
     """
 
     config: Config
@@ -38,6 +39,8 @@ class Checkpoint:
     best: float
     seconds: float
     validation: list[dict[str, Any]]
+    command: str = ""
+    hardware: str = ""
 
     def save(self, path: Path) -> None:
         """Write to a temporary file, flush it to disk, then rename."""
@@ -81,8 +84,13 @@ class Checkpoint:
         return model
 
 
-def resume_from(path: Path, config: Config, *, resume: bool) -> Checkpoint | None:
+def resume_from(
+    path: Path, config: Config, *, resume: bool, sections: Sequence[str] | None = None
+) -> Checkpoint | None:
     """The checkpoint at `path` to go on from; None where there is none.
+
+    Args:
+        sections: keys of the configuration that must be as they were; None: all.
 
     Raises:
         CheckpointError: there is one and `resume` is false, or it is of another configuration.
@@ -94,12 +102,11 @@ def resume_from(path: Path, config: Config, *, resume: bool) -> Checkpoint | Non
             f"{path.parent} already holds a run: pass --resume, or another folder"
         )
     last = Checkpoint.load(path)
-    if last.config != config:
-        raise CheckpointError(f"{path} belongs to another configuration")
+    then, now = last.config.model_dump(), config.model_dump()
+    changed = [key for key in sections or now if then[key] != now[key]]
+    if changed:
+        raise CheckpointError(
+            f"{path} belongs to another configuration: {', '.join(changed)} changed. Take the "
+            "recipe it was begun with, or another folder"
+        )
     return last
-
-
-def append_log(out: Path, **record: object) -> None:
-    """Add a line of JSON to the run's log."""
-    with (out / LOG).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")

@@ -1,6 +1,7 @@
 """`comln-train`: fit, evaluate, export."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--description", required=True, help="what the model is for")
     command.add_argument("--data-description", required=True, help="what it was trained on")
     command.add_argument("--licence", required=True, help="licence of the weights")
-    command.add_argument("--hardware", help="what it was trained on (default: this machine)")
     command.add_argument("--notes", default="", help="what else belongs in the model card")
-    command.add_argument("--recipe", default="recipe.yaml", help="name to show in the card")
     command.set_defaults(run=_export)
 
     command = commands.add_parser("evaluate", help="measure a bundle on episodes")
@@ -99,7 +98,13 @@ def _fit(args: argparse.Namespace) -> int:
     config = load_config(args.recipe, tuple(args.overrides))
     keep_freed_memory()
     train, val = (load_split(config.data, args.data, split) for split in ("train", "val"))
-    best = fit(config, train, val, args.out, resume=args.resume)
+    best = fit(
+        config, train, val, args.out, resume=args.resume,
+        command=shlex.join(
+            ["comln-train", "fit", str(args.recipe), "--data", "DATA", "--out", "RUN"]
+            + [part for override in args.overrides for part in ("--set", override)]
+        ),
+    )  # fmt: skip
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}")
     return 0
 
@@ -109,8 +114,6 @@ def _export(args: argparse.Namespace) -> int:
         description=args.description,
         licence=args.licence,
         data=args.data_description,
-        command=f"comln-train fit {args.recipe} --data DATA --out RUN",
-        hardware=args.hardware,
         notes=args.notes,
     )
     export_bundle(Checkpoint.load(args.run_folder / BEST), args.to, about)

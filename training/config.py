@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from comln_serve.bundle.head import Start, Weighting
 from comln_serve.imaging import Preprocessing
@@ -123,18 +131,39 @@ class HeadConfig(_Section):
         return self
 
 
-class EpisodeConfig(_Section):
-    """What a training episode looks like; shots are drawn anew for each update."""
+def _both_ends(value: object) -> object:
+    return (value, value) if isinstance(value, int) else value
 
-    ways: Annotated[int, Field(ge=2)] = 5
-    shots: tuple[Count, Count] = (1, 5)
+
+def _ordered(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("a range is [least, most]")
+    return value
+
+
+# A range [least, most]; one number stands for itself.
+Range = Annotated[tuple[Count, Count], BeforeValidator(_both_ends), AfterValidator(_ordered)]
+
+
+class EpisodeConfig(_Section):
+    """What a training episode looks like.
+
+    Attributes:
+        ways, shots: drawn anew for each update, from [least, most] where they are ranges.
+        queries: query images of each class. tasks: episodes an update.
+        label_smoothing: of the query loss.
+    """
+
+    ways: Range = (5, 5)
+    shots: Range = (1, 5)
     queries: Count = 15
     tasks: Count = 1
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.shots[0] > self.shots[1]:
-            raise ValueError(f"shots are (least, most), got {self.shots}")
+    def _two_classes(self) -> Self:
+        if self.ways[0] < 2:
+            raise ValueError(f"a task has 2 ways or more, got {self.ways[0]}")
         return self
 
 
@@ -142,6 +171,8 @@ class OptimiserConfig(_Section):
     """SGD with Nesterov momentum; the learning rate follows a half cosine to 0 after warm-up.
 
     Attributes:
+        steps: instead of the half cosine, [[update, learning rate], ...]: the rate from then on.
+            log T and log alpha follow in proportion.
         lr: for the backbone and a learned W0. head_lr: for log T and log alpha.
         weight_decay: on the backbone's convolution weights only.
         clip_head: largest gradient norm of (log T, log alpha) in an update.
@@ -153,6 +184,18 @@ class OptimiserConfig(_Section):
     weight_decay: NonNegative = 5e-4
     clip_head: Positive = 1.0
     warmup: Annotated[int, Field(ge=0)] = 0
+    steps: tuple[tuple[Count, Positive], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_course(self) -> Self:
+        if self.steps is None:
+            return self
+        if self.warmup:
+            raise ValueError("warmup belongs to the half cosine; leave it out with steps")
+        updates = [update for update, _ in self.steps]
+        if updates != sorted(set(updates)):
+            raise ValueError(f"steps must come at rising updates, got {updates}")
+        return self
 
 
 class PretrainingConfig(_Section):
@@ -210,11 +253,15 @@ class Config(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.head.start == "learned":
-            other = [ways for ways, _ in self.validation.tasks if ways != self.episodes.ways]
+            least, most = self.episodes.ways
+            if least != most:
+                raise ValueError(
+                    f"a learned start is tied to one number of ways, got {least} to {most}"
+                )
+            other = [ways for ways, _ in self.validation.tasks if ways != least]
             if other:
                 raise ValueError(
-                    f"a learned start is tied to {self.episodes.ways} ways; validation asks for "
-                    f"{other[0]}"
+                    f"a learned start is tied to {least} ways; validation asks for {other[0]}"
                 )
         return self
 

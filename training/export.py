@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from comln_serve.bundle.manifest import (
     TrainingEntry,
 )
 from comln_serve.engine.backbone import Backbone
-from comln_serve.machine import usable_cpus
 from training.card import render_card
 from training.checkpoint import Checkpoint
 from training.model import MetaModel
@@ -49,15 +47,12 @@ class About:
 
     Attributes:
         description: what the model is for. licence: of the weights. data: what it was trained on.
-        command: what reproduces the training. hardware: what it ran on; None: this machine.
         notes: what else a user of the model should know.
     """
 
     description: str
     licence: str
     data: str
-    command: str
-    hardware: str | None = None
     notes: str = ""
 
 
@@ -109,12 +104,12 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About) -> MetaModel:
         solver=SolverEntry(**vars(head.solver)),
         training=TrainingEntry(
             data=about.data,
-            command=about.command,
+            command=checkpoint.command,
             config=config.model_dump(mode="json"),
             seed=config.seed,
             updates=checkpoint.update,
             seconds=round(checkpoint.seconds, 1),
-            hardware=about.hardware or _hardware(),
+            hardware=checkpoint.hardware,
             notes=about.notes,
             versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
         ),
@@ -199,9 +194,3 @@ def _verify(model: MetaModel, folder: Path) -> None:
 def _entry(path: Path) -> FileEntry:
     content = path.read_bytes()
     return FileEntry(path=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _hardware() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()} and {usable_cpus()} CPU cores"
-    return f"{usable_cpus()} CPU cores ({platform.machine()})"

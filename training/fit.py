@@ -1,132 +1,130 @@
 """Meta-training: the loop of Algorithm 1, over batches of episodes."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from tqdm import tqdm
 
-from training.augmentation import augment, draw
-from training.checkpoint import BEST, LAST, Checkpoint, append_log, resume_from
+from training.checkpoint import BEST, LAST, Checkpoint, resume_from
 from training.config import Config, OptimiserConfig
-from training.data import ImageSet, sample_episode
+from training.data import ImageSet
+from training.data.resident import ResidentImages
+from training.distributed import Group, average_gradients, join, leave, share_batch_norm
+from training.episodes import draw_batch, episode_loss
+from training.hardware import describe_hardware
 from training.model import MetaModel
-from training.optimiser import half_cosine, sgd
+from training.optimiser import half_cosine, sgd, steps
 from training.pretrain import pretrain
+from training.run_log import RunLog
 from training.validate import validate
 
-# Separates what is drawn for the augmentation from what is drawn for the episodes.
-_AUGMENTATION = 1
 
-
-def fit(config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bool) -> Checkpoint:
+def fit(
+    config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bool, command: str = ""
+) -> Checkpoint:
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
-    `out` receives `last.pt`, `best.pt` and `log.jsonl`. The episodes of an update depend on the
-    seed and the update's number alone, so a resumed run sees those it would have seen.
+    `out` receives `last.pt`, `best.pt`, the log, and `pretraining.pt` where there is such a phase.
+    What is random in an update depends on the seed and the update's number alone, so a run that
+    was killed and resumed equals one never stopped. Under `torchrun` the processes share each
+    update's tasks.
+
+    Args:
+        command: what the user typed, for the model card.
 
     Raises:
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
+        DataError: the data has too few classes or images for the episodes.
     """
+    group, device = join()
+    try:
+        return _fit(config, train, val, out, resume, command, group, device)
+    finally:
+        leave(group)
+
+
+def _fit(
+    config: Config, train: ImageSet, val: ImageSet, out: Path, resume: bool, command: str,
+    group: Group, device: torch.device,
+) -> Checkpoint:  # fmt: skip
+    if config.episodes.tasks % group.size:
+        raise ValueError(
+            f"{group.size} processes cannot share {config.episodes.tasks} tasks an update evenly: "
+            "set episodes.tasks to a multiple"
+        )
     out.mkdir(parents=True, exist_ok=True)
+    last = resume_from(out / LAST, config, resume=resume)
     torch.manual_seed(config.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Channels-last halves a step on CPU, and the images arrive in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = _optimiser(model, config.optimiser)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, half_cosine(config.updates, config.optimiser.warmup)
-    )
+    share_batch_norm(model, group)
+    images = ResidentImages(train, device)
+    hardware = describe_hardware(group)
     start, best, spent = 0, -1.0, 0.0
-    last = resume_from(out / LAST, config, resume=resume)
+    if last is None and config.pretraining is not None:
+        spent = pretrain(
+            model, images, val, out, resume=resume, command=command, hardware=hardware, group=group
+        )
+    optimiser = _optimiser(model, config.optimiser)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _course(config))
     if last is not None:
         last.restore(model, optimiser, schedule)
         start, best, spent = last.update, last.best, last.seconds
-    elif config.pretraining is not None:
-        spent = pretrain(model, train, val, out, resume=resume)
 
-    began = time.monotonic()
-    bar = tqdm(range(start, config.updates), initial=start, total=config.updates, disable=None)
+    log = RunLog(out, "episodes", start) if group.leads else None
+    began, since, measured = time.monotonic(), time.monotonic(), start
+    bar = tqdm(
+        range(start, config.updates), initial=start, total=config.updates,
+        disable=None if group.leads else True,
+    )  # fmt: skip
     for update in bar:
-        images, ways, shots = _draw(config, train, update, device)
         model.train()
-        loss = episode_loss(model, images, ways, shots)
+        loss = episode_loss(model, draw_batch(config, images, update, group))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        average_gradients(model.parameters(), group)
         nn.utils.clip_grad_norm_(model.amounts(), config.optimiser.clip_head)
         optimiser.step()
         schedule.step()
 
         done = update + 1
         if done % config.validation.every and done < config.updates:
-            if done % 20 == 0:
-                bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.head().horizon:.3g}")
+            if not bar.disable and done % 20 == 0:
+                bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.log_T.exp().item():.3g}")
             continue
+        if log is None:
+            continue
+        mean_loss = loss.item()
+        rate = (done - measured) * config.episodes.tasks / (time.monotonic() - since)
         results = validate(model, val)
         score = float(np.mean([result.mean for result in results]))
+        head = model.head()
         checkpoint = Checkpoint(
             config, done, model.state_dict(), optimiser.state_dict(), schedule.state_dict(),
             max(best, score), spent + time.monotonic() - began, [vars(r) for r in results],
+            command, hardware,
+        )  # fmt: skip
+        log.record(
+            done, checkpoint.validation, loss=mean_loss, horizon=head.horizon, alpha=head.alpha,
+            seconds=round(checkpoint.seconds, 1), episodes_per_second=round(rate, 3),
+            lr=optimiser.param_groups[0]["lr"],
         )  # fmt: skip
         if score > best:
             best = score
             checkpoint.save(out / BEST)
         checkpoint.save(out / LAST)
-        head = model.head()
-        append_log(
-            out,
-            phase="episodes", update=done, seconds=round(checkpoint.seconds, 1),
-            loss=float(loss.detach()), horizon=head.horizon, alpha=head.alpha,
-            validation=checkpoint.validation,
-        )  # fmt: skip
         tqdm.write(
-            f"update {done}: " + "; ".join(map(str, results)) + f"; T = {model.head().horizon:.4g}"
+            f"update {done}: " + "; ".join(map(str, results)) + f"; T = {head.horizon:.4g}; "
+            f"{rate:.2f} episodes a second"
         )
+        since, measured = time.monotonic(), done
+    if log is not None:
+        log.close()
     return Checkpoint.load(out / BEST)
-
-
-def episode_loss(model: MetaModel, images: Tensor, ways: int, shots: int) -> Tensor:
-    """Mean query cross-entropy after adaptation.
-
-    Args:
-        images: (B, N, k + q, S, S, 3) uint8, the k support images of each class first.
-    """
-    tasks, _, per_class = images.shape[:3]
-    embeddings = model.features(images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
-    phi = embeddings[:, :, :shots].flatten(1, 2)  # (B, N k, d)
-    query = embeddings[:, :, shots:].flatten(1, 2)  # (B, N q, d)
-    labels = torch.arange(ways, device=images.device)
-    Y = functional.one_hot(labels.repeat_interleave(shots), ways).to(phi.dtype)
-    W = model.adapt(phi, Y.expand(tasks, -1, -1))
-    logits = query @ W.transpose(1, 2)
-    targets = labels.repeat_interleave(per_class - shots).repeat(tasks)
-    return functional.cross_entropy(logits.flatten(0, 1), targets)
-
-
-def _draw(
-    config: Config, data: ImageSet, update: int, device: torch.device
-) -> tuple[Tensor, int, int]:
-    """An update's augmented images (B, N, k + q, S, S, 3) on `device`, with N and k.
-
-    Depends on the seed and the update alone; the episodes do not depend on the augmentation.
-    """
-    settings = config.episodes
-    rng = np.random.default_rng((config.seed, update))
-    noise = np.random.default_rng((config.seed, update, _AUGMENTATION))
-    torch.manual_seed(int(noise.integers(2**63)))  # for what the network itself draws
-    shots = int(rng.integers(settings.shots[0], settings.shots[1] + 1))
-    per_class = shots + settings.queries
-    tasks = []
-    for _ in range(settings.tasks):
-        episode = sample_episode(rng, data, settings.ways, shots, settings.queries)
-        indices = np.concatenate([episode.support, episode.query], axis=1)
-        tasks.append(data.gather(np.repeat(episode.classes, per_class), indices.ravel()))
-    images = torch.from_numpy(np.concatenate(tasks)).to(device)
-    images = augment(images, draw(noise, len(images), config.augmentation), config.augmentation)
-    return images.unflatten(0, (settings.tasks, settings.ways, per_class)), settings.ways, shots
 
 
 def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
@@ -140,3 +138,10 @@ def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
         {"params": model.amounts(), "lr": config.head_lr},
     ]
     return sgd(groups, config.lr, config.momentum)
+
+
+def _course(config: Config) -> Callable[[int], float]:
+    settings = config.optimiser
+    if settings.steps is not None:
+        return steps(settings.lr, settings.steps)
+    return half_cosine(config.updates, settings.warmup)

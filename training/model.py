@@ -44,7 +44,9 @@ class MetaModel(nn.Module):
         self.W0 = None
         self.log_alpha = None
         if head.start == "learned":
-            self.W0 = nn.Parameter(torch.zeros(config.episodes.ways, self.backbone.embedding_size))
+            self.W0 = nn.Parameter(
+                torch.zeros(config.episodes.ways[0], self.backbone.embedding_size)
+            )
         elif head.start == "prototype":
             self.log_alpha = nn.Parameter(
                 torch.tensor(math.log(head.initial_alpha), dtype=torch.float64)

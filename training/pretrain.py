@@ -14,17 +14,23 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from training.augmentation import augment, draw
-from training.checkpoint import Checkpoint, append_log, resume_from
+from training.checkpoint import Checkpoint, resume_from
 from training.config import PretrainingConfig
 from training.data import ImageSet
+from training.data.resident import ResidentImages
+from training.distributed import Group, average_gradients
 from training.model import MetaModel
 from training.optimiser import half_cosine, sgd
+from training.run_log import RunLog
 from training.validate import validate
 
 PRETRAINING = "pretraining.pt"
 
 # Separates the random numbers of this phase from those of the episodes.
 _STREAM = 2
+
+# What this phase depends on, of the configuration.
+_SECTIONS = ("data", "augmentation", "backbone", "pretraining", "precision", "seed")
 
 
 class SupervisedModel(nn.Module):
@@ -42,74 +48,89 @@ class SupervisedModel(nn.Module):
         return logits
 
 
-def pretrain(model: MetaModel, train: ImageSet, val: ImageSet, out: Path, *, resume: bool) -> float:
+def pretrain(
+    model: MetaModel, images: ResidentImages, val: ImageSet, out: Path, *, resume: bool,
+    command: str = "", hardware: str = "", group: Group | None = None,
+) -> float:  # fmt: skip
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
 
-    `out/pretraining.pt` holds the state after every epoch; a finished one is taken over as it is.
+    `out/pretraining.pt` holds the state after every epoch; a finished one is taken over as it is,
+    also by a run that changes what comes after it. of a group
+    share every batch.
 
     Raises:
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
     """
-    config = model.config
+    config, group = model.config, group or Group()
     settings = config.pretraining
     if settings is None:
         raise ValueError("the configuration has no section pretraining")
     device = model.log_T.device
-    supervised = SupervisedModel(model, train.n_classes).to(device)
+    supervised = SupervisedModel(model, images.data.n_classes).to(device)
     optimiser = _optimiser(supervised, settings)
-    classes, indices = _all_images(train)
-    per_epoch = -(-len(classes) // settings.batch_size)
+    classes, indices = _all_images(images.data)
+    # Batches of at least the configured size: none so small that its statistics are noise.
+    per_epoch = max(1, len(classes) // settings.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, half_cosine(settings.epochs * per_epoch, settings.warmup)
     )
-    last = resume_from(out / PRETRAINING, config, resume=resume)
+    last = resume_from(out / PRETRAINING, config, resume=resume, sections=_SECTIONS)
     start, spent = 0, 0.0
     if last is not None:
         last.restore(supervised, optimiser, schedule)
         start, spent = last.update, last.seconds
 
+    log = RunLog(out, "pretraining", start) if group.leads else None
     began = time.monotonic()
     for epoch in range(start, settings.epochs):
         rng = np.random.default_rng((config.seed, _STREAM, epoch))
         torch.manual_seed(int(rng.integers(2**63)))
-        order = rng.permutation(len(classes))
         losses: list[Tensor] = []
         model.train()
-        for first in tqdm(
-            range(0, len(order), settings.batch_size), desc=f"epoch {epoch + 1}", disable=None,
-            leave=False,
+        for picked in tqdm(
+            np.array_split(rng.permutation(len(classes)), per_epoch), desc=f"epoch {epoch + 1}",
+            disable=None if group.leads else True, leave=False,
         ):  # fmt: skip
-            picked = order[first : first + settings.batch_size]
-            images = torch.from_numpy(train.gather(classes[picked], indices[picked])).to(device)
             how = draw(rng, len(picked), config.augmentation)
-            loss = functional.cross_entropy(
-                supervised(augment(images, how, config.augmentation)),
-                torch.from_numpy(classes[picked]).to(device),
-                label_smoothing=settings.label_smoothing,
+            share = np.arange(group.rank, len(picked), group.size)
+            mine = picked[share]
+            logits = supervised(
+                augment(
+                    images.gather(classes[mine], indices[mine]), how.of(share), config.augmentation
+                )
             )
+            loss = functional.cross_entropy(
+                logits, torch.from_numpy(classes[mine]).to(device),
+                label_smoothing=settings.label_smoothing,
+            )  # fmt: skip
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            # A process with an image less than another counts for less in their average.
+            (loss * (group.size * len(mine) / len(picked))).backward()
+            average_gradients(supervised.parameters(), group)
             optimiser.step()
             schedule.step()
             losses.append(loss.detach())
+        if log is None:
+            continue
         done = epoch + 1
         measured = done % settings.validate_every == 0 or done == settings.epochs
         results = validate(model, val) if measured else []
-        seconds = spent + time.monotonic() - began
-        Checkpoint(
-            config, done, supervised.state_dict(), optimiser.state_dict(), schedule.state_dict(),
-            0.0, seconds, [vars(result) for result in results],
-        ).save(out / PRETRAINING)  # fmt: skip
         mean_loss = float(torch.stack(losses).mean())
-        append_log(
-            out,
-            phase="pretraining", epoch=done, seconds=round(seconds, 1), loss=mean_loss,
-            validation=[vars(result) for result in results],
+        checkpoint = Checkpoint(
+            config, done, supervised.state_dict(), optimiser.state_dict(), schedule.state_dict(),
+            0.0, spent + time.monotonic() - began, [vars(result) for result in results],
+            command, hardware,
         )  # fmt: skip
+        log.record(
+            done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1)
+        )
+        checkpoint.save(out / PRETRAINING)
         tqdm.write(
             f"pre-training, epoch {done} of {settings.epochs}: loss {mean_loss:.3f}"
             + "".join(f"; {result}" for result in results)
         )
+    if log is not None:
+        log.close()
     return spent + time.monotonic() - began
 
 

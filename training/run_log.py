@@ -1,0 +1,53 @@
+"""What a run says of itself while it runs: `log.jsonl`, and the same as TensorBoard events."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.utils.tensorboard import SummaryWriter
+
+LOG, EVENTS = "log.jsonl", "tensorboard"
+
+Phase = Literal["pretraining", "episodes"]
+
+
+class RunLog:
+    """Appends records of one phase; those past `start` (of a run that was killed) are dropped.
+
+    A record is a JSON object with "phase", "step" (epochs or updates done), numbers by name, and
+    "validation", a list of accuracies.
+    """
+
+    def __init__(self, out: Path, phase: Phase, start: int) -> None:
+        self.path, self.phase = out / LOG, phase
+        if self.path.exists():
+            kept = [r for r in read_log(out) if r["phase"] != phase or r["step"] <= start]
+            self.path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        self.events = SummaryWriter(out / EVENTS / phase, purge_step=start + 1)
+
+    def record(self, step: int, validation: list[dict[str, Any]], **numbers: float | None) -> None:
+        """Write one record."""
+        content = {"phase": self.phase, "step": step, **numbers, "validation": validation}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(content) + "\n")
+        for name, value in numbers.items():
+            if value is not None:
+                self.events.add_scalar(name, value, step)
+        for result in validation:
+            task = f"accuracy/{result['ways']}-way {result['shots']}-shot"
+            self.events.add_scalar(task, result["mean"], step)
+        self.events.flush()
+
+    def close(self) -> None:
+        self.events.close()
+
+
+def read_log(out: Path) -> list[dict[str, Any]]:
+    """The records of a run; a last line cut short by a crash is left out."""
+    records = []
+    for line in (out / LOG).read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
