@@ -1,4 +1,4 @@
-"""`comln-train`: fit, evaluate, export."""
+"""`comln-train`: fit, report, evaluate, export."""
 
 import argparse
 import shlex
@@ -17,6 +17,7 @@ from training.evaluate import evaluate
 from training.export import About, ExportError, export_bundle, record_accuracy
 from training.fit import fit
 from training.memory import keep_freed_memory
+from training.report import REPORT, write_report
 
 _CORRECTABLE = (
     BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError, OSError,
@@ -50,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--resume", action="store_true", help="continue the run in --out")
     command.set_defaults(run=_fit)
+
+    command = commands.add_parser("report", help="write a run's report.html (fit does at its end)")
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="what fit got as --out")
+    command.set_defaults(run=_report)
 
     command = commands.add_parser("export", help="make a bundle of a run's best checkpoint")
     command.add_argument("run_folder", type=Path, metavar="RUN", help="what fit got as --out")
@@ -105,7 +110,15 @@ def _fit(args: argparse.Namespace) -> int:
             + [part for override in args.overrides for part in ("--set", override)]
         ),
     )  # fmt: skip
-    print(f"best of {config.updates} updates: update {best.update}, in {args.out}")
+    print(
+        f"best of {config.updates} updates: update {best.update}, in {args.out}; see "
+        f"{args.out / REPORT}"
+    )
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    print(f"wrote {write_report(args.run_folder)}")
     return 0
 
 

@@ -42,6 +42,12 @@ def join() -> tuple[Group, torch.device]:
     return Group(distributed.get_rank(), distributed.get_world_size()), device
 
 
+def wait(group: Group) -> None:
+    """Return once every process of the group has come here."""
+    if group.size > 1:
+        distributed.barrier()
+
+
 def leave(group: Group) -> None:
     """End the group `join` gave."""
     if group.size > 1:

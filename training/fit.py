@@ -13,12 +13,13 @@ from training.checkpoint import BEST, LAST, Checkpoint, resume_from
 from training.config import Config, OptimiserConfig
 from training.data import ImageSet
 from training.data.resident import ResidentImages
-from training.distributed import Group, average_gradients, join, leave, share_batch_norm
+from training.distributed import Group, average_gradients, join, leave, share_batch_norm, wait
 from training.episodes import draw_batch, episode_loss
 from training.hardware import describe_hardware
 from training.model import MetaModel
 from training.optimiser import half_cosine, sgd, steps
 from training.pretrain import pretrain
+from training.report import write_report
 from training.run_log import RunLog
 from training.validate import validate
 
@@ -28,10 +29,10 @@ def fit(
 ) -> Checkpoint:
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
-    `out` receives `last.pt`, `best.pt`, the log, and `pretraining.pt` where there is such a phase.
-    What is random in an update depends on the seed and the update's number alone, so a run that
-    was killed and resumed equals one never stopped. Under `torchrun` the processes share each
-    update's tasks.
+    `out` receives `last.pt`, `best.pt`, the log, `report.html`, and `pretraining.pt` where there is
+    such a phase. What is random in an update depends on the seed and the update's number alone, so
+    a run that was killed and resumed equals one never stopped. Under `torchrun` the processes share
+    each update's tasks.
 
     Args:
         command: what the user typed, for the model card.
@@ -42,7 +43,11 @@ def fit(
     """
     group, device = join()
     try:
-        return _fit(config, train, val, out, resume, command, group, device)
+        _fit(config, train, val, out, resume, command, group, device)
+        if group.leads:
+            write_report(out)
+        wait(group)  # for what the leader writes
+        return Checkpoint.load(out / BEST)
     finally:
         leave(group)
 
@@ -50,7 +55,7 @@ def fit(
 def _fit(
     config: Config, train: ImageSet, val: ImageSet, out: Path, resume: bool, command: str,
     group: Group, device: torch.device,
-) -> Checkpoint:  # fmt: skip
+) -> None:  # fmt: skip
     if config.episodes.tasks % group.size:
         raise ValueError(
             f"{group.size} processes cannot share {config.episodes.tasks} tasks an update evenly: "
@@ -124,7 +129,6 @@ def _fit(
         since, measured = time.monotonic(), done
     if log is not None:
         log.close()
-    return Checkpoint.load(out / BEST)
 
 
 def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
