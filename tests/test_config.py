@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from training.config import ConfigError, load_config
+from training.config import Config, ConfigError, load_config
 
 RECIPES = sorted((REPOSITORY / "training" / "recipes").glob("*.yaml"))
 MINIMAL = "data: {kind: image_folder, preprocessing: {image_size: 32}}\nupdates: 3\n"
@@ -49,6 +49,11 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("updates=[", "YAML"),
         ("data.preprocessing.image_size=4", "image_size"),
         ("data={kind: cifar}", "data.kind"),
+        ("data={kind: cub}", "preprocessing is needed"),
+        ("data.rotations=true", "rotations are for kind"),
+        ("data={kind: cub, splits: x.json, preprocessing: {image_size: 32}}", "splits are for"),
+        ("data.splits={dev: x.txt}", "data.splits"),
+        ("data.class_shares=[0.5, 0.1, 0.1]", "sum to 1"),
     ],
 )
 def test_an_unusable_override_is_refused_by_name(
@@ -56,6 +61,11 @@ def test_an_unusable_override_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(recipe(tmp_path), (override,))
+
+
+def test_embeddings_need_no_preprocessing(tmp_path: Path) -> None:
+    config = load_config(recipe(tmp_path), ("data={kind: embeddings}",))
+    assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
 def test_a_learned_start_cannot_be_validated_at_other_ways(tmp_path: Path) -> None:

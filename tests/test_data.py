@@ -2,18 +2,22 @@
 
 import io
 import json
+import re
 import tarfile
 from importlib.resources import files
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import Preprocessing
+from comln_serve.imaging import Preprocessing, prepare_image
 from tests.conftest import REPOSITORY, image_bytes
-from training.data import DataError, ImageSet, sample_episode
+from training.config import DataConfig
+from training.data import _LOADERS, DataError, ImageSet, check_episodes, sample_episode
 from training.data.image_folder import load_image_folder
+from training.data.images import fit_pixels
 from training.data.omniglot import load_omniglot
 
 POLICY = Preprocessing(image_size=16)
@@ -185,9 +189,37 @@ class TestEpisodes:
         with pytest.raises(DataError, match=r"'[ab]' has 4 images; an episode needs 3 \+ 2"):
             sample_episode(np.random.default_rng(0), toy_set((4, 4)), 2, 3, 2)
 
+    def test_data_too_small_for_some_episode_are_refused_at_once(self) -> None:
+        data = toy_set((4, 3, 4))
+        check_episodes(data, 3, 3)
+        with pytest.raises(DataError, match="class 'b' has 3 images; episodes need 4 of each"):
+            check_episodes(data, 2, 4)
+        with pytest.raises(DataError, match="4-way"):
+            check_episodes(data, 4, 1)
+        check_episodes(toy_set((4, 4), rotations=4), 8, 4)
+
     def test_turned_classes_show_turned_images(self) -> None:
         data = toy_set(rotations=4)
         classes = np.array([0, 1, 2, 3])
         turned = data.gather(classes, np.zeros(4, dtype=np.intp))
         for turn in range(4):
             np.testing.assert_array_equal(turned[turn], np.rot90(data.images[0], turn))
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("shape", [(16, 16), (10, 30), (40, 20)])
+def test_arrays_meet_the_policy_that_files_meet(resize: str, shape: tuple[int, int]) -> None:
+    policy = Preprocessing.model_validate({"image_size": 16, "resize": resize})
+    images = np.random.default_rng(0).integers(0, 256, (3, *shape, 3), dtype=np.uint8)
+    for image, found in zip(images, fit_pixels(images, policy), strict=True):
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "PNG")
+        np.testing.assert_array_equal(found, prepare_image(buffer.getvalue(), policy))
+
+
+def test_every_kind_has_a_reader_and_is_documented() -> None:
+    kinds = set(get_args(DataConfig.model_fields["kind"].annotation))
+    assert set(_LOADERS) == kinds
+    document = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
+    first_column = "".join(re.findall(r"^\| (`[^|]+) \|", document, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", first_column)) == kinds

@@ -28,7 +28,7 @@ from tests.conftest import (
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config
-from training.data import ImageSet
+from training.data import DataError, ImageSet
 from training.evaluate import evaluate
 from training.export import export_bundle
 from training.fit import fit
@@ -143,6 +143,16 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
         fit(config(), data, data, tmp_path, resume=False)
     with pytest.raises(CheckpointError, match="another configuration"):
         fit(config(seed=1), data, data, tmp_path, resume=True)
+
+
+def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: Path) -> None:
+    data = colour_classes(per_class=4)
+    fit(config(), data, data, tmp_path / "enough", resume=False)
+    with pytest.raises(DataError, match="4 images; episodes need 5"):
+        fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
+    validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
+    with pytest.raises(DataError, match="4 images; episodes need 5"):
+        fit(config(validation=validation), data, data, tmp_path, resume=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None])

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from training.checkpoint import BEST, LAST, Checkpoint, resume_from
 from training.config import Config, OptimiserConfig
-from training.data import ImageSet
+from training.data import ImageSet, check_episodes
 from training.data.resident import ResidentImages
 from training.distributed import Group, average_gradients, join, leave, share_batch_norm, wait
 from training.episodes import draw_batch, episode_loss
@@ -39,7 +39,7 @@ def fit(
 
     Raises:
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
-        DataError: the data has too few classes or images for the episodes.
+        DataError: too few classes, or images of a class, for the configured episodes.
     """
     group, device = join()
     try:
@@ -61,6 +61,10 @@ def _fit(
             f"{group.size} processes cannot share {config.episodes.tasks} tasks an update evenly: "
             "set episodes.tasks to a multiple"
         )
+    episodes = config.episodes
+    check_episodes(train, episodes.ways[1], episodes.shots[1] + episodes.queries)
+    for ways, shots in config.validation.tasks:
+        check_episodes(val, ways, shots + config.validation.queries)
     out.mkdir(parents=True, exist_ok=True)
     last = resume_from(out / LAST, config, resume=resume)
     torch.manual_seed(config.seed)

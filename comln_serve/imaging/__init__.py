@@ -1,7 +1,7 @@
 """Images as people have them, brought to what a backbone takes."""
 
 from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, decode_image
-from comln_serve.imaging.preprocessing import Preprocessing, prepare_image
+from comln_serve.imaging.preprocessing import Preprocessing, prepare_image, prepare_pixels
 
 __all__ = [
     "DEFAULT_MAX_PIXELS",
@@ -10,4 +10,5 @@ __all__ = [
     "Preprocessing",
     "decode_image",
     "prepare_image",
+    "prepare_pixels",
 ]

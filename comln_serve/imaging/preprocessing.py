@@ -61,6 +61,11 @@ def prepare_image(
     return np.asarray(_fit(image, policy), dtype=np.uint8)
 
 
+def prepare_pixels(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:
+    """Apply the policy to a decoded RGB image (height, width, 3): (image_size, image_size, 3)."""
+    return np.asarray(_fit(Image.fromarray(pixels), policy), dtype=np.uint8)
+
+
 def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
     size, resampling = policy.image_size, _FILTERS[policy.interpolation]
     width, height = image.size

@@ -26,6 +26,21 @@ class Episode:
     query: NDArray[np.intp]
 
 
+def check_episodes(data: ImageSet, ways: int, images: int) -> None:
+    """Refuse data that some episode of `ways` classes with `images` each cannot be drawn from.
+
+    Raises:
+        DataError: fewer classes than ways, or a class with fewer images.
+    """
+    _check_ways(data, ways)
+    smallest = min(range(len(data.members)), key=lambda c: len(data.members[c]))
+    if len(data.members[smallest]) < images:
+        raise DataError(
+            f"class {data.names[smallest]!r} has {len(data.members[smallest])} images; episodes "
+            f"need {images} of each class, support and query together"
+        )
+
+
 def sample_episode(
     rng: np.random.Generator, data: ImageSet, ways: int, shots: int, queries: int
 ) -> Episode:
@@ -34,8 +49,7 @@ def sample_episode(
     Raises:
         DataError: fewer classes than ways, or a class with fewer than shots + queries images.
     """
-    if ways > data.n_classes:
-        raise DataError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")
+    _check_ways(data, ways)
     classes = rng.choice(data.n_classes, size=ways, replace=False)
     picked = np.empty((ways, shots + queries), dtype=np.intp)
     for row, c in enumerate(classes):
@@ -47,3 +61,8 @@ def sample_episode(
             )
         picked[row] = rng.choice(members, size=shots + queries, replace=False)
     return Episode(classes.astype(np.intp), picked[:, :shots], picked[:, shots:])
+
+
+def _check_ways(data: ImageSet, ways: int) -> None:
+    if ways > data.n_classes:
+        raise DataError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")

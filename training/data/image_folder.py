@@ -1,66 +1,100 @@
 """Any image folder: `<root>/<split>/<class>/<image>`, or `<root>/<class>/<image>`.
 
-Without split folders the classes are split here, the same way every time: they are shuffled with a
-fixed seed and cut by the configured shares. Few-shot splits are of classes, never of images: the
-classes a model is measured on must be new to it.
+Without split folders the classes are split by the user's lists, or else here by the configured
+shares, the same way every time.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from comln_serve.imaging import Preprocessing
+from training.data.class_lists import SPLITS, own_split, share_out
 from training.data.images import DataError, ImageSet, build_image_set
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"}
-SPLITS = ("train", "val", "test")
-
-_SHUFFLE_SEED = 0
 
 
 def load_image_folder(
-    root: Path, split: str, preprocessing: Preprocessing, shares: tuple[float, float, float]
+    root: Path,
+    split: str,
+    preprocessing: Preprocessing,
+    shares: tuple[float, float, float],
+    lists: str | Mapping[Any, str] | None = None,
 ) -> ImageSet:
     """The classes of one split ("train", "val" or "test"), in alphabetical order.
 
     Args:
-        shares: of the classes that go to train, val and test where the folder has no splits.
+        shares: of the classes that go to train, val and test where nothing else splits them.
+        lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
 
     Raises:
-        DataError: no such folder, no class in it, or a class without images.
+        DataError: no such folder, no class in it, a listed class without folder, or a class
+            without images.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected <class>/<image> or <split>/<class>/...")
-    if any((root / name).is_dir() for name in SPLITS):
-        folders = _class_folders(root / split)
+    if lists is not None:
+        names = own_split(lists, root, split)
+        found = find_class_folders({name: [root / name] for name in names}, split, root)
+    elif any((root / name).is_dir() for name in SPLITS):
+        found = class_folders(root / split)
     else:
-        folders = _share(_class_folders(root), split, shares)
+        folders = class_folders(root)
+        found = {name: folders[name] for name in share_out(sorted(folders), split, shares)}
+    return load_class_folders(found, preprocessing, f"{root}, split {split}")
+
+
+def find_class_folders(
+    candidates: Mapping[str, Sequence[Path]], split: str, root: Path
+) -> dict[str, Path]:
+    """For each class, the first of its candidate folders that is there.
+
+    Raises:
+        DataError: a class without folder.
+    """
+    found = {
+        name: next((path for path in paths if path.is_dir()), None)
+        for name, paths in candidates.items()
+    }
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        looked = " or ".join(str(path.relative_to(root)) for path in candidates[missing[0]])
+        raise DataError(
+            f"{root}: {len(missing)} of the {len(found)} classes of the {split} split have no "
+            f"folder, first {missing[0]!r} (looked for {looked})"
+        )
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def load_class_folders(
+    folders: Mapping[str, Path], preprocessing: Preprocessing, where: str
+) -> ImageSet:
+    """The images of each class's folder, files in alphabetical order; `where` is for errors."""
     classes = [
         (
-            folder.name,
+            name,
             [
                 (path.name, path.read_bytes)
                 for path in sorted(folder.iterdir())
-                if path.suffix.lower() in SUFFIXES
+                # Archives made on macOS hold a "._x.jpg" beside every "x.jpg".
+                if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
             ],
         )
-        for folder in folders
+        for name, folder in folders.items()
     ]
     try:
         return build_image_set(classes, preprocessing)
     except DataError as error:
-        raise DataError(f"{root}, split {split}: {error}") from error
+        raise DataError(f"{where}: {error}") from error
 
 
-def _class_folders(folder: Path) -> list[Path]:
+def class_folders(folder: Path) -> dict[str, Path]:
+    """The folders in `folder`, by name, in alphabetical order."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; the splits are {', '.join(SPLITS)}")
-    return sorted(child for child in folder.iterdir() if child.is_dir())
-
-
-def _share(folders: list[Path], split: str, shares: tuple[float, float, float]) -> list[Path]:
-    order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(folders))
-    ends = np.round(np.cumsum(shares) * len(folders)).astype(int)
-    starts = [0, *ends[:-1]]
-    which = SPLITS.index(split)
-    return [folders[i] for i in sorted(order[starts[which] : ends[which]])]
+    return {
+        child.name: child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and not child.name.startswith(".")
+    }

@@ -1,21 +1,19 @@
 """Labelled images in memory, grouped by class."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from comln_serve.errors import ServiceError
-from comln_serve.imaging import Preprocessing, prepare_image
+from comln_serve.imaging import Preprocessing, prepare_image, prepare_pixels
 from comln_serve.machine import usable_cpus
 
 ReadFile = Callable[[], bytes]
-
-_T = TypeVar("_T")
 
 
 class DataError(ValueError):
@@ -24,16 +22,16 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of a set of classes.
+    """Images, or embeddings of images, of a set of classes.
 
     Attributes:
-        images: (n, S, S, 3) uint8 RGB.
+        images: (n, S, S, 3) uint8 RGB; embeddings are (n, d) float32.
         members: for each base class, the indices of its images.
         names: name of each base class.
         rotations: 1, or 4 when every base class stands for four, one a quarter turn.
     """
 
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     members: tuple[NDArray[np.intp], ...]
     names: tuple[str, ...]
     rotations: int = 1
@@ -42,8 +40,8 @@ class ImageSet:
     def n_classes(self) -> int:
         return len(self.members) * self.rotations
 
-    def gather(self, classes: NDArray[np.intp], indices: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Images (n, S, S, 3) at `indices` (n,), turned as their classes (n,) ask."""
+    def gather(self, classes: NDArray[np.intp], indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Images or embeddings at `indices` (n,), images turned as their classes (n,) ask."""
         picked = self.images[indices]
         turns = classes % self.rotations
         for turn in range(1, self.rotations):
@@ -68,18 +66,39 @@ def build_image_set(
     if not classes:
         raise DataError("no class was found")
     flat = [(f"{name}/{file}", read) for name, files in classes for file, read in files]
-    with ThreadPoolExecutor(usable_cpus()) as pool:
-        arrays = list(
-            _progress(pool.map(lambda item: _prepare(item[0], item[1], preprocessing), flat), flat)
-        )
     members, start = [], 0
     for name, files in classes:
         if not files:
             raise DataError(f"class {name!r} holds no image")
         members.append(np.arange(start, start + len(files)))
         start += len(files)
-    names = tuple(name for name, _ in classes)
-    return ImageSet(np.stack(arrays), tuple(members), names, rotations)
+    images = _fill(lambda i: _prepare(*flat[i], preprocessing), len(flat), preprocessing)
+    return ImageSet(images, tuple(members), tuple(name for name, _ in classes), rotations)
+
+
+def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """Decoded RGB images (n, height, width, 3) as the policy wants them; themselves if they are."""
+    side = preprocessing.image_size
+    if pixels.shape[1:3] == (side, side):
+        return pixels
+    return _fill(lambda i: prepare_pixels(pixels[i], preprocessing), len(pixels), preprocessing)
+
+
+def _fill(
+    make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing
+) -> NDArray[np.uint8]:
+    """Make `count` images on all CPUs, in place: a list of them would hold a data set twice."""
+    side = preprocessing.image_size
+    images = np.empty((count, side, side, 3), dtype=np.uint8)
+
+    def put(i: int) -> None:
+        images[i] = make(i)
+
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        done = pool.map(put, range(count))
+        for _ in tqdm(done, total=count, desc="images", unit="img", leave=False, disable=None):
+            pass
+    return images
 
 
 def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
@@ -89,7 +108,3 @@ def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray
         raise DataError(f"{name}: {error.message}") from error
     except OSError as error:
         raise DataError(f"{name}: {error}") from error
-
-
-def _progress(items: Iterable[_T], sized: Sequence[object]) -> Iterable[_T]:
-    return tqdm(items, total=len(sized), desc="images", unit="img", leave=False, disable=None)

@@ -1,0 +1,116 @@
+"""Which classes belong to train, val and test.
+
+Few-shot splits are of classes, never of images: the classes a model is measured on must be new to
+it. `splits/*.json` are the standard ones: miniImageNet (Ravi and Larochelle 2017), CIFAR-FS
+(Bertinetto et al. 2019, [superclass, class]), FC100 (Oreshkin et al. 2018, superclasses), CUB
+(100 / 50 / 50 as in Chen et al. 2019: every second class is for training).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from training.data.images import DataError
+
+SPLITS = ("train", "val", "test")
+
+_SHUFFLE_SEED = 0
+
+
+def standard_split(name: str, split: str) -> list[Any]:
+    """The list `splits/<name>-<split>.json`."""
+    text = (files("training.data") / "splits" / f"{name}-{split}.json").read_text("utf-8")
+    return json.loads(text)
+
+
+def share_out(names: list[str], split: str, shares: tuple[float, float, float]) -> list[str]:
+    """The part of sorted `names` that is `split`'s: shuffled, always the same way, and cut."""
+    order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(names))
+    ends = np.round(np.cumsum(shares) * len(names)).astype(int)
+    starts = [0, *ends[:-1]]
+    which = SPLITS.index(split)
+    return [names[i] for i in sorted(order[starts[which] : ends[which]])]
+
+
+def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[str]:
+    """A user's classes for `split`, sorted; all the lists are read, to see that they are disjoint.
+
+    Args:
+        lists: a JSON file {split: [classes]}, or a file for each split: one class a line, or a
+            JSON list. Files are relative to `root`.
+
+    Raises:
+        DataError: a file that is missing or none of these, no list for `split`, an empty list, a
+            class that is listed twice.
+    """
+    if isinstance(lists, str):
+        where: dict[str, Path] = dict.fromkeys(SPLITS, root / lists)
+        read = _json(root / lists)
+        if not isinstance(read, dict):
+            raise DataError(f"{root / lists}: expected {{split: [classes]}}, found {_what(read)}")
+        by_split = {
+            name: _class_list(cast("dict[str, object]", read)[name], root / lists, f"{name!r}: ")
+            for name in SPLITS
+            if name in read
+        }
+    else:
+        where = {name: root / file for name, file in lists.items()}
+        by_split = {name: _list_file(path) for name, path in where.items()}
+    if split not in by_split:
+        raise DataError(
+            f"{where.get(split, root)}: no class list for {split!r}; there are lists for "
+            f"{', '.join(by_split) or 'no split'}"
+        )
+    check_disjoint(by_split, where)
+    return sorted(by_split[split])
+
+
+def check_disjoint(by_split: Mapping[str, Sequence[str]], where: Mapping[str, Path]) -> None:
+    """Refuse a class that appears twice in one split's list, or in those of two splits."""
+    seen: dict[str, str] = {}
+    for split, names in by_split.items():
+        for name in names:
+            if name in seen:
+                raise DataError(
+                    f"{where[split]}: class {name!r} of {split!r} is also in {seen[name]!r}; a "
+                    "class belongs to one split, and is listed once"
+                )
+            seen[name] = split
+
+
+def _list_file(path: Path) -> list[str]:
+    if path.suffix.lower() == ".json":
+        return _class_list(_json(path), path)
+    lines = (line.strip() for line in _text(path).splitlines())
+    return _class_list([line for line in lines if line], path)
+
+
+def _class_list(content: object, path: Path, what: str = "") -> list[str]:
+    names = cast("list[object]", content) if isinstance(content, list) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path}: {what}expected a list of class names, found {_what(content)}")
+    return cast("list[str]", names)
+
+
+def _what(content: object) -> str:
+    return f"{type(content).__name__} {content!r:.60}"
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: not JSON ({error})") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file in UTF-8 ({error})") from error

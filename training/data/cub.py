@@ -1,0 +1,29 @@
+"""Caltech-UCSD Birds 200-2011 (CUB) with the split 100 / 50 / 50 of few-shot work."""
+
+from pathlib import Path
+
+from comln_serve.imaging import Preprocessing
+from training.data.class_lists import standard_split
+from training.data.image_folder import find_class_folders, load_class_folders
+from training.data.images import DataError, ImageSet
+
+
+def load_cub(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
+    """The classes of one split, such as 001.Black_footed_Albatross, in their numbers' order.
+
+    Read from `images/<class>`, as in CUB_200_2011 or in the folder that holds it, or from
+    `<class>` or `<split>/<class>`. Images are whole, not cut to the bounding boxes.
+
+    Raises:
+        DataError: a class without folder or images.
+    """
+    wanted: list[str] = standard_split("cub", split)
+    bases = (root / "images", root / "CUB_200_2011" / "images", root / split, root)
+    if not any((base / name).is_dir() for base in bases for name in wanted):
+        raise DataError(
+            f"{root}: no class of CUB's {split} split; expected images/<class> (as in "
+            f"CUB_200_2011), <class> or {split}/<class>, such as images/{wanted[0]}"
+        )
+    places = {name: [base / name for base in bases] for name in wanted}
+    folders = find_class_folders(places, split, root)
+    return load_class_folders(folders, preprocessing, f"{root}, split {split}")

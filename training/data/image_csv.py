@@ -1,0 +1,140 @@
+"""Images listed in CSV files with a header line.
+
+One file with columns `path`, `label` and, if you split the classes yourself, `split`; paths are
+relative to the file. Or a folder with `train.csv`, `val.csv` and `test.csv` of columns `filename`,
+`label`, and the images in its `images/`, as miniImageNet is often distributed. Either column name
+works in both.
+"""
+
+import csv
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from comln_serve.imaging import Preprocessing
+from training.data.class_lists import SPLITS, check_disjoint, share_out
+from training.data.images import DataError, ImageSet, build_image_set
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a CSV file: an image, its class and, where there is such a column, its split."""
+
+    path: Path
+    label: str
+    split: str | None
+
+
+def load_image_csv(
+    root: Path, split: str, preprocessing: Preprocessing, shares: tuple[float, float, float]
+) -> ImageSet:
+    """The classes of one split ("train", "val" or "test"), in alphabetical order.
+
+    Args:
+        root: the CSV file, or the folder of `<split>.csv` and `images/`.
+        shares: of the classes that go to train, val and test where nothing else splits them.
+
+    Raises:
+        DataError: an unreadable file, a missing column, an incomplete line, an image listed twice,
+            a class in two splits, no class of this split, or an unreadable image.
+    """
+    if root.is_dir():
+        rows = split_rows(root, split)
+    else:
+        rows = read_rows(root)
+        if rows[0].split is not None:
+            rows = _of_split(rows, split, root)
+        else:
+            names = set(share_out(sorted({row.label for row in rows}), split, shares))
+            rows = [row for row in rows if row.label in names]
+    return load_rows(rows, preprocessing, f"{root}, split {split}")
+
+
+def split_rows(root: Path, split: str) -> list[Row]:
+    """The lines of `<root>/<split>.csv`, whose classes must not be those of another split."""
+    paths = {name: root / f"{name}.csv" for name in SPLITS}
+    rows = {
+        name: read_rows(path) for name, path in paths.items() if name == split or path.is_file()
+    }
+    labels = {name: sorted({row.label for row in listed}) for name, listed in rows.items()}
+    check_disjoint(labels, paths)
+    return rows[split]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All lines of a CSV file.
+
+    Raises:
+        DataError: unreadable, a column is missing, no line, an incomplete line or an image twice.
+    """
+    rows: list[Row] = []
+    seen: dict[Path, int] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            columns = [name.strip() for name in reader.fieldnames or ()]
+            image = next((name for name in ("path", "filename") if name in columns), None)
+            if image is None or "label" not in columns:
+                raise DataError(
+                    f"{path}: expected a header with the columns path (or filename), label and "
+                    f"optionally split; found {', '.join(columns) or 'an empty file'}"
+                )
+            reader.fieldnames = columns
+            base = path.parent / "images" if image == "filename" else path.parent
+            for fields in reader:
+                values = {
+                    name: (fields.get(name) or "").strip()
+                    for name in (image, "label", "split")
+                    if name in columns
+                }
+                if None in fields or not all(values.values()):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: expected {', '.join(values)}, each of "
+                        f"them given; found {', '.join(map(str, fields.values()))}"
+                    )
+                row = Row(base / values[image], values["label"], values.get("split"))
+                if row.path in seen:
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {values[image]} is on line "
+                        f"{seen[row.path]} too; support and query must not share an image"
+                    )
+                seen[row.path] = reader.line_num
+                rows.append(row)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    if not rows:
+        raise DataError(f"{path}: no image is listed below the header")
+    return rows
+
+
+def load_rows(rows: list[Row], preprocessing: Preprocessing, where: str) -> ImageSet:
+    """The images of some lines, by class; `where` is for errors."""
+    classes: dict[str, list[Path]] = defaultdict(list)
+    for row in rows:
+        classes[row.label].append(row.path)
+    try:
+        return build_image_set(
+            [
+                (label, [(path.name, path.read_bytes) for path in paths])
+                for label, paths in sorted(classes.items())
+            ],
+            preprocessing,
+        )
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def _of_split(rows: list[Row], split: str, path: Path) -> list[Row]:
+    by_split: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        by_split[str(row.split)].add(row.label)
+    unknown = sorted(set(by_split) - set(SPLITS))
+    if unknown:
+        raise DataError(f"{path}: split {unknown[0]!r}; the splits are {', '.join(SPLITS)}")
+    labels = {name: sorted(found) for name, found in by_split.items()}
+    check_disjoint(labels, dict.fromkeys(SPLITS, path))
+    if split not in by_split:
+        raise DataError(f"{path}: no line is of split {split!r}; there are {', '.join(by_split)}")
+    return [row for row in rows if row.split == split]
