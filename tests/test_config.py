@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from training.config import Config, ConfigError, load_config
+from training.config import Config, ConfigError, load_config, override_config
 
 RECIPES = sorted((REPOSITORY / "training" / "recipes").glob("*.yaml"))
 MINIMAL = "data: {kind: image_folder, preprocessing: {image_size: 32}}\nupdates: 3\n"
@@ -44,6 +44,23 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("backbone.mean=[0.5]", "mean and std"),
         ("backbone.global_pooling=true", "resnet12"),
         ("backbone={kind: resnet12, channels: 5}", "even number"),
+        ("backbone.drop_block={rate: 0.1}", 'drop_block is for kind "resnet12"'),
+        ("backbone={kind: resnet12, drop_block: {rate: 1}}", "drop_block.rate"),
+        ("backbone.path=m.onnx", 'path is for kind "onnx"'),
+        ("backbone={kind: onnx}", 'path is needed by kind "onnx"'),
+        ("backbone={kind: onnx, path: m.onnx}", "mean and std are needed"),
+        ("backbone={kind: onnx, path: m.onnx, mean: [0, 0, 0]}", "together"),
+        ("backbone={kind: onnx, path: m, layout: as_is, mean: [0, 0, 0], std: [1, 1, 1]}", "as_is"),
+        ("backbone={kind: torchvision}", "architecture is needed"),
+        (
+            "backbone={kind: torchvision, architecture: resnet18, weights: ./w.pt}",
+            "mean and std are needed",
+        ),
+        ("backbone={kind: torchvision, architecture: resnet18, frozen: true}", "stay random"),
+        ("backbone={kind: torchvision, architecture: resnet18, colour: grey}", "three channels"),
+        ("backbone.frozen=true", "frozen is for kind"),
+        ("backbone={kind: identity}", "embedding_size is needed"),
+        ("backbone={kind: identity, embedding_size: 5, mean: [0, 0, 0]}", "mean"),
         ("updates.x=1", "updates"),
         ("updates", "section.key=value"),
         ("updates=[", "YAML"),
@@ -77,6 +94,36 @@ def test_a_learned_start_cannot_be_validated_at_other_ways(tmp_path: Path) -> No
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"recipe\.yaml"):
         load_config(recipe(tmp_path, text))
+
+
+def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MINIMAL + (
+        "backbone: {kind: onnx, path: models/m.onnx, mean: [0, 0, 0], std: [1, 1, 1]}\n"
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = recipe(tmp_path, text)
+    assert load_config(path).backbone.path == str(tmp_path / "models" / "m.onnx")
+    typed = load_config(path, ("backbone.path=m.onnx",))
+    assert typed.backbone.path == str(tmp_path / "here" / "m.onnx")
+    assert override_config(typed, ("updates=5",)).backbone == typed.backbone
+    network = (
+        "{kind: torchvision, architecture: resnet18, mean: [0, 0, 0], std: [1, 1, 1], weights: "
+    )
+    given = load_config(path, (f"backbone={network}../w.pt}}",)).backbone
+    assert given.weights == given.weights_file == str(tmp_path / "w.pt")
+    named = load_config(path, (f"backbone={network}DEFAULT}}",)).backbone
+    assert (named.weights, named.weights_file) == ("DEFAULT", None)
+
+
+def test_something_has_to_be_learned(tmp_path: Path) -> None:
+    frozen = "backbone={kind: identity, embedding_size: 5}"
+    overrides = (frozen, "head.start=zero", "head.learn_horizon=false")
+    with pytest.raises(ConfigError, match="nothing is left to learn"):
+        load_config(recipe(tmp_path), overrides)
+    assert load_config(recipe(tmp_path), overrides[:2]).backbone.is_frozen
 
 
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:

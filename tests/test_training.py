@@ -32,6 +32,7 @@ from training.data import DataError, ImageSet
 from training.evaluate import evaluate
 from training.export import export_bundle
 from training.fit import fit
+from training.model import MetaModel
 
 
 def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
@@ -200,6 +201,41 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
         images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
         expected = model.embed(images)
         np.testing.assert_allclose(session.embed(images), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "half"),
+    [
+        ({"kind": "resnet12"}, 84, False),  # the paper's, d = 16000
+        ({"kind": "resnet12", "channels": 16}, 84, True),
+        ({"kind": "resnet12", "channels": 8, "global_pooling": True, "normalise": "l2",
+          "drop_block": {"rate": 0.9, "block_size": 2, "updates": 1}}, 32, False),
+        ({"kind": "torchvision", "architecture": "resnet18", "normalise": "l2",
+          "scale": "sqrt_d"}, 64, False),
+    ],
+)  # fmt: skip
+def test_other_backbones_export(
+    tmp_path: Path, backbone: dict[str, object], size: int, half: bool
+) -> None:
+    """At two batch sizes, with 32-bit weights and with 16; nothing is dropped in a bundle."""
+    tree = tiny_config(image_size=size).model_dump(mode="json") | {"backbone": backbone}
+    config = Config.model_validate(tree)
+    torch.manual_seed(0)
+    model = MetaModel(config)
+    images = np.random.default_rng(0).integers(0, 256, (8, size, size, 3), dtype=np.uint8)
+    with torch.no_grad():
+        model.train().backbone(torch.from_numpy(images))
+    checkpoint = Checkpoint(config, 0, model.eval().state_dict(), {}, {}, 0.0, 0.0, [])
+    expected = model.embed(images)
+    tolerance = 5e-3 if half else 1e-4
+    assert export_bundle(checkpoint, tmp_path / "bundle", ABOUT, half=half) < tolerance
+    session = Backbone(load_bundle(tmp_path / "bundle"), "cpu")
+    for count in (1, 7):
+        found = session.embed(images[:count])
+        assert np.abs(found - expected[:count]).max() < tolerance * np.abs(expected).max()
+    weights = sum(p.numel() for p in model.backbone.parameters())
+    bytes_a_weight = (tmp_path / "bundle" / "backbone.onnx").stat().st_size / weights
+    assert bytes_a_weight == pytest.approx(2 if half else 4, rel=0.15)
 
 
 def test_an_exported_graph_says_nothing_of_the_machine(models_dir: Path) -> None:

@@ -79,7 +79,7 @@ class Checkpoint:
         schedule.load_state_dict(self.schedule)
 
     def restore_model(self) -> MetaModel:
-        model = MetaModel(self.config)
+        model = MetaModel(self.config, pretrained=False)
         model.load_state_dict(self.model)
         return model
 

@@ -6,22 +6,29 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from comln_serve.bundle import AccuracyEntry, BundleError, load_bundle
-from comln_serve.engine.backbone import Backbone
+from comln_serve.bundle import AccuracyEntry, BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
+from training.backbones import BackboneError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
-from training.config import Config, ConfigError, load_config
+from training.config import ConfigError, load_config
 from training.data import DataError, load_split
 from training.evaluate import evaluate
-from training.export import About, ExportError, export_bundle, record_accuracy
+from training.export import (
+    About,
+    ExportError,
+    export_bundle,
+    record_accuracy,
+    with_backbone,
+)
 from training.fit import fit
+from training.measured import open_measured
 from training.memory import keep_freed_memory
 from training.report import REPORT, write_report
 
 _CORRECTABLE = (
-    BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError, OSError,
-    StartupError,
+    BackboneError, BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError,
+    OSError, StartupError,
 )  # fmt: skip
 
 
@@ -63,10 +70,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data-description", required=True, help="what it was trained on")
     command.add_argument("--licence", required=True, help="licence of the weights")
     command.add_argument("--notes", default="", help="what else belongs in the model card")
+    command.add_argument(
+        "--half", action="store_true", help="store the backbone's weights in 16 bits: half the size"
+    )
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="of a run on embeddings: the network that makes them, e.g. --set backbone.kind=onnx "
+             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now",
+    )  # fmt: skip
     command.set_defaults(run=_export)
 
-    command = commands.add_parser("evaluate", help="measure a bundle on episodes")
-    command.add_argument("bundle", type=Path, help="folder of the bundle")
+    command = commands.add_parser("evaluate", help="measure a bundle or a run on episodes")
+    command.add_argument("bundle", type=Path, help="folder of the bundle, or of the run")
     command.add_argument("--data", type=Path, required=True, help="folder or archive of images")
     command.add_argument("--split", default="val", choices=("train", "val", "test"))
     command.add_argument(
@@ -129,23 +144,27 @@ def _export(args: argparse.Namespace) -> int:
         data=args.data_description,
         notes=args.notes,
     )
-    export_bundle(Checkpoint.load(args.run_folder / BEST), args.to, about)
-    print(f"wrote {args.to}")
+    checkpoint = Checkpoint.load(args.run_folder / BEST)
+    if args.overrides:
+        checkpoint = with_backbone(checkpoint, tuple(args.overrides))
+    difference = export_bundle(checkpoint, args.to, about, half=args.half)
+    print(f"wrote {args.to}; its embeddings differ from the run's by {difference:.1g} at most")
     return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    bundle = load_bundle(args.bundle)
-    config = Config.model_validate(bundle.manifest.training.config)
-    tasks = args.tasks or [(5, 1), (5, 5)]
-    if bundle.head.ways is not None and any(ways != bundle.head.ways for ways, _ in tasks):
-        raise ConfigError(f"{args.bundle} is tied to {bundle.head.ways} ways; ask for these alone")
-    data = load_split(config.data, args.data, args.split)
-    embeddings = Backbone(bundle, "auto").embed(data.images)
+    measured = open_measured(args.bundle)
+    if args.record and measured.bundle is None:
+        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
+    tasks, head = args.tasks or [(5, 1), (5, 5)], measured.head
+    if head.ways is not None and any(ways != head.ways for ways, _ in tasks):
+        raise ConfigError(f"{args.bundle} is tied to {head.ways} ways; ask for these alone")
+    data = load_split(measured.config.data, args.data, args.split)
+    embeddings = measured.embed(data.images)
     entries = []
     for ways, shots in tasks:
         result = evaluate(
-            embeddings, bundle.head, data, ways=ways, shots=shots, queries=args.queries,
+            embeddings, head, data, ways=ways, shots=shots, queries=args.queries,
             episodes=args.episodes, seed=args.seed,
         )  # fmt: skip
         print(f"{args.split}: {result}", flush=True)
@@ -155,8 +174,8 @@ def _evaluate(args: argparse.Namespace) -> int:
             f"--seed {args.seed}"
         )
         entries.append(AccuracyEntry(split=args.split, command=command, **vars(result)))
-    if args.record:
-        record_accuracy(args.bundle, bundle.manifest, entries)
+    if args.record and measured.bundle is not None:
+        record_accuracy(args.bundle, measured.bundle.manifest, entries)
         print(f"recorded in {args.bundle}")
     return 0
 

@@ -4,10 +4,11 @@ import hashlib
 import json
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,17 +29,24 @@ from comln_serve.bundle.manifest import (
     SolverEntry,
     TrainingEntry,
 )
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.backbone import Backbone as ServedBackbone
+from training.backbones import Backbone
+from training.backbones.identity import Identity
+from training.backbones.onnx_graph import bundle_graph, drop_provenance, store_in_half
+from training.backbones.onnx_model import OnnxNetwork
 from training.card import render_card
 from training.checkpoint import Checkpoint
+from training.config import Config, override_config
 from training.model import MetaModel
 
 # Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
 EXPORT_TOLERANCE = 1e-4
+# The same with weights rounded to 16 bits, each by up to 5e-4 of itself.
+HALF_TOLERANCE = 1e-2
 
 
 class ExportError(RuntimeError):
-    """The exported graph does not compute what the model computes."""
+    """No bundle can be made of a run, or the exported graph does not compute what it computes."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +64,72 @@ class About:
     notes: str = ""
 
 
-def export_bundle(checkpoint: Checkpoint, folder: Path, about: About) -> None:
+def export_bundle(
+    checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False
+) -> float:
     """Write the bundle of a checkpoint to `folder` and verify it by loading it.
 
+    Args:
+        half: store the backbone's weights in 16 bits, for half the size; it computes in 32.
+
+    Returns:
+        The largest difference between the bundle's embeddings and the checkpoint's, relative to
+        the largest embedding.
+
     Raises:
-        ExportError: ONNX Runtime's embeddings differ from torch's.
+        ExportError: the run was trained on embeddings, or ONNX Runtime's differ from torch's.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Built and verified beside its place: a failed export leaves no bundle a server would load.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
         draft = Path(workshop) / folder.name
         draft.mkdir()
-        model = _write(checkpoint, draft, about)
-        _verify(model, draft)
+        model = _write(checkpoint, draft, about, half=half)
+        difference = _verify(model, draft, HALF_TOLERANCE if half else EXPORT_TOLERANCE)
         folder.mkdir(exist_ok=True)
         for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: it vouches for the rest
             (draft / name).replace(folder / name)
+    return difference
 
 
-def _write(checkpoint: Checkpoint, folder: Path, about: About) -> MetaModel:
+def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpoint:
+    """The checkpoint of a run on embeddings over a network that makes such embeddings of images.
+
+    Args:
+        overrides: `backbone.key=value` and `data.preprocessing.key=value`. A run on an ONNX file
+            may be told that the file is elsewhere now, `backbone.path=...`, and nothing else.
+
+    Raises:
+        ConfigError: the configuration is not usable. ExportError: a run whose backbone is its own.
+        BackboneError: the network cannot be made, or is not of the embeddings' size.
+    """
+    kind, keys = checkpoint.config.backbone.kind, [item.partition("=")[0] for item in overrides]
+    if kind == "identity":
+        foreign = [k for k in keys if not k.startswith(("backbone.", "data.preprocessing."))]
+    else:
+        foreign = [key for key in keys if kind != "onnx" or key != "backbone.path"]
+    if foreign:
+        raise ExportError(
+            f'{foreign[0]} cannot be changed after training with a backbone of kind "{kind}": '
+            'only a run on embeddings ("identity") takes another backbone.* and '
+            "data.preprocessing.*, and a run on an ONNX file another backbone.path"
+        )
+    config = override_config(checkpoint.config, overrides)
+    state = {
+        key: value
+        for key, value in MetaModel(config).state_dict().items()
+        if key.startswith("backbone.")
+    }
+    return replace(checkpoint, config=config, model=state | checkpoint.model)
+
+
+def _write(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool) -> MetaModel:
     model = checkpoint.restore_model().eval()
     head = model.head()
-    _export_backbone(model, folder / BACKBONE)
+    graph = backbone_graph(model)
+    if half:
+        store_in_half(graph)
+    (folder / BACKBONE).write_bytes(graph.SerializeToString())
     tensors: dict[str, np.ndarray] = {"T": np.array(head.horizon, dtype=np.float64)}
     if head.W0 is not None:
         tensors["W0"] = head.W0
@@ -105,7 +157,7 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About) -> MetaModel:
         training=TrainingEntry(
             data=about.data,
             command=checkpoint.command,
-            config=config.model_dump(mode="json"),
+            config=_without_folders(config),
             seed=config.seed,
             updates=checkpoint.update,
             seconds=round(checkpoint.seconds, 1),
@@ -143,15 +195,52 @@ def record_accuracy(folder: Path, manifest: Manifest, entries: list[AccuracyEntr
     write_manifest(folder, manifest.model_copy(update={"accuracy": tuple(merged)}))
 
 
-def _export_backbone(model: MetaModel, path: Path) -> None:
-    size = model.backbone.image_size
+def _without_folders(config: Config) -> dict[str, Any]:
+    """The configuration for others to read: files by their names, not where they lay here."""
+    tree = config.model_dump(mode="json")
+    for key in ("path", "weights"):
+        if tree["backbone"][key] is not None:
+            tree["backbone"][key] = PurePath(tree["backbone"][key]).name
+    return tree
+
+
+def backbone_graph(model: MetaModel) -> onnx.ModelProto:
+    """The model's backbone as a bundle holds it: uint8 RGB (batch, S, S, 3) -> (batch, d).
+
+    Raises:
+        ExportError: the backbone takes embeddings.
+    """
+    backbone = model.backbone
+    if not isinstance(backbone, Backbone):
+        raise TypeError("a model of precomputed embeddings; export the one it was made from")
+    if isinstance(backbone.network, Identity):
+        raise ExportError(
+            'this run was trained on embeddings (backbone.kind "identity"); a bundle is served '
+            "images and needs the network that made the embeddings of them. Name it: --set "
+            "backbone.kind=onnx --set backbone.path=FILE --set backbone.mean=[...] --set "
+            "backbone.std=[...] --set data.preprocessing.image_size=SIZE"
+        )
+    if isinstance(backbone.network, OnnxNetwork):
+        return bundle_graph(
+            backbone.network.graph,
+            backbone.pixels,
+            backbone.network.layout,
+            backbone.embedding_size,
+            flatten=backbone.network.flattens,
+            normalise=backbone.config.normalise == "l2",
+            scale=backbone.scale,
+        )
+    return _traced_graph(backbone)
+
+
+def _traced_graph(backbone: Backbone) -> onnx.ModelProto:
+    size = backbone.image_size
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    backbone = model.backbone.to(memory_format=torch.contiguous_format)
     with warnings.catch_warnings():
-        # Deprecations inside the exporter's own dependencies; the result is verified below.
+        # Deprecations inside the exporter's own dependencies; the result is verified later.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            backbone,
+            backbone.to(memory_format=torch.contiguous_format),
             (example,),
             dynamo=True,
             input_names=["images"],
@@ -168,27 +257,24 @@ def _export_backbone(model: MetaModel, path: Path) -> None:
     batch, _ = graph.graph.output[0].type.tensor_type.shape.dim
     batch.dim_param = "batch"
     del graph.graph.value_info[:]
-    # The exporter also notes, at every node, where in whose source files it came from.
-    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.input, *graph.graph.output):
-        del part.metadata_props[:]
-    for tensor in graph.graph.initializer:
-        del tensor.metadata_props[:]
+    drop_provenance(graph)
     onnx.checker.check_model(graph, full_check=True)
-    path.write_bytes(graph.SerializeToString())
+    return graph
 
 
-def _verify(model: MetaModel, folder: Path) -> None:
+def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
     rng = np.random.default_rng(0)
-    size = model.backbone.image_size
+    size = model.config.data.preprocessing.image_size
     images = rng.integers(0, 256, size=(5, size, size, 3), dtype=np.uint8)
     expected = model.embed(images)
-    found = Backbone(load_bundle(folder), "cpu").embed(images)
+    found = ServedBackbone(load_bundle(folder), "cpu").embed(images)
     difference = float(np.abs(found - expected).max() / np.abs(expected).max())
-    if not difference <= EXPORT_TOLERANCE:
+    if not difference <= tolerance:
         raise ExportError(
             f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} "
-            f"(allowed {EXPORT_TOLERANCE:g})"
+            f"(allowed {tolerance:g})"
         )
+    return difference
 
 
 def _entry(path: Path) -> FileEntry:

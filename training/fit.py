@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from training.checkpoint import BEST, LAST, Checkpoint, resume_from
-from training.config import Config, OptimiserConfig
+from training.config import Config, ConfigError, OptimiserConfig
 from training.data import ImageSet, check_episodes
 from training.data.resident import ResidentImages
 from training.distributed import Group, average_gradients, join, leave, share_batch_norm, wait
+from training.embedded import embed_once
 from training.episodes import draw_batch, episode_loss
 from training.hardware import describe_hardware
 from training.model import MetaModel
@@ -32,12 +33,14 @@ def fit(
     `out` receives `last.pt`, `best.pt`, the log, `report.html`, and `pretraining.pt` where there is
     such a phase. What is random in an update depends on the seed and the update's number alone, so
     a run that was killed and resumed equals one never stopped. Under `torchrun` the processes share
-    each update's tasks.
+    each update's tasks. Where the backbone is frozen every image is embedded once, and training
+    runs on the embeddings.
 
     Args:
         command: what the user typed, for the model card.
 
     Raises:
+        ConfigError: tasks that the processes cannot share evenly.
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
         DataError: too few classes, or images of a class, for the configured episodes.
     """
@@ -56,36 +59,29 @@ def _fit(
     config: Config, train: ImageSet, val: ImageSet, out: Path, resume: bool, command: str,
     group: Group, device: torch.device,
 ) -> None:  # fmt: skip
-    if config.episodes.tasks % group.size:
-        raise ValueError(
-            f"{group.size} processes cannot share {config.episodes.tasks} tasks an update evenly: "
-            "set episodes.tasks to a multiple"
-        )
-    episodes = config.episodes
-    check_episodes(train, episodes.ways[1], episodes.shots[1] + episodes.queries)
-    for ways, shots in config.validation.tasks:
-        check_episodes(val, ways, shots + config.validation.queries)
+    _check(config, train, val, group)
     out.mkdir(parents=True, exist_ok=True)
     last = resume_from(out / LAST, config, resume=resume)
     torch.manual_seed(config.seed)
     # Channels-last halves a step on CPU, and the images arrive in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     share_batch_norm(model, group)
+    if model.backbone.frozen:
+        train, val = embed_once(model, train), embed_once(model, val)
+        model = model.on_embeddings()
     images = ResidentImages(train, device)
-    hardware = describe_hardware(group)
-    start, best, spent = 0, -1.0, 0.0
+    hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
         spent = pretrain(
             model, images, val, out, resume=resume, command=command, hardware=hardware, group=group
         )
     optimiser = _optimiser(model, config.optimiser)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _course(config))
+    run = _Run(model, optimiser, schedule, val, out, command, hardware, spent)
     if last is not None:
-        last.restore(model, optimiser, schedule)
-        start, best, spent = last.update, last.best, last.seconds
-
+        run.go_on_from(last)
+    start = run.updates
     log = RunLog(out, "episodes", start) if group.leads else None
-    began, since, measured = time.monotonic(), time.monotonic(), start
     bar = tqdm(
         range(start, config.updates), initial=start, total=config.updates,
         disable=None if group.leads else True,
@@ -101,38 +97,72 @@ def _fit(
         schedule.step()
 
         done = update + 1
-        if done % config.validation.every and done < config.updates:
-            if not bar.disable and done % 20 == 0:
-                bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.log_T.exp().item():.3g}")
-            continue
-        if log is None:
-            continue
-        mean_loss = loss.item()
-        rate = (done - measured) * config.episodes.tasks / (time.monotonic() - since)
-        results = validate(model, val)
+        if done % config.validation.every == 0 or done == config.updates:
+            if log is not None:
+                run.measure(done, loss, log)
+        elif done % 20 == 0 and not bar.disable:
+            bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.log_T.exp().item():.3g}")
+    if log is not None:
+        log.close()
+
+
+def _check(config: Config, train: ImageSet, val: ImageSet, group: Group) -> None:
+    """Refuse now what would fail in the middle of the run."""
+    episodes = config.episodes
+    check_episodes(train, episodes.ways[1], episodes.shots[1] + episodes.queries)
+    for ways, shots in config.validation.tasks:
+        check_episodes(val, ways, shots + config.validation.queries)
+    if episodes.tasks % group.size:
+        raise ConfigError(
+            f"{group.size} processes cannot share {episodes.tasks} tasks an update evenly: set "
+            "episodes.tasks to a multiple"
+        )
+
+
+class _Run:
+    """What is measured and saved as the run goes on."""
+
+    def __init__(
+        self, model: MetaModel, optimiser: torch.optim.SGD,
+        schedule: torch.optim.lr_scheduler.LambdaLR, val: ImageSet, out: Path, command: str,
+        hardware: str, spent: float,
+    ) -> None:  # fmt: skip
+        self.model, self.optimiser, self.schedule = model, optimiser, schedule
+        self.val, self.out, self.command, self.hardware = val, out, command, hardware
+        self.best, self.spent, self.updates = -1.0, spent, 0
+        self.began = self.since = time.monotonic()
+
+    def go_on_from(self, last: Checkpoint) -> None:
+        last.restore(self.model, self.optimiser, self.schedule)
+        self.best, self.spent, self.updates = last.best, last.seconds, last.update
+
+    def measure(self, done: int, loss: Tensor, log: RunLog) -> None:
+        """Validate after `done` updates; log, save, and say how it goes."""
+        config, mean_loss = self.model.config, loss.item()
+        seconds = time.monotonic() - self.since
+        rate = (done - self.updates) * config.episodes.tasks / seconds
+        results = validate(self.model, self.val)
         score = float(np.mean([result.mean for result in results]))
-        head = model.head()
+        improved, self.best = score > self.best, max(self.best, score)
         checkpoint = Checkpoint(
-            config, done, model.state_dict(), optimiser.state_dict(), schedule.state_dict(),
-            max(best, score), spent + time.monotonic() - began, [vars(r) for r in results],
-            command, hardware,
+            config, done, self.model.state_dict(), self.optimiser.state_dict(),
+            self.schedule.state_dict(), self.best, self.spent + time.monotonic() - self.began,
+            [vars(result) for result in results], self.command, self.hardware,
         )  # fmt: skip
+        head = self.model.head()
         log.record(
             done, checkpoint.validation, loss=mean_loss, horizon=head.horizon, alpha=head.alpha,
             seconds=round(checkpoint.seconds, 1), episodes_per_second=round(rate, 3),
-            lr=optimiser.param_groups[0]["lr"],
+            lr=float(self.optimiser.param_groups[0]["lr"]),
         )  # fmt: skip
-        if score > best:
-            best = score
-            checkpoint.save(out / BEST)
-        checkpoint.save(out / LAST)
+        if improved:
+            checkpoint.save(self.out / BEST)
+        checkpoint.save(self.out / LAST)
         tqdm.write(
             f"update {done}: " + "; ".join(map(str, results)) + f"; T = {head.horizon:.4g}; "
             f"{rate:.2f} episodes a second"
         )
-        since, measured = time.monotonic(), done
-    if log is not None:
-        log.close()
+        self.updates, self.since = done, time.monotonic()
 
 
 def _optimiser(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:

@@ -1,16 +1,19 @@
 """What is meta-learned: Phi (the backbone), the start of the classifier, and log T."""
 
+import copy
 import math
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
-from training.backbones import Backbone
+from training.backbones import Backbone, Precomputed
 from training.config import Config
 from training.gradient_flow import gradient_flow
 
+_BATCH_PIXELS = 512 * 84**2
 SERVED_SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 
 # The task at which log_T is the logarithm of the horizon.
@@ -29,11 +32,20 @@ class MetaModel(nn.Module):
     log_alpha: nn.Parameter | None
     exponents: nn.Parameter | None
 
-    def __init__(self, config: Config) -> None:
+    backbone: Backbone | Precomputed
+
+    def __init__(self, config: Config, *, pretrained: bool = True) -> None:
+        """The model before training.
+
+        Args:
+            pretrained: false leaves out weights that the recipe names; a checkpoint's follow.
+        """
         super().__init__()
         self.config = config
         head = config.head
-        self.backbone = Backbone(config.backbone, config.data.preprocessing.image_size)
+        self.backbone = Backbone(
+            config.backbone, config.data.preprocessing.image_size, pretrained=pretrained
+        )
         self.log_T = nn.Parameter(
             torch.tensor(math.log(head.initial_horizon), dtype=torch.float64),
             requires_grad=head.learn_horizon,
@@ -58,6 +70,14 @@ class MetaModel(nn.Module):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
             embeddings: Tensor = self.backbone(images)
         return embeddings.float()
+
+    def on_embeddings(self) -> Self:
+        """This very model, with the same parameters and state, fed with embeddings for images."""
+        if not isinstance(self.backbone, Backbone) or not self.backbone.frozen:
+            raise ValueError("only a frozen backbone's embeddings can be computed in advance")
+        model = copy.copy(self)
+        model._modules = {**self._modules, "backbone": Precomputed(self.backbone)}
+        return model
 
     def adapt(self, phi: Tensor, Y: Tensor) -> Tensor:
         """Adapted classifiers W(T) (B, N, d) for support phi (B, M, d), one-hot Y (B, M, N)."""
@@ -118,8 +138,11 @@ class MetaModel(nn.Module):
         )
 
     @torch.no_grad()
-    def embed(self, images: np.ndarray, batch_size: int = 512) -> np.ndarray:
+    def embed(self, images: np.ndarray, batch_size: int | None = None) -> np.ndarray:
         """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), with running statistics."""
+        if batch_size is None:
+            # 512 images of 84 px at a time, fewer that are larger: activations take the memory.
+            batch_size = max(1, min(512, _BATCH_PIXELS // math.prod(images.shape[1:3])))
         was_training = self.training
         self.eval()
         device = self.log_T.device

@@ -44,7 +44,7 @@ class Backbone:
         self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
         self._width = bundle.manifest.embedding_size
-        self._session = _open_session(bundle, provider, threads or usable_cpus())
+        self._session = open_session(bundle.backbone, str(bundle.folder), provider, threads)
         self.provider: Literal["cuda", "cpu"] = (
             "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
         )
@@ -101,10 +101,19 @@ class Backbone:
         self._input = inputs[0].name
 
 
-def _open_session(bundle: Bundle, provider: Provider, threads: int) -> Any:
+def open_session(graph: bytes, where: str, provider: Provider, threads: int | None = None) -> Any:
+    """An ONNX Runtime session of a graph, on CUDA where asked for and possible.
+
+    Args:
+        where: the graph's origin, for messages.
+        threads: of one inference on CPU; default: the CPUs this process may use.
+
+    Raises:
+        StartupError: ONNX Runtime cannot open the graph.
+    """
     with tempfile.TemporaryDirectory() as nowhere:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or usable_cpus()
         options.inter_op_num_threads = 1
         # A graph may name other files to take weights from, which no checksum covers: let it look
         # for them in an empty folder.
@@ -115,21 +124,19 @@ def _open_session(bundle: Bundle, provider: Provider, threads: int) -> Any:
             ort.preload_dlls()
             cuda = (_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})
             try:
-                return _session(bundle, options, [cuda, _CPU])
+                return _session(graph, where, options, [cuda, _CPU])
             except StartupError as error:
                 if provider == "cuda":
                     raise
                 logger.warning("CUDA cannot be used, running on the CPU: %s", error)
-        return _session(bundle, options, [_CPU])
+        return _session(graph, where, options, [_CPU])
 
 
-def _session(bundle: Bundle, options: Any, providers: list[Any]) -> Any:
+def _session(graph: bytes, where: str, options: Any, providers: list[Any]) -> Any:
     try:
-        session = ort.InferenceSession(bundle.backbone, options, providers=providers)
+        session = ort.InferenceSession(graph, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exception types are not public
-        raise StartupError(
-            f"{bundle.folder}: ONNX Runtime cannot open the backbone: {error}"
-        ) from error
+        raise StartupError(f"{where}: ONNX Runtime cannot open the backbone: {error}") from error
     session.disable_fallback()
     return session
 

@@ -1,0 +1,6 @@
+"""Embedding networks f_Phi, one a file."""
+
+from training.backbones.backbone import Backbone, Precomputed
+from training.backbones.errors import BackboneError
+
+__all__ = ["Backbone", "BackboneError", "Precomputed"]

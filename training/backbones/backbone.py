@@ -1,0 +1,131 @@
+"""The embedding network f_Phi that a recipe asks for, from uint8 images to embeddings."""
+
+import math
+from typing import Self
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.backbones.conv4 import Conv4
+from training.backbones.errors import BackboneError
+from training.backbones.identity import Identity
+from training.backbones.onnx_model import OnnxNetwork
+from training.backbones.pixels import Pixels, default_normalisation
+from training.backbones.resnet12 import ResNet12
+from training.backbones.torchvision_model import torchvision_network, torchvision_normalisation
+from training.config import BackboneConfig
+
+_LEAST_PIXELS = 16
+
+
+class Backbone(nn.Module):
+    """What a bundle exports: uint8 RGB images (B, S, S, 3) -> embeddings (B, d) float32.
+
+    Scaling, colour and normalisation are part of the network, so that whoever runs the exported
+    graph feeds it the trainer's pixels. Kind "identity" takes embeddings (B, d) float32 instead.
+
+    Attributes:
+        network: the network proper. pixels: what turns images into its input, if not itself.
+        embedding_size: d.
+        frozen: nothing here is learned; it then stays in evaluation mode, batch norm and dropout
+            included.
+    """
+
+    def __init__(self, config: BackboneConfig, image_size: int, *, pretrained: bool = True) -> None:
+        """Build the network, at random or from the weights that the recipe names.
+
+        Args:
+            pretrained: false leaves the named weights out, because a checkpoint's follow.
+
+        Raises:
+            BackboneError: what the recipe asks for does not exist, cannot be read or does not fit.
+        """
+        super().__init__()
+        self.config, self.image_size = config, image_size
+        self.network, self.pixels, found = _build(config, image_size, pretrained=pretrained)
+        if config.embedding_size is not None and found != config.embedding_size:
+            raise BackboneError(
+                f"embeddings have {found} numbers; backbone.embedding_size says "
+                f"{config.embedding_size}"
+            )
+        self.embedding_size = found
+        self.scale = 1.0 / math.sqrt(found) if config.scale == "sqrt_d" else 1.0
+        self.frozen = config.is_frozen
+        if self.frozen:
+            self.requires_grad_(requires_grad=False)
+            self.eval()
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that are learned; none where the backbone is frozen."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(mode and not self.frozen)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images if self.pixels is None else self.pixels(images)
+        embeddings: Tensor = self.network(x).float()  # autocast may have left 16 bits
+        if self.config.normalise == "l2":
+            embeddings = functional.normalize(embeddings, dim=1)
+        return embeddings * self.scale
+
+
+class Precomputed(nn.Module):
+    """Stands in for a frozen backbone where its embeddings were computed before.
+
+    Passes them on, and has the backbone's own state, so that checkpoints are the same.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.embedding_size, self.frozen = backbone.embedding_size, True
+        self.scale = 1.0  # the embeddings have theirs already
+        self.network, self.pixels = backbone.network, backbone.pixels
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """None."""
+        return []
+
+    def train(self, mode: bool = True) -> Self:
+        self.training = mode  # not the network's: it stays in evaluation mode
+        return self
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings
+
+
+def _build(
+    config: BackboneConfig, image_size: int, *, pretrained: bool
+) -> tuple[nn.Module, Pixels | None, int]:
+    """Network, what prepares its input, and the size of its embeddings."""
+    if config.kind == "identity":
+        size = config.embedding_size or 0  # the configuration insists on it
+        return Identity(size), None, size
+    if config.kind == "torchvision":
+        mean, std = torchvision_normalisation(config)
+        network, size = torchvision_network(config, image_size, pretrained=pretrained)
+        return network, Pixels(config.colour, image_size, mean, std), size
+    mean, std = default_normalisation(config)
+    pixels = Pixels(config.colour, image_size, mean, std)
+    if config.kind == "onnx":
+        graph = OnnxNetwork(config, image_size)
+        return graph, None if config.layout == "as_is" else pixels, graph.embedding_size
+    if image_size < _LEAST_PIXELS:
+        raise BackboneError(
+            f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got "
+            f"{image_size}"
+        )
+    positions = (image_size // 16) ** 2
+    if config.kind == "conv4":
+        conv4 = Conv4(config.channels_in, config.channels)
+        return conv4, pixels, config.channels * positions
+    resnet12 = ResNet12(
+        config.channels_in,
+        config.channels,
+        image_size,
+        global_pooling=config.global_pooling,
+        drop_block=config.drop_block,
+    )
+    return resnet12, pixels, 10 * config.channels * (1 if config.global_pooling else positions)

@@ -1,0 +1,366 @@
+"""ONNX graphs: read from elsewhere, cut to the embedding, wrapped and stored for a bundle.
+
+A graph keeps its own operator set, so every node added here is one that all sets from
+`_LEAST_OPSET` on have.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from training.backbones.errors import BackboneError
+from training.backbones.pixels import Pixels
+
+Layout = Literal["nchw", "nhwc", "as_is"]
+
+_LEAST_OPSET = 8  # Max broadcasts from here on
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_LARGE = 256  # numbers from which storing a tensor in 16 bits pays for the node it takes
+_MOST_BYTES = 2**31 - 1  # of one protobuf file
+
+
+def read_graph(
+    path: Path, layout: Layout, channels: int, image_size: int, output: str | None
+) -> ModelProto:
+    """The graph at `path`, cut to one input and one output, its batch axis named "batch".
+
+    Args:
+        layout: what the graph takes; see `BackboneConfig.layout`.
+        channels: of an image as the graph sees it.
+        output: the tensor that holds the embedding; None: the graph's only output.
+
+    Raises:
+        BackboneError: not a readable graph; another number of inputs, or an input of another type,
+            rank or size; no such output, or several to choose from.
+    """
+    model = _load(path)
+    graph = model.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    stored |= {tensor.values.name for tensor in graph.sparse_initializer}
+    # Old files list their weights among the inputs, too.
+    inputs = [value for value in graph.input if value.name not in stored]
+    if len(inputs) != 1:
+        raise BackboneError(
+            f"{path}: the graph must have one input, the images; it has {len(inputs)}: "
+            f"{', '.join(map(_describe, inputs)) or 'none'}"
+        )
+    _check_input(path, inputs[0], layout, channels, image_size)
+    name = _choose_output(path, graph, output)
+    _cut(graph, name)
+    _shape(inputs[0], layout, channels, image_size)
+    del graph.input[:]
+    graph.input.append(inputs[0])
+    # Its type is left to ONNX Runtime, and so are inner shapes: they may state a fixed batch.
+    del graph.output[:]
+    graph.output.append(helper.make_empty_tensor_value_info(name))
+    del graph.value_info[:]
+    model.ir_version = max(model.ir_version, 4)  # before 4, weights had to be inputs
+    drop_provenance(model)
+    return model
+
+
+def drop_provenance(model: ModelProto) -> None:
+    """Remove what exporters note of the machine: where in whose source files a node came from."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]
+    for part in (graph, *graph.node):
+        part.doc_string = ""
+
+
+def bundle_graph(
+    model: ModelProto,
+    pixels: Pixels | None,
+    layout: Layout,
+    embedding_size: int,
+    *,
+    flatten: bool,
+    normalise: bool,
+    scale: float,
+) -> ModelProto:
+    """The graph a bundle holds: uint8 RGB (batch, S, S, 3) -> float32 (batch, d).
+
+    Args:
+        model: from `read_graph`. pixels: what turns images into its input; None: it does itself.
+        flatten: its embeddings have more than two axes.
+        normalise, scale: divide embeddings by their norm; multiply them, after that.
+
+    Raises:
+        BackboneError: the whole is too large for one file.
+    """
+    wrapped = ModelProto()
+    wrapped.CopyFrom(model)
+    builder = _Builder(wrapped)
+    if pixels is not None:
+        builder.prepend_pixels(pixels, layout)
+    builder.append_tail(flatten=flatten, normalise=normalise, scale=scale)
+    builder.declare_output(embedding_size)
+    if wrapped.ByteSize() > _MOST_BYTES:
+        raise BackboneError(
+            f"the graph has {wrapped.ByteSize()} bytes; a bundle holds one file of at most "
+            f"{_MOST_BYTES}. Store its weights in 16 bits"
+        )
+    return wrapped
+
+
+def store_in_half(model: ModelProto) -> None:
+    """Store large float32 weights in 16 bits, with a cast back to 32 that they are read through.
+
+    ONNX Runtime does the casts when it opens the graph. Weights that 16 bits cannot hold stay.
+    """
+    graph, builder = model.graph, _Builder(model)
+    casts: list[NodeProto] = []
+    for tensor in graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or math.prod(tensor.dims) < _LARGE:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if not np.abs(values).max() <= np.finfo(np.float16).max:
+            continue
+        name, stored = tensor.name, builder.fresh(f"{tensor.name}_half")
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
+        casts.append(
+            helper.make_node("Cast", [stored], [name], name=f"{stored}_cast", to=TensorProto.FLOAT)
+        )
+    builder.insert(casts)
+
+
+class _Builder:
+    """Adds nodes before and behind a graph, under names it does not use yet."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.graph = model.graph
+        self.opset = _opset(model)
+        self.taken = set(_names(self.graph))
+
+    def prepend_pixels(self, pixels: Pixels, layout: Layout) -> None:
+        """What `Pixels` does, in the order of channels of the images, then of the graph."""
+        value = self.graph.input[0]
+        kind, shape = value.type.tensor_type.elem_type, [pixels.image_size] * 2
+        images = self.fresh("images")
+        nodes: list[NodeProto] = []
+
+        def add(op: str, *inputs: str, **attributes: Any) -> str:
+            made = self.fresh(f"pixels_{op.lower()}")
+            nodes.append(helper.make_node(op, list(inputs), [made], name=made, **attributes))
+            return made
+
+        x = add("Cast", images, to=TensorProto.FLOAT)
+        if pixels.colour == "grey":
+            # The mean as a product: ReduceMean takes its axes in two ways, by operator set.
+            x = add("MatMul", x, self.constant("grey", np.full((3, 1), 1 / 3, dtype=np.float32)))
+        elif pixels.colour == "bgr":
+            x = add("Gather", x, self.constant("bgr", np.array([2, 1, 0])), axis=3)
+        mean, std = np.array(pixels.mean), np.array(pixels.std)
+        x = add("Mul", x, self.constant("gain", (1 / (255 * std)).astype(np.float32)))
+        x = add("Sub", x, self.constant("shift", (mean / std).astype(np.float32)))
+        if layout == "nchw":
+            x = add("Transpose", x, perm=[0, 3, 1, 2])
+        if kind != TensorProto.FLOAT:
+            x = add("Cast", x, to=kind)
+        nodes[-1].output[0] = value.name
+        self.insert(nodes)
+        del self.graph.input[:]
+        self.graph.input.append(
+            helper.make_tensor_value_info(images, TensorProto.UINT8, ["batch", *shape, 3])
+        )
+
+    def append_tail(self, *, flatten: bool, normalise: bool, scale: float) -> None:
+        x = self.graph.output[0].name
+
+        def add(op: str, *inputs: str, **attributes: Any) -> str:
+            made = self.fresh(f"embedding_{op.lower()}")
+            node = helper.make_node(op, list(inputs), [made], name=made, **attributes)
+            self.graph.node.append(node)
+            return made
+
+        if flatten:
+            x = add("Flatten", x, axis=1)
+        x = add("Cast", x, to=TensorProto.FLOAT)
+        if normalise:
+            axes: dict[str, Any] = {"axes": [1]} if self.opset < 18 else {}
+            given = () if axes else (self.constant("axes", np.array([1])),)
+            norm = add("ReduceL2", x, *given, keepdims=1, **axes)
+            x = add("Div", x, add("Max", norm, self.constant("tiny", np.float32(1e-12))))
+        if scale != 1.0:
+            x = add("Mul", x, self.constant("scale", np.float32(scale)))
+        self.graph.output[0].name = x
+
+    def declare_output(self, embedding_size: int) -> None:
+        name = self.graph.output[0].name
+        del self.graph.output[:]
+        self.graph.output.append(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", embedding_size])
+        )
+
+    def constant(self, name: str, value: Any) -> str:
+        name = self.fresh(name)
+        self.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def fresh(self, name: str) -> str:
+        found, number = name, 0
+        while found in self.taken:
+            number += 1
+            found = f"{name}_{number}"
+        self.taken.add(found)
+        return found
+
+    def insert(self, nodes: list[NodeProto]) -> None:
+        """Before the graph's own: nodes are stored in an order they can be run in."""
+        rest = list(self.graph.node)
+        del self.graph.node[:]
+        self.graph.node.extend([*nodes, *rest])
+
+
+def _load(path: Path) -> ModelProto:
+    try:
+        model = onnx.load(path)
+    except FileNotFoundError as error:
+        raise BackboneError(
+            f"{path}: no such file, or a file of its weights is missing ({error})"
+        ) from error
+    except Exception as error:  # protobuf and onnx raise many kinds for a damaged file
+        raise BackboneError(f"{path}: not a readable ONNX file ({error})") from error
+    if not model.graph.node:
+        raise BackboneError(f"{path}: not an ONNX file, or one without a single node")
+    if _opset(model) < _LEAST_OPSET:
+        raise BackboneError(
+            f"{path}: operator set {_opset(model)}; {_LEAST_OPSET} or later is needed. Export "
+            "the model anew, or convert it with onnx.version_converter"
+        )
+    return model
+
+
+def _opset(model: ModelProto) -> int:
+    return max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}),
+               default=_LEAST_OPSET)  # fmt: skip
+
+
+def _check_input(
+    path: Path, value: ValueInfoProto, layout: Layout, channels: int, image_size: int
+) -> None:
+    wanted = {
+        "nchw": (_FLOATS, (channels, image_size, image_size)),
+        "nhwc": (_FLOATS, (image_size, image_size, channels)),
+        "as_is": ((TensorProto.UINT8,), (image_size, image_size, 3)),
+    }
+    kinds, sides = wanted[layout]
+    tensor = value.type.tensor_type
+    dims = tensor.shape.dim
+    if tensor.elem_type not in kinds:
+        names = " or ".join(TensorProto.DataType.Name(kind).lower() for kind in kinds)
+        raise BackboneError(
+            f"{path}: backbone.layout {layout} needs a {names} input; the graph takes "
+            f"{_describe(value)}. A uint8 input (batch, S, S, 3) is as_is, floats are nchw or nhwc"
+        )
+    # A graph may leave its input's shape open altogether.
+    if tensor.HasField("shape"):
+        if len(dims) != 4:
+            raise BackboneError(
+                f"{path}: the input must have four axes (batch, {', '.join(map(str, sides))}); "
+                f"the graph takes {_describe(value)}"
+            )
+        for dim, side in zip(dims[1:], sides, strict=True):
+            if dim.HasField("dim_value") and dim.dim_value != side:
+                raise BackboneError(
+                    f"{path}: the recipe makes batches of (batch, {', '.join(map(str, sides))}); "
+                    f"the graph takes {_describe(value)}. Check data.preprocessing.image_size, "
+                    "backbone.layout and backbone.colour"
+                )
+
+
+def _shape(value: ValueInfoProto, layout: Layout, channels: int, image_size: int) -> None:
+    """State the input's shape: any batch, the recipe's images."""
+    side = [image_size, image_size]
+    sides = {"nchw": [channels, *side], "nhwc": [*side, channels], "as_is": [*side, 3]}[layout]
+    kind = value.type.tensor_type.elem_type
+    value.CopyFrom(helper.make_tensor_value_info(value.name, kind, ["batch", *sides]))
+
+
+def _choose_output(path: Path, graph: GraphProto, output: str | None) -> str:
+    outputs = [value.name for value in graph.output]
+    if output is None:
+        if len(outputs) != 1:
+            raise BackboneError(
+                f"{path}: the graph has {len(outputs)} outputs, {', '.join(outputs)}; say with "
+                "backbone.output which one is the embedding"
+            )
+        return outputs[0]
+    inner = [name for node in graph.node for name in node.output if name]
+    if output not in inner:
+        close = difflib.get_close_matches(output, inner, n=3) or inner[-3:]
+        raise BackboneError(
+            f"{path}: no tensor is called {output!r}. Outputs: {', '.join(outputs)}; other "
+            f"tensors, e.g.: {', '.join(close)}"
+        )
+    return output
+
+
+def _cut(graph: GraphProto, output: str) -> None:
+    """Remove the nodes and weights that `output` does not depend on."""
+    needed, kept = {output}, list[NodeProto]()
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(_read(node))
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
+    for tensors in (graph.initializer, graph.sparse_initializer):
+        stored: list[Any] = [
+            tensor
+            for tensor in tensors
+            if (tensor.name if isinstance(tensor, TensorProto) else tensor.values.name) in needed
+        ]
+        if len(stored) < len(tensors):
+            del tensors[:]
+            tensors.extend(stored)
+
+
+def _read(node: NodeProto) -> Iterator[str]:
+    """Names a node reads, those that its subgraphs take from outside included."""
+    yield from node.input
+    for graph in _subgraphs(node):
+        yield from (name for inner in graph.node for name in _read(inner))
+        yield from (value.name for value in graph.output)
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    """Every name in a graph, of nodes and tensors alike."""
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from (node.name, *node.input, *node.output)
+        for inner in _subgraphs(node):
+            yield from _names(inner)
+
+
+def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _describe(value: ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    kind = TensorProto.DataType.Name(tensor.elem_type).lower()
+    sizes = [
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in tensor.shape.dim
+    ]
+    return f"{value.name} {kind} ({', '.join(sizes)})"

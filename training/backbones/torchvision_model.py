@@ -1,0 +1,170 @@
+"""torchvision's classification networks without their last layer."""
+
+import difflib
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+import torchvision
+from torch import Tensor, nn
+from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
+
+from training.backbones.errors import BackboneError
+from training.backbones.pixels import default_normalisation
+from training.config import BackboneConfig
+
+_CLASSES = 1000  # what every architecture's last layer gives unless told otherwise
+
+
+def torchvision_network(
+    config: BackboneConfig, image_size: int, *, pretrained: bool
+) -> tuple[nn.Module, int]:
+    """The network, normalised (B, 3, S, S) -> (B, d), and d.
+
+    Args:
+        pretrained: false leaves the weights random, because a checkpoint's follow.
+
+    Raises:
+        BackboneError: unknown architecture or weights, weights that cannot be read or do not fit,
+            no linear last layer, or an image size the network does not take.
+    """
+    name = _architecture(config)
+    named = _named_weights(config)
+    with warnings.catch_warnings():
+        # Two architectures announce another way to draw their first weights.
+        warnings.simplefilter("ignore", FutureWarning)
+        network = _build(name, named if pretrained else None)
+    if hasattr(network, "transform_input"):
+        # The Inceptions were published with another normalisation, which they convert to inside.
+        network.transform_input = named is not None
+    if hasattr(network, "aux_logits"):
+        # Auxiliary classifiers, which in training would come out beside the embedding.
+        network.aux_logits = False
+        for auxiliary in ("aux1", "aux2", "AuxLogits"):
+            if hasattr(network, auxiliary):
+                setattr(network, auxiliary, None)
+    classifier = _cut_classifier(network, name)
+    if config.weights_file is not None and pretrained:
+        _load(network, Path(config.weights_file), classifier, name)
+    return network, _size(network, name, image_size)
+
+
+def torchvision_normalisation(
+    config: BackboneConfig,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of the recipe, else those the named weights were trained with."""
+    named = _named_weights(config)
+    if config.mean is None and named is not None:
+        transforms: Any = named.transforms()
+        return tuple(transforms.mean), tuple(transforms.std)
+    return default_normalisation(config)
+
+
+def _architecture(config: BackboneConfig) -> str:
+    known = list_models(module=torchvision.models)
+    name = config.architecture
+    if name not in known:
+        close = difflib.get_close_matches(str(name), known, n=3) or known
+        raise BackboneError(
+            f"backbone.architecture {name!r} is none of torchvision's {len(known)} classification "
+            f"networks; e.g. {', '.join(close)}"
+        )
+    return str(name)
+
+
+def _named_weights(config: BackboneConfig) -> WeightsEnum | None:
+    if config.weights is None or config.weights_file is not None:
+        return None
+    published = cast("Any", get_model_weights(_architecture(config)))
+    names: list[str] = [entry.name for entry in published]
+    if config.weights == "DEFAULT" and names:
+        return cast("WeightsEnum", published.DEFAULT)
+    if config.weights not in names:
+        raise BackboneError(
+            f"backbone.weights {config.weights!r}: {config.architecture} has "
+            f"{', '.join(['DEFAULT', *names]) if names else 'no published weights'}; or give the "
+            "path of a state dict, such as ./weights.pt"
+        )
+    return cast("WeightsEnum", published[config.weights])
+
+
+def _build(name: str, weights: WeightsEnum | None) -> Any:
+    try:
+        return get_model(name, weights=weights)
+    except (OSError, RuntimeError) as error:
+        if weights is None:
+            raise
+        raise BackboneError(
+            f"the weights {weights} could not be downloaded or read ({error}). Without a way to "
+            f"{weights.url}, fetch that file elsewhere, set backbone.weights to its path, and "
+            "backbone.mean and backbone.std to "
+            f"{weights.transforms().mean} and {weights.transforms().std}"
+        ) from error
+
+
+def _cut_classifier(network: nn.Module, name: str) -> str:
+    """Replace the last linear layer by nothing; returns its name."""
+    linear = [(key, part) for key, part in network.named_modules() if isinstance(part, nn.Linear)]
+    if not linear or linear[-1][1].out_features != _CLASSES:
+        raise BackboneError(
+            f"{name} does not end in a linear layer over its {_CLASSES} classes, so there is no "
+            'layer to remove; export its embedding as an ONNX file and use kind "onnx"'
+        )
+    key = linear[-1][0]
+    network.set_submodule(key, nn.Identity())
+    return key
+
+
+def _load(network: nn.Module, path: Path, classifier: str, name: str) -> None:
+    state = _read_state(path)
+    # The classifier is gone, whatever number of classes it had; auxiliary ones are, too.
+    dropped = (f"{classifier}.", "aux1.", "aux2.", "AuxLogits.")
+    state = {key: value for key, value in state.items() if not key.startswith(dropped)}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise BackboneError(f"{path} holds no weights of {name}: {error}") from error
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    try:
+        content: Any = (
+            safetensors.torch.load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except FileNotFoundError as error:
+        raise BackboneError(f"backbone.weights: {path}: no such file") from error
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise BackboneError(
+            f"backbone.weights: {path} is not a state dict of plain tensors ({error})"
+        ) from error
+    # As training scripts wrap them.
+    for wrapper in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise BackboneError(f"backbone.weights: {path} is not a state dict (name -> tensor)")
+    return {str(key).removeprefix("module."): value for key, value in content.items()}
+
+
+def _size(network: nn.Module, name: str, image_size: int) -> int:
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            embedding = network(torch.zeros(1, 3, image_size, image_size))
+    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+        raise BackboneError(
+            f"{name} does not take images of {image_size} px ({error}); set "
+            "data.preprocessing.image_size to a size it takes, usually 224"
+        ) from error
+    finally:
+        network.train(was_training)
+    if embedding.ndim != 2:
+        raise BackboneError(f"{name} gives {tuple(embedding.shape)}, not one vector an image")
+    return int(embedding.shape[1])

@@ -1,0 +1,29 @@
+"""Sets of images turned into sets of embeddings, where the backbone no longer changes."""
+
+import numpy as np
+from tqdm import tqdm
+
+from training.data import ImageSet
+from training.model import MetaModel
+
+_BATCH = 1024
+
+
+def embed_once(model: MetaModel, data: ImageSet) -> ImageSet:
+    """The set with embeddings (n, d) float32 in place of its images; episodes stay the same.
+
+    Classes that are rotations of another get images of their own, which come after all the others'.
+    """
+    count, width = len(data.images), model.backbone.embedding_size
+    embeddings = np.empty((data.rotations * count, width), dtype=np.float32)
+    batches = [
+        (turn, np.arange(first, min(first + _BATCH, count)))
+        for turn in range(data.rotations)
+        for first in range(0, count, _BATCH)
+    ]
+    for turn, indices in tqdm(batches, desc="embedding", leave=False, disable=None):
+        images = data.gather(np.full(len(indices), turn), indices)
+        embeddings[turn * count + indices] = model.embed(images)
+    members = [own + turn * count for own in data.members for turn in range(data.rotations)]
+    names = [name for name in data.names for _ in range(data.rotations)]
+    return ImageSet(embeddings, tuple(members), tuple(names))

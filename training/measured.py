@@ -1,0 +1,55 @@
+"""What `evaluate` measures: a bundle, as the server runs it, or the best checkpoint of a run.
+
+A run trained on embeddings has no bundle until it is told the network that makes them; it can be
+measured all the same, on embeddings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle import Bundle, BundleError, load_bundle
+from comln_serve.bundle.head import Head
+from comln_serve.bundle.manifest import MANIFEST
+from comln_serve.engine.backbone import Backbone
+from training.checkpoint import BEST, Checkpoint
+from training.config import Config
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A head, and the network before it.
+
+    Attributes:
+        config: how it was trained.
+        embed: data (n, S, S, 3) uint8, or (n, d) float32 of a run on embeddings -> (n, d) float32.
+        bundle: None for a run.
+    """
+
+    config: Config
+    head: Head
+    embed: Callable[[NDArray[Any]], NDArray[np.float32]]
+    bundle: Bundle | None
+
+
+def open_measured(folder: Path) -> Measured:
+    """The bundle or run in `folder`.
+
+    Raises:
+        BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged run.
+        BackboneError: the run's network cannot be made again.
+    """
+    if not (folder / MANIFEST).exists():
+        if not (folder / BEST).exists():
+            raise BundleError(
+                f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})"
+            )
+        model = Checkpoint.load(folder / BEST).restore_model()
+        return Measured(model.config, model.head(), model.embed, None)
+    bundle = load_bundle(folder)
+    config = Config.model_validate(bundle.manifest.training.config)
+    return Measured(config, bundle.head, Backbone(bundle, "auto").embed, bundle)
