@@ -81,7 +81,8 @@ def test_an_unusable_override_is_refused_by_name(
 
 
 def test_embeddings_need_no_preprocessing(tmp_path: Path) -> None:
-    config = load_config(recipe(tmp_path), ("data={kind: embeddings}",))
+    identity = "backbone={kind: identity, embedding_size: 640}"
+    config = load_config(recipe(tmp_path), ("data={kind: embeddings}", identity))
     assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -156,3 +157,19 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(recipe(tmp_path), tuple(overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data={kind: embeddings}"], '"identity" go together'),
+        (["pretraining.epochs=3"], "leave pretraining out"),
+        (["augmentation.flip=true"], "leave augmentation out"),
+    ],
+)
+def test_a_frozen_backbone_is_neither_trained_nor_shown_variants(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    frozen = () if "embeddings" in overrides[0] else ("backbone={kind: onnx, path: model.onnx}",)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(recipe(tmp_path), (*frozen, *overrides))
