@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import REPOSITORY
-from training.config import Config, ConfigError, load_config, override_config
+from training.config import BackboneConfig, Config, ConfigError, load_config, override_config
 
 RECIPES = sorted((REPOSITORY / "training" / "recipes").glob("*.yaml"))
 MINIMAL = "data: {kind: image_folder, preprocessing: {image_size: 32}}\nupdates: 3\n"
@@ -21,6 +22,15 @@ def recipe(tmp_path: Path, text: str = MINIMAL) -> Path:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_shipped_recipes_load(path: Path) -> None:
     assert load_config(path).updates > 0
+
+
+def test_documented_backbones_load() -> None:
+    document = (REPOSITORY / "docs" / "backbones.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", document, flags=re.DOTALL)
+    kinds = {
+        BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks
+    }
+    assert kinds == {"onnx", "torchvision", "identity", "resnet12"}
 
 
 def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
@@ -121,10 +131,10 @@ def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
 
 def test_something_has_to_be_learned(tmp_path: Path) -> None:
     frozen = "backbone={kind: identity, embedding_size: 5}"
-    overrides = (frozen, "head.start=zero", "head.learn_horizon=false")
+    overrides = ("data={kind: embeddings}", frozen, "head.start=zero", "head.learn_horizon=false")
     with pytest.raises(ConfigError, match="nothing is left to learn"):
         load_config(recipe(tmp_path), overrides)
-    assert load_config(recipe(tmp_path), overrides[:2]).backbone.is_frozen
+    assert load_config(recipe(tmp_path), overrides[:3]).backbone.is_frozen
 
 
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
@@ -170,6 +180,10 @@ def test_what_does_not_go_together_is_refused(
 def test_a_frozen_backbone_is_neither_trained_nor_shown_variants(
     tmp_path: Path, overrides: list[str], message: str
 ) -> None:
-    frozen = () if "embeddings" in overrides[0] else ("backbone={kind: onnx, path: model.onnx}",)
+    frozen = (
+        ()
+        if "embeddings" in overrides[0]
+        else ("backbone={kind: onnx, path: model.onnx, mean: [0, 0, 0], std: [1, 1, 1]}",)
+    )
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(recipe(tmp_path), (*frozen, *overrides))

@@ -174,6 +174,22 @@ def test_open_and_fixed_shapes(tmp_path: Path) -> None:
     agree(make(write_model(tmp_path / "m.onnx", batch=1, size="side")), "logits")
 
 
+def test_weights_in_a_file_beside_the_graph(tmp_path: Path) -> None:
+    """They become part of the bundle's one file; without them there is no model."""
+    path = write_model(tmp_path / "m.onnx")
+    inside = make(path)
+    onnx.save(
+        onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0
+    )
+    assert len(path.read_bytes()) < KERNEL.nbytes + CLASSIFIER.nbytes
+    outside = make(path)
+    outside.load_state_dict(inside.state_dict())  # the same graph, wherever its weights lie
+    agree(outside, "logits")
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(BackboneError, match=r"m\.onnx: "):
+        make(path)
+
+
 def test_a_graph_taken_as_it_is(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", dtype=TensorProto.UINT8, layout="nhwc")
     backbone = make(path, layout="as_is", output="flat")

@@ -1,7 +1,7 @@
 """Checkpoints: plain tensors and numbers, written whole or not at all."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,16 @@ class Checkpoint:
 
 
 def resume_from(
-    path: Path, config: Config, *, resume: bool, sections: Sequence[str] | None = None
+    path: Path,
+    config: Config,
+    *,
+    resume: bool,
+    part: Callable[[Config], dict[str, Any]] = Config.model_dump,
 ) -> Checkpoint | None:
     """The checkpoint at `path` to go on from; None where there is none.
 
     Args:
-        sections: keys of the configuration that must be as they were; None: all.
+        part: of a configuration, what must be as it was.
 
     Raises:
         CheckpointError: there is one and `resume` is false, or it is of another configuration.
@@ -102,8 +106,8 @@ def resume_from(
             f"{path.parent} already holds a run: pass --resume, or another folder"
         )
     last = Checkpoint.load(path)
-    then, now = last.config.model_dump(), config.model_dump()
-    changed = [key for key in sections or now if then[key] != now[key]]
+    then, now = part(last.config), part(config)
+    changed = [key for key in now if then[key] != now[key]]
     if changed:
         raise CheckpointError(
             f"{path} belongs to another configuration: {', '.join(changed)} changed. Take the "

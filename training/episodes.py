@@ -68,7 +68,7 @@ def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
     """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
     tasks, ways, per_class = batch.images.shape[:3]
     shots, device = batch.shots, batch.images.device
-    embeddings = model.features(batch.images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
+    embeddings = model.embeddings(batch.images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
     phi = embeddings[:, :, :shots].flatten(1, 2)  # (B, N k, d)
     query = embeddings[:, :, shots:].flatten(1, 2)  # (B, N q, d)
     labels = torch.arange(ways, device=device)

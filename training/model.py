@@ -64,12 +64,16 @@ class MetaModel(nn.Module):
                 torch.tensor(math.log(head.initial_alpha), dtype=torch.float64)
             )
 
-    def features(self, images: Tensor) -> Tensor:
-        """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), in the configured precision."""
+    def mixed_precision(self) -> torch.autocast:
+        """The context in which the backbone is run, in the configured precision."""
         mixed = self.config.precision == "bfloat16"
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+        return torch.autocast(self.log_T.device.type, torch.bfloat16, enabled=mixed)
+
+    def embeddings(self, images: Tensor) -> Tensor:
+        """Embeddings (n, d) float32 of uint8 images (n, S, S, 3)."""
+        with self.mixed_precision():
             embeddings: Tensor = self.backbone(images)
-        return embeddings.float()
+        return embeddings
 
     def on_embeddings(self) -> Self:
         """This very model, with the same parameters and state, fed with embeddings for images."""
@@ -147,7 +151,7 @@ class MetaModel(nn.Module):
         self.eval()
         device = self.log_T.device
         parts = [
-            self.features(torch.from_numpy(images[i : i + batch_size]).to(device)).cpu().numpy()
+            self.embeddings(torch.from_numpy(images[i : i + batch_size]).to(device)).cpu().numpy()
             for i in range(0, len(images), batch_size)
         ]
         self.train(was_training)

@@ -6,6 +6,7 @@ flow. Much cheaper than episodes alone: every image of a batch counts, and none 
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from training.augmentation import augment, draw
+from training.backbones import Backbone
 from training.checkpoint import Checkpoint, resume_from
-from training.config import PretrainingConfig
+from training.config import Config, PretrainingConfig
 from training.data import ImageSet
 from training.data.resident import ResidentImages
 from training.distributed import Group, average_gradients
@@ -29,8 +31,14 @@ PRETRAINING = "pretraining.pt"
 # Separates the random numbers of this phase from those of the episodes.
 _STREAM = 2
 
-# What this phase depends on, of the configuration.
-_SECTIONS = ("data", "augmentation", "backbone", "pretraining", "precision", "seed")
+
+def _part(config: Config) -> dict[str, Any]:
+    """What this phase depends on, of the configuration."""
+    part = config.model_dump(
+        include={"data", "augmentation", "backbone", "pretraining", "precision", "seed"}
+    )
+    del part["backbone"]["normalise"], part["backbone"]["scale"]  # of embeddings, not features
+    return part
 
 
 class SupervisedModel(nn.Module):
@@ -38,13 +46,17 @@ class SupervisedModel(nn.Module):
 
     def __init__(self, model: MetaModel, n_classes: int) -> None:
         super().__init__()
-        self.model = model
+        if not isinstance(model.backbone, Backbone):
+            raise TypeError("precomputed embeddings have no backbone to train")
+        self.backbone, self._context = model.backbone, model.mixed_precision
         self.linear = nn.Linear(model.backbone.embedding_size, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes) of uint8 images (n, S, S, 3)."""
-        # Undo the embeddings' scale: on short embeddings the layer learns a tenth as fast.
-        logits: Tensor = self.linear(self.model.features(images) / self.model.backbone.scale)
+        # Not the embeddings: on vectors of length 1 or less the layer learns a tenth as fast.
+        with self._context():
+            features = self.backbone.features(images)
+        logits: Tensor = self.linear(features)
         return logits
 
 
@@ -74,7 +86,7 @@ def pretrain(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, half_cosine(settings.epochs * per_epoch, settings.warmup)
     )
-    last = resume_from(out / PRETRAINING, config, resume=resume, sections=_SECTIONS)
+    last = resume_from(out / PRETRAINING, config, resume=resume, part=_part)
     start, spent = 0, 0.0
     if last is not None:
         last.restore(supervised, optimiser, schedule)
@@ -142,7 +154,7 @@ def _all_images(data: ImageSet) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _optimiser(supervised: SupervisedModel, config: PretrainingConfig) -> torch.optim.SGD:
-    parameters = [*supervised.model.backbone.parameters(), *supervised.linear.parameters()]
+    parameters = list(supervised.parameters())
     return sgd(
         [
             {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},

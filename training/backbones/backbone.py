@@ -63,9 +63,14 @@ class Backbone(nn.Module):
     def train(self, mode: bool = True) -> Self:
         return super().train(mode and not self.frozen)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        """What the network gives (B, d) float32, neither normalised nor scaled."""
         x = images if self.pixels is None else self.pixels(images)
-        embeddings: Tensor = self.network(x).float()  # autocast may have left 16 bits
+        features: Tensor = self.network(x)
+        return features.float()  # autocast may have left 16 bits
+
+    def forward(self, images: Tensor) -> Tensor:
+        embeddings = self.features(images)
         if self.config.normalise == "l2":
             embeddings = functional.normalize(embeddings, dim=1)
         return embeddings * self.scale
@@ -80,7 +85,6 @@ class Precomputed(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.embedding_size, self.frozen = backbone.embedding_size, True
-        self.scale = 1.0  # the embeddings have theirs already
         self.network, self.pixels = backbone.network, backbone.pixels
 
     @property

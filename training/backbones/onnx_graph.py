@@ -242,6 +242,10 @@ def _load(path: Path) -> ModelProto:
             f"{path}: operator set {_opset(model)}; {_LEAST_OPSET} or later is needed. Export "
             "the model anew, or convert it with onnx.version_converter"
         )
+    for tensor in model.graph.initializer:
+        # Weights read from another file say so no more: the graph is the same as one with them in.
+        if tensor.data_location == TensorProto.DEFAULT:
+            tensor.ClearField("data_location")
     return model
 
 
