@@ -123,11 +123,45 @@ def test_folder_in_place_of_a_file(copy: Callable[..., Path], file: str) -> None
     refused(folder, file)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 3, "1", None, 1.5])
 def test_unknown_format_version(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "version 1")
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 and 2")
+
+
+MEASURED = {
+    "split": "val", "ways": 5, "queries": 10, "episodes": 9, "seed": 0, "mean": 0.9,
+    "interval": 0.01, "command": "none",
+}  # fmt: skip
+
+
+def test_version_1_has_no_ranges_of_shots(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    entry = MEASURED | {"shots": [1, 10]}
+    edit_manifest(folder, lambda content: content.update(accuracy=[entry]))
+    refused(folder, MANIFEST, "format_version 2")
+    edit_manifest(folder, lambda content: content.update(format_version=2))
+    (found,) = load_bundle(folder).manifest.accuracy
+    assert found.shots == (1, 10)
+    assert found.task == "5-way 1-to-10-shot"
+
+
+@pytest.mark.parametrize("shots", [[10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None])
+def test_shots_that_are_no_shots(copy: Callable[..., Path], shots: object) -> None:
+    folder = copy()
+    content = {"format_version": 2, "accuracy": [MEASURED | {"shots": shots}]}
+    edit_manifest(folder, lambda manifest: manifest.update(content))
+    refused(folder, MANIFEST, "accuracy.0")
+
+
+def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
+    """No key that servers of version 1 would refuse."""
+    text = (models_dir / "tiny" / MANIFEST).read_text(encoding="utf-8")
+    content = json.loads(text)
+    assert content["format_version"] == 1
+    assert "comparisons" not in content
+    assert load_bundle(models_dir / "tiny").manifest.model_dump(mode="json") == content
 
 
 @pytest.mark.parametrize(

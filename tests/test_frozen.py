@@ -23,8 +23,8 @@ from training.data import ImageSet, sample_episode
 from training.embedded import embed_once
 from training.export import ExportError, export_bundle, with_backbone
 from training.fit import episode_loss, fit
-from training.measured import open_measured
 from training.model import MetaModel
+from training.subject import open_subject
 
 
 def frozen_config(
@@ -173,7 +173,7 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
     fit(settings, data, data, tmp_path / "run", resume=False)
     checkpoint = Checkpoint.load(tmp_path / "run" / LAST)
 
-    measured = open_measured(tmp_path / "run")
+    measured = open_subject(tmp_path / "run")
     np.testing.assert_allclose(
         measured.embed(data.images), source.embed(images.images), rtol=1e-5, atol=1e-6
     )

@@ -11,7 +11,10 @@ import pytest
 from tests.conftest import REPOSITORY
 
 PACKAGE = "comln_serve"
-TRAINER_ONLY = {"torch", "torchvision", "torchdiffeq", "training", "onnx", "onnxscript"}
+TRAINER_ONLY = {
+    "torch", "torchvision", "torchdiffeq", "training", "onnx", "onnxscript", "sklearn",
+    "matplotlib",
+}  # fmt: skip
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
     "flow": {"api", "engine", "bundle", "storage", "imaging"},

@@ -4,6 +4,7 @@ import yaml
 
 from comln_serve.bundle import Manifest
 from comln_serve.bundle.manifest import HeadEntry
+from training.tables import markdown
 
 _STARTS = {
     "learned": "a learned classifier W0, which ties the model to {ways} classes",
@@ -27,7 +28,7 @@ def render_card(name: str, manifest: Manifest) -> str:
     head, training = manifest.head, manifest.training
     pre = manifest.preprocessing
     rows = [
-        f"| {a.split} | {a.ways}-way {a.shots}-shot | {100 * a.mean:.2f} +- {100 * a.interval:.2f} "
+        f"| {a.split} | {a.task} | {100 * a.mean:.2f} +- {100 * a.interval:.2f} "
         f"| {a.episodes} | {a.queries} | {a.seed} | `{a.command}` |"
         for a in manifest.accuracy
     ]
@@ -55,7 +56,7 @@ In percent, with the 95% interval of the mean (1.96 sd / sqrt(episodes)).
 | split | task | accuracy | episodes | queries a class | seed | command |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
-
+{_comparisons(manifest)}
 ## Training
 
 Data: {training.data}
@@ -72,4 +73,34 @@ The recipe as used:
 ```yaml
 {recipe}
 ```
+"""
+
+
+def _comparisons(manifest: Manifest) -> str:
+    if not manifest.comparisons:
+        return ""
+    header = ["split", "task", "head", "accuracy", "bundle ahead by", "episodes", "what it is"]
+    rows = [
+        [
+            entry.split,
+            entry.task,
+            entry.head,
+            f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}",
+            f"{100 * entry.ahead:+.2f} +- {100 * entry.ahead_interval:.2f}",
+            str(entry.episodes),
+            entry.description
+            + (f"; {entry.unconverged} fits unfinished" if entry.unconverged else ""),
+        ]
+        for entry in manifest.comparisons
+    ]
+    commands = dict.fromkeys(entry.command for entry in manifest.comparisons)
+    return f"""
+### Other heads on the same embeddings
+
+Fitted on the same images of the same episodes. The difference to the bundle's own head is taken
+episode by episode; it means something where it is larger than its 95% interval.
+
+{markdown(header, rows)}
+
+{chr(10).join(f"    {command}" for command in commands)}
 """

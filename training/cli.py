@@ -1,30 +1,22 @@
-"""`comln-train`: fit, report, evaluate, export."""
+"""`comln-train`: fit, report, export, evaluate."""
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from comln_serve.bundle import AccuracyEntry, BundleError
+from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
 from training.backbones import BackboneError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import ConfigError, load_config
 from training.data import DataError, load_split
-from training.evaluate import evaluate
-from training.export import (
-    About,
-    ExportError,
-    export_bundle,
-    record_accuracy,
-    with_backbone,
-)
+from training.evaluate_command import add_evaluate
+from training.export import About, ExportError, export_bundle, with_backbone
 from training.fit import fit
-from training.measured import open_measured
 from training.memory import keep_freed_memory
-from training.report import REPORT, write_report
+from training.run_report import REPORT, write_report
 
 _CORRECTABLE = (
     BackboneError, BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError,
@@ -80,38 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.set_defaults(run=_export)
 
-    command = commands.add_parser("evaluate", help="measure a bundle or a run on episodes")
-    command.add_argument("bundle", type=Path, help="folder of the bundle, or of the run")
-    command.add_argument("--data", type=Path, required=True, help="folder or archive of images")
-    command.add_argument("--split", default="val", choices=("train", "val", "test"))
-    command.add_argument(
-        "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
-        help="e.g. 5x1 for 5-way 1-shot; repeatable (default 5x1 and 5x5)",
-    )  # fmt: skip
-    command.add_argument("--queries", type=_at_least(1), default=15, help="per class (default 15)")
-    command.add_argument("--episodes", type=_at_least(2), default=1000)
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument(
-        "--record", action="store_true", help="add the results to bundle.json and the model card"
-    )
-    command.set_defaults(run=_evaluate)
+    add_evaluate(commands)
     return parser
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not (text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
-        return int(text)
-
-    return number
-
-
-def _task(text: str) -> tuple[int, int]:
-    ways, _, shots = text.partition("x")
-    if not (ways.isdecimal() and shots.isdecimal() and int(ways) >= 2 and int(shots) >= 1):
-        raise argparse.ArgumentTypeError(f"expected WAYSxSHOTS such as 5x1, got {text!r}")
-    return int(ways), int(shots)
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -149,34 +111,6 @@ def _export(args: argparse.Namespace) -> int:
         checkpoint = with_backbone(checkpoint, tuple(args.overrides))
     difference = export_bundle(checkpoint, args.to, about, half=args.half)
     print(f"wrote {args.to}; its embeddings differ from the run's by {difference:.1g} at most")
-    return 0
-
-
-def _evaluate(args: argparse.Namespace) -> int:
-    measured = open_measured(args.bundle)
-    if args.record and measured.bundle is None:
-        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    tasks, head = args.tasks or [(5, 1), (5, 5)], measured.head
-    if head.ways is not None and any(ways != head.ways for ways, _ in tasks):
-        raise ConfigError(f"{args.bundle} is tied to {head.ways} ways; ask for these alone")
-    data = load_split(measured.config.data, args.data, args.split)
-    embeddings = measured.embed(data.images)
-    entries = []
-    for ways, shots in tasks:
-        result = evaluate(
-            embeddings, head, data, ways=ways, shots=shots, queries=args.queries,
-            episodes=args.episodes, seed=args.seed,
-        )  # fmt: skip
-        print(f"{args.split}: {result}", flush=True)
-        command = (
-            f"comln-train evaluate {args.bundle} --data DATA --split {args.split} "
-            f"--task {ways}x{shots} --queries {args.queries} --episodes {args.episodes} "
-            f"--seed {args.seed}"
-        )
-        entries.append(AccuracyEntry(split=args.split, command=command, **vars(result)))
-    if args.record and measured.bundle is not None:
-        record_accuracy(args.bundle, measured.bundle.manifest, entries)
-        print(f"recorded in {args.bundle}")
     return 0
 
 

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 def main() -> int:
     """Entry point of the console script; returns the exit status."""
-    missing = [name for name in ("torch", "torchdiffeq", "onnx", "yaml") if find_spec(name) is None]
+    needed = ("torch", "torchdiffeq", "onnx", "yaml", "sklearn", "matplotlib")
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         print(
             f"comln-train needs {', '.join(missing)}, which the server does without: "

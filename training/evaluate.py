@@ -1,7 +1,8 @@
 """Accuracy on a fixed set of episodes, with its interval.
 
 Images are embedded once, with running statistics; an episode then adapts `Head` exactly as the
-server does.
+server does. Other heads go through the same episodes, so that two heads can be compared episode by
+episode: what makes an episode hard is common to both and cancels.
 """
 
 import math
@@ -11,12 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head
+from comln_serve.bundle.manifest import Shots, describe_task
 from comln_serve.machine import usable_cpus
-from training.data import ImageSet, sample_episode
+from training.data import ImageSet
+from training.tasks import Task
 
 Embed = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+
+Classify = Callable[
+    [NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]
+]
+"""A head: support embeddings phi (M, d), their classes (M,), the number of classes N, and query
+embeddings (Q, d) -> scores (Q, N), of which the largest of a row is the answer."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,7 @@ class Accuracy:
     """Mean accuracy over episodes and half the width of its 95% interval, 1.96 sd / sqrt(n)."""
 
     ways: int
-    shots: int
+    shots: Shots
     queries: int
     episodes: int
     seed: int
@@ -33,7 +43,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"{self.ways}-way {self.shots}-shot: {100 * self.mean:.2f} +- "
+            f"{describe_task(self.ways, self.shots)}: {100 * self.mean:.2f} +- "
             f"{100 * self.interval:.2f} % ({self.episodes} episodes, {self.queries} queries a "
             f"class, seed {self.seed})"
         )
@@ -45,7 +55,7 @@ def evaluate(
     data: ImageSet,
     *,
     ways: int,
-    shots: int,
+    shots: Shots,
     queries: int = 15,
     episodes: int = 1000,
     seed: int = 0,
@@ -55,21 +65,59 @@ def evaluate(
     Args:
         embeddings: (n, d) of `data.images`, in their order; `data.rotations` must be 1.
     """
+    task = Task(ways, shots, queries)
+    return summarise(
+        episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed
+    )
+
+
+def adapted(head: Head, horizon: float | None = None) -> Classify:
+    """The bundle's own head, adapted as the server does; `horizon` replaces its T."""
+
+    def classify(
+        phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
+    ) -> NDArray[np.floating]:
+        return query @ head.adapt(phi, classes, ways, horizon=horizon).W.T
+
+    return classify
+
+
+def episode_accuracies(
+    embeddings: NDArray[np.float32],
+    data: ImageSet,
+    classify: Classify,
+    task: Task,
+    episodes: int,
+    seed: int,
+) -> NDArray[np.float64]:
+    """(episodes,) share of the queries of each episode that a head answers right.
+
+    Args:
+        embeddings: (n, d) of `data.images`, in their order; `data.rotations` must be 1.
+    """
     if data.rotations != 1:
         raise ValueError("evaluation uses the images as they are, without rotated classes")
 
-    def run(episode_number: int) -> float:
-        rng = np.random.default_rng((seed, episode_number))
-        episode = sample_episode(rng, data, ways, shots, queries)
-        classes = np.repeat(np.arange(ways), shots)
-        W = head.adapt(embeddings[episode.support.ravel()], classes, ways).W
-        logits = embeddings[episode.query.ravel()] @ W.T
-        return float((logits.argmax(axis=1) == np.repeat(np.arange(ways), queries)).mean())
+    def run(number: int) -> float:
+        drawn = task.draw(data, seed, number)
+        scores = classify(
+            embeddings[drawn.support], drawn.support_classes, task.ways, embeddings[drawn.query]
+        )
+        return float((scores.argmax(axis=1) == drawn.query_classes).mean())
 
-    with ThreadPoolExecutor(usable_cpus()) as pool:
-        scores = np.array(list(pool.map(run, range(episodes))))
-    spread = float(scores.std(ddof=1)) if episodes > 1 else math.inf
+    # The products are small: BLAS on several threads would wait for them more than compute.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
+        return np.array(list(pool.map(run, range(episodes))))
+
+
+def summarise(accuracies: NDArray[np.float64], task: Task, seed: int) -> Accuracy:
+    """What the accuracies (n,) of episodes come to."""
     return Accuracy(
-        ways, shots, queries, episodes, seed, float(scores.mean()),
-        1.96 * spread / math.sqrt(episodes),
-    )  # fmt: skip
+        task.ways, task.shots, task.queries, len(accuracies), seed, *mean_and_interval(accuracies)
+    )
+
+
+def mean_and_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean of (n,) values and half the width of its 95% interval, infinite for a single one."""
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.inf
+    return float(values.mean()), 1.96 * spread / math.sqrt(len(values))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import tempfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,19 +16,20 @@ import onnx
 import safetensors.numpy
 import torch
 
-from comln_serve.bundle import AccuracyEntry, Manifest, load_bundle
+from comln_serve.bundle import AccuracyEntry, ComparisonEntry, Manifest, load_bundle
 from comln_serve.bundle.manifest import (
     BACKBONE,
     CARD,
-    FORMAT_VERSION,
     HEAD,
     MANIFEST,
     ExponentsEntry,
     FileEntry,
     Files,
     HeadEntry,
+    Shots,
     SolverEntry,
     TrainingEntry,
+    format_version,
 )
 from comln_serve.engine.backbone import Backbone as ServedBackbone
 from training.backbones import Backbone
@@ -137,22 +139,27 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool) ->
         tensors["alpha"] = np.array(head.alpha, dtype=np.float64)
     (folder / HEAD).write_bytes(safetensors.numpy.save(tensors))
     config = checkpoint.config
+    accuracy = tuple(
+        AccuracyEntry(split="val", command="validation during training", **result)
+        for result in checkpoint.validation
+    )
+    head_entry = HeadEntry(
+        start=head.start,
+        ways=head.ways,
+        horizon=head.horizon,
+        regularisation=head.regularisation,
+        weighting=head.weighting,
+        exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
+    )
     manifest = Manifest(
-        format_version=FORMAT_VERSION,
+        format_version=format_version(head_entry, accuracy, ()),
         description=about.description,
         licence=about.licence,
         created=datetime.now(UTC).date().isoformat(),
         files=Files(backbone=_entry(folder / BACKBONE), head=_entry(folder / HEAD)),
         preprocessing=config.data.preprocessing,
         embedding_size=model.backbone.embedding_size,
-        head=HeadEntry(
-            start=head.start,
-            ways=head.ways,
-            horizon=head.horizon,
-            regularisation=head.regularisation,
-            weighting=head.weighting,
-            exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
-        ),
+        head=head_entry,
         solver=SolverEntry(**vars(head.solver)),
         training=TrainingEntry(
             data=about.data,
@@ -165,10 +172,7 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool) ->
             notes=about.notes,
             versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
         ),
-        accuracy=tuple(
-            AccuracyEntry(split="val", command="validation during training", **result)
-            for result in checkpoint.validation
-        ),
+        accuracy=accuracy,
     )
     write_manifest(folder, manifest)
     return model
@@ -183,16 +187,42 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         temporary.replace(folder / name)
 
 
-def record_accuracy(folder: Path, manifest: Manifest, entries: list[AccuracyEntry]) -> None:
-    """Add measurements to a bundle, in place of earlier ones of the same split and task."""
+def record_measurements(
+    folder: Path,
+    manifest: Manifest,
+    accuracy: Sequence[AccuracyEntry],
+    comparisons: Sequence[ComparisonEntry] = (),
+) -> None:
+    """Add measurements to a bundle, in place of earlier ones of the same split and task.
 
-    def task(entry: AccuracyEntry) -> tuple[str, int, int]:
-        return entry.split, entry.ways, entry.shots
+    Earlier comparisons of a task are dropped, unless the bundle's accuracy on it is what it was.
+    """
+    before = {_task(entry): _figures(entry) for entry in manifest.accuracy}
+    measured = {_task(entry): _figures(entry) for entry in accuracy}
+    changed = {task for task, figures in measured.items() if before.get(task) != figures}
+    compared = {_task(entry) for entry in comparisons}
+    kept = [entry for entry in manifest.accuracy if _task(entry) not in measured]
+    kept_comparisons = [
+        entry for entry in manifest.comparisons if _task(entry) not in changed | compared
+    ]
+    merged = tuple(sorted([*kept, *accuracy], key=_task))
+    # Sorting is stable: the heads of a task stay in their order.
+    merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
+    update = {
+        "format_version": format_version(manifest.head, merged, merged_comparisons),
+        "accuracy": merged,
+        "comparisons": merged_comparisons,
+    }
+    write_manifest(folder, manifest.model_copy(update=update))
 
-    replaced = {task(entry) for entry in entries}
-    kept = [entry for entry in manifest.accuracy if task(entry) not in replaced]
-    merged = sorted([*kept, *entries], key=task)
-    write_manifest(folder, manifest.model_copy(update={"accuracy": tuple(merged)}))
+
+def _task(entry: AccuracyEntry | ComparisonEntry) -> tuple[str, int, tuple[int, int]]:
+    shots: Shots = entry.shots
+    return entry.split, entry.ways, (shots, shots) if isinstance(shots, int) else shots
+
+
+def _figures(entry: AccuracyEntry) -> tuple[object, ...]:
+    return entry.queries, entry.episodes, entry.seed, entry.mean, entry.interval
 
 
 def _without_folders(config: Config) -> dict[str, Any]:

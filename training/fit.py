@@ -20,8 +20,8 @@ from training.hardware import describe_hardware
 from training.model import MetaModel
 from training.optimiser import half_cosine, sgd, steps
 from training.pretrain import pretrain
-from training.report import write_report
 from training.run_log import RunLog
+from training.run_report import write_report
 from training.validate import validate
 
 

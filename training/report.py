@@ -1,129 +1,162 @@
-"""`report.html`: what a run did, on one page that needs nothing else.
+"""What `comln-train evaluate` found, for a terminal, as Markdown, as JSON, and as manifest data."""
 
-Loss, validation accuracy with its 95% interval, and the horizon T over training (the left of the
-paper's Figure 4).
-"""
+import json
+from dataclasses import dataclass
+from typing import Literal
 
-import html
-import io
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from comln_serve.bundle import AccuracyEntry, ComparisonEntry
+from training import tables
+from training.compare import Difference, Measured
+from training.tasks import Task
 
-import yaml
+Format = Literal["text", "markdown", "json"]
 
-from training.checkpoint import BEST, LAST, Checkpoint
-from training.run_log import read_log
-
-REPORT = "report.html"
-
-Records = list[dict[str, Any]]
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: auto; padding: 1rem }}
-table {{ border-collapse: collapse }}
-td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }}
-svg {{ max-width: 100%; height: auto }}
-pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto }}
-</style>
-<h1>{title}</h1>
-<table>{facts}</table>
-<h2>Validation accuracy of the best checkpoint</h2>
-<table><tr><th>task<th>accuracy, 95% interval<th>episodes</tr>{accuracy}</table>
-{figures}
-<h2>Recipe</h2>
-<pre>{recipe}</pre>
-</html>
-"""
+_PAIRED = """Every head classifies the same embeddings in the same episodes; the difference is taken
+episode by episode. "inside": it is no larger than its 95% interval."""
 
 
-def write_report(out: Path) -> Path:
-    """Write the report of the run in `out`; returns its path.
+@dataclass(frozen=True)
+class Against:
+    """A simple head on the bundle's episodes.
 
-    Raises:
-        CheckpointError: `out` holds no run.
+    Attributes:
+        description: what it is, with its setting and where that comes from.
+        ahead: how far the bundle's own head is ahead of it.
     """
-    best, last = Checkpoint.load(out / BEST), Checkpoint.load(out / LAST)
-    log = read_log(out)
-    phases = {
-        phase: [r for r in log if r["phase"] == phase] for phase in ("pretraining", "episodes")
-    }
-    facts = {
-        "command": last.command,
-        "hardware": last.hardware,
-        "time": f"{last.seconds / 60:.1f} minutes",
-        "updates": f"{last.update} of {last.config.updates}; the best is that of {best.update}",
-        "horizon": f"T = {best.restore_model().head().horizon:.5g}",
-    }
-    figures = [
-        _figure("Pre-training: loss by epoch", _loss, phases["pretraining"]),
-        _figure("Pre-training: validation accuracy", _accuracy, phases["pretraining"]),
-        _figure("Episodes: query loss by update", _loss, phases["episodes"]),
-        _figure("Episodes: validation accuracy", _accuracy, phases["episodes"]),
-        _figure("Horizon T by update", _horizon, phases["episodes"]),
-    ]
-    page = _PAGE.format(
-        title=html.escape(f"Training run {out.resolve().name}"),
-        facts="".join(f"<tr><th>{k}<td>{html.escape(v)}</tr>" for k, v in facts.items()),
-        accuracy="".join(
-            f"<tr><td>{a['ways']}-way {a['shots']}-shot"
-            f"<td>{100 * a['mean']:.2f} &plusmn; {100 * a['interval']:.2f} %"
-            f"<td>{a['episodes']}</tr>"
-            for a in best.validation
-        ),
-        figures="".join(figures),
-        recipe=html.escape(yaml.safe_dump(last.config.model_dump(mode="json"), sort_keys=False)),
-    )
-    path = out / REPORT
-    path.write_text(page, encoding="utf-8")
-    return path
+
+    head: str
+    description: str
+    measured: Measured
+    ahead: Difference
 
 
-def _figure(title: str, draw: Callable[[Any, Records], bool], records: Records) -> str:
-    from matplotlib.figure import Figure  # noqa: PLC0415 (slow to import, and needed here alone)
+@dataclass(frozen=True)
+class TaskResult:
+    """Everything measured on one task.
 
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    axes = figure.add_subplot()
-    if not draw(axes, records):
-        return ""
-    axes.set_xlabel("epoch" if records[0]["phase"] == "pretraining" else "update")
-    axes.grid(alpha=0.3)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
-    drawing = buffer.getvalue()
-    return f"<h2>{title}</h2>\n{drawing[drawing.index('<svg') :]}"
+    Attributes:
+        command: what measures the bundle again. comparison: what measures the others again.
+    """
 
-
-def _loss(axes: Any, records: Records) -> bool:
-    axes.plot([r["step"] for r in records], [r["loss"] for r in records], marker=".")
-    axes.set_ylabel("cross-entropy")
-    return bool(records)
+    task: Task
+    own: Measured
+    against: tuple[Against, ...]
+    command: str
+    comparison: str
 
 
-def _accuracy(axes: Any, records: Records) -> bool:
-    tasks: dict[str, list[tuple[int, float, float]]] = {}
-    for record in records:
-        for a in record["validation"]:
-            point = (record["step"], 100 * a["mean"], 100 * a["interval"])
-            tasks.setdefault(f"{a['ways']}-way {a['shots']}-shot", []).append(point)
-    for name, points in tasks.items():
-        steps, means, intervals = zip(*points, strict=True)
-        axes.plot(steps, means, marker=".", label=name)
-        low = [m - i for m, i in zip(means, intervals, strict=True)]
-        high = [m + i for m, i in zip(means, intervals, strict=True)]
-        axes.fill_between(steps, low, high, alpha=0.25)
-    axes.set_ylabel("accuracy, %")
-    if tasks:
-        axes.legend()
-    return bool(tasks)
+@dataclass(frozen=True)
+class Report:
+    """All tasks of one run of the command."""
+
+    bundle: str
+    own_description: str
+    split: str
+    episodes: int
+    seed: int
+    results: tuple[TaskResult, ...]
+
+    def render(self, form: Format) -> str:
+        """The whole report, without a newline at its end."""
+        return json.dumps(self._tree(), indent=2) if form == "json" else self._tables(form)
+
+    def accuracies(self) -> list[AccuracyEntry]:
+        """The bundle's own, for its manifest."""
+        return [
+            AccuracyEntry(split=self.split, command=result.command, **vars(result.own.accuracy))
+            for result in self.results
+        ]
+
+    def comparisons(self) -> list[ComparisonEntry]:
+        """The others', for the manifest."""
+        return [
+            ComparisonEntry(
+                split=self.split, command=result.comparison, **vars(other.measured.accuracy),
+                head=other.head, description=other.description, ahead=other.ahead.mean,
+                ahead_interval=other.ahead.interval, unconverged=other.measured.unconverged,
+            )
+            for result in self.results
+            for other in result.against
+        ]  # fmt: skip
+
+    def _tables(self, form: Format) -> str:
+        table = tables.markdown if form == "markdown" else tables.aligned
+        compared = any(result.against for result in self.results)
+        header = ["task", "queries", "head", "accuracy, %"]
+        rows: list[list[str]] = []
+        for result in self.results:
+            name = [result.task.words, str(result.task.queries)]
+            rows.append([*name, "bundle", _percent(result.own)] + ["", ""] * compared)
+            rows += [
+                [*name, other.head, _percent(other.measured), str(other.ahead), other.ahead.verdict]
+                for other in result.against
+            ]
+        if compared:
+            header += ["bundle ahead by", "the bundle is"]
+        title = (
+            f"{self.bundle} on split {self.split}: {self.episodes} episodes a task, seed "
+            f"{self.seed}; means with 95% intervals"
+        )
+        blocks = [title, table(header, rows)]
+        if compared:
+            blocks += [_PAIRED, table(["task", "head", "what it is"], self._descriptions())]
+        blocks += self._warnings()
+        return "\n\n".join(blocks)
+
+    def _descriptions(self) -> list[list[str]]:
+        """A head of the same settings in all tasks has one row."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for result in self.results:
+            for other in result.against:
+                found.setdefault((other.head, other.description), []).append(str(result.task))
+        everywhere = len(self.results)
+        rows = [["all", "bundle", self.own_description]]
+        for (head, description), tasks in found.items():
+            rows.append(["all" if len(tasks) == everywhere else " ".join(tasks), head, description])
+        return rows
+
+    def _warnings(self) -> list[str]:
+        return [
+            f"{other.measured.unconverged} of {self.episodes} fits of {other.head} in task "
+            f"{result.task} stopped before they converged: its accuracy is that of unfinished fits."
+            for result in self.results
+            for other in result.against
+            if other.measured.unconverged
+        ]
+
+    def _tree(self) -> dict[str, object]:
+        return {
+            "bundle": self.bundle,
+            "own": self.own_description,
+            "split": self.split,
+            "tasks": [
+                {
+                    "task": str(result.task),
+                    **vars(result.own.accuracy),
+                    "command": result.comparison if result.against else result.command,
+                    "baselines": [
+                        {
+                            "head": other.head,
+                            "description": other.description,
+                            "mean": other.measured.accuracy.mean,
+                            "interval": other.measured.accuracy.interval,
+                            "ahead": other.ahead.mean,
+                            "ahead_interval": other.ahead.interval,
+                            "unconverged": other.measured.unconverged,
+                        }
+                        for other in result.against
+                    ],
+                }
+                for result in self.results
+            ],
+        }
 
 
-def _horizon(axes: Any, records: Records) -> bool:
-    axes.plot([r["step"] for r in records], [r["horizon"] for r in records], marker=".")
-    axes.set_yscale("log")
-    axes.set_ylabel("T, flow time")
-    return bool(records)
+def describe_own(start: str, horizon: float, *, alpha: float | None) -> str:
+    """The bundle's head in words."""
+    scale = "" if alpha is None else f" (alpha = {alpha:g})"
+    return f"the bundle's gradient flow: {start} start{scale}, T = {horizon:g}"
+
+
+def _percent(measured: Measured) -> str:
+    return f"{100 * measured.accuracy.mean:.2f} +- {100 * measured.accuracy.interval:.2f}"

@@ -172,7 +172,10 @@ class ClassifierPage(BaseModel):
 class AccuracyInfo(BaseModel):
     split: str
     ways: int
-    shots: int
+    shots: int | tuple[int, int] = Field(
+        description="Labelled images of a class; [least, most] where each class's own number was "
+        "drawn between the two."
+    )
     episodes: int
     mean: float
     interval: float = Field(description="Half the width of the 95% interval of the mean.")

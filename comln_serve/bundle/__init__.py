@@ -2,12 +2,13 @@
 
 from comln_serve.bundle.head import Head, SolverSettings
 from comln_serve.bundle.load import Bundle, BundleError, find_bundles, load_bundle
-from comln_serve.bundle.manifest import AccuracyEntry, Manifest
+from comln_serve.bundle.manifest import AccuracyEntry, ComparisonEntry, Manifest
 
 __all__ = [
     "AccuracyEntry",
     "Bundle",
     "BundleError",
+    "ComparisonEntry",
     "Head",
     "Manifest",
     "SolverSettings",

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
-from comln_serve.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from comln_serve.bundle.manifest import FORMAT_VERSIONS, MANIFEST, FileEntry, Manifest
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_MANIFEST_BYTES = 4 * 2**20
@@ -89,9 +89,10 @@ def _read_manifest(folder: Path) -> Manifest:
             raise
         raise BundleError(f"{path}: not readable as JSON ({error})") from error
     version = content.get("format_version") if isinstance(content, dict) else None
-    if version != FORMAT_VERSION:
+    if version not in FORMAT_VERSIONS:
+        known = " and ".join(map(str, FORMAT_VERSIONS))
         raise BundleError(
-            f"{path}: format_version is {version!r}; this server reads version {FORMAT_VERSION}. "
+            f"{path}: format_version is {version!r}; this server reads versions {known}. "
             "Export the bundle again with the comln-train of this release"
         )
     try:

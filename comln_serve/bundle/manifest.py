@@ -1,18 +1,34 @@
-"""`bundle.json`: what a bundle says of itself. Format version 1."""
+"""`bundle.json`: what a bundle says of itself. Format versions 1 and 2."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from comln_serve.bundle.head import Start, Weighting
 from comln_serve.flow.problem import MIN_TOLERANCE
 from comln_serve.imaging import Preprocessing
 
-FORMAT_VERSION = 1
+FormatVersion = Literal[1, 2]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2)
+"""What this release reads. Version 2 adds ranges of shots, and `comparisons`; a bundle that has
+neither says 1, so that servers which know no other version go on reading it."""
+
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
 Tolerance = Annotated[float, Field(ge=MIN_TOLERANCE, lt=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+Shots = int | tuple[int, int]
+"""Support images of a class: one number, or the least and the most between which every class's own
+number is drawn."""
+
+
+def describe_task(ways: int, shots: Shots) -> str:
+    """The task in words: "5-way 1-shot", "5-way 1-to-10-shot"."""
+    number = f"{shots}" if isinstance(shots, int) else f"{shots[0]}-to-{shots[1]}"
+    return f"{ways}-way {number}-shot"
 
 
 class _Part(BaseModel):
@@ -56,7 +72,8 @@ class HeadEntry(_Part):
     horizon: Annotated[Finite, Field(gt=0)]
     regularisation: Annotated[Finite, Field(ge=0)]
     weighting: Weighting
-    exponents: ExponentsEntry | None = None
+    # Left out where there are none: version 1 has no such key.
+    exponents: Annotated[ExponentsEntry | None, Field(exclude_if=lambda e: e is None)] = None
 
 
 class SolverEntry(_Part):
@@ -89,12 +106,12 @@ class TrainingEntry(_Part):
     notes: str
 
 
-class AccuracyEntry(_Part):
-    """One measurement: mean accuracy over episodes, with half its 95% interval."""
+class _Measurement(_Part):
+    """Mean accuracy over episodes, with half its 95% interval; `shots` as in `Shots`."""
 
     split: str
     ways: int
-    shots: int
+    shots: int | tuple[Count, Count]
     queries: int
     episodes: int
     seed: int
@@ -102,11 +119,51 @@ class AccuracyEntry(_Part):
     interval: Annotated[Finite, Field(ge=0)]
     command: str
 
+    @property
+    def task(self) -> str:
+        """The task in words."""
+        return describe_task(self.ways, self.shots)
+
+    @model_validator(mode="after")
+    def _range_of_shots(self) -> Self:
+        if not isinstance(self.shots, int) and self.shots[0] >= self.shots[1]:
+            raise ValueError(f"a range of shots is [least, most], got {list(self.shots)}")
+        return self
+
+
+class AccuracyEntry(_Measurement):
+    """One measurement of the bundle."""
+
+
+class ComparisonEntry(_Measurement):
+    """Another head, fitted on the bundle's embeddings and measured on the same episodes.
+
+    Attributes:
+        head: its name. description: what it is, with its settings.
+        ahead: mean difference in accuracy, episode by episode, by which the bundle's own head is
+            better (negative: worse). ahead_interval: half its 95% interval.
+        unconverged: fits that stopped short of their tolerance.
+    """
+
+    head: str
+    description: str
+    ahead: Annotated[float, Field(ge=-1, le=1)]
+    ahead_interval: Annotated[Finite, Field(ge=0)]
+    unconverged: Annotated[int, Field(ge=0)]
+
+
+def format_version(
+    head: HeadEntry, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry]
+) -> FormatVersion:
+    """The lowest version that has a place for this head and these measurements."""
+    plain = all(isinstance(entry.shots, int) for entry in accuracy)
+    return 1 if plain and not comparisons and head.exponents is None else 2
+
 
 class Manifest(_Part):
     """The whole of `bundle.json`."""
 
-    format_version: Literal[1]
+    format_version: FormatVersion
     description: str
     licence: str
     created: str
@@ -117,3 +174,17 @@ class Manifest(_Part):
     solver: SolverEntry
     training: TrainingEntry
     accuracy: tuple[AccuracyEntry, ...]
+    # Left out where there is none: version 1 has no such key.
+    comparisons: Annotated[
+        tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)
+    ] = ()
+
+    @model_validator(mode="after")
+    def _version_of_the_content(self) -> Self:
+        needed = format_version(self.head, self.accuracy, self.comparisons)
+        if self.format_version < needed:
+            raise ValueError(
+                "ranges of shots, comparisons and exponents of the horizon need format_version "
+                f"{needed}, got {self.format_version}"
+            )
+        return self

@@ -21,7 +21,7 @@ from training.config import Config
 
 
 @dataclass(frozen=True)
-class Measured:
+class Subject:
     """A head, and the network before it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Measured:
     bundle: Bundle | None
 
 
-def open_measured(folder: Path) -> Measured:
+def open_subject(folder: Path) -> Subject:
     """The bundle or run in `folder`.
 
     Raises:
@@ -49,7 +49,7 @@ def open_measured(folder: Path) -> Measured:
                 f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})"
             )
         model = Checkpoint.load(folder / BEST).restore_model()
-        return Measured(model.config, model.head(), model.embed, None)
+        return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)
     config = Config.model_validate(bundle.manifest.training.config)
-    return Measured(config, bundle.head, Backbone(bundle, "auto").embed, bundle)
+    return Subject(config, bundle.head, Backbone(bundle, "auto").embed, bundle)

@@ -9,7 +9,7 @@ from tests.test_training import colour_classes, config
 from training.checkpoint import CheckpointError
 from training.cli import main
 from training.fit import fit
-from training.report import write_report
+from training.run_report import write_report
 
 
 class Outline(HTMLParser):

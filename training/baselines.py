@@ -1,0 +1,213 @@
+"""Simple heads to judge a bundle's own by, fitted on the same embeddings.
+
+Each has at most one setting, that which it depends on most (strength of regularisation, step size).
+Its value is the published one or scikit-learn's where there is such, unless told otherwise; the
+other values are chosen on other classes (`training.choose`).
+
+Where shots are unequal every class counts the same (an example's weight is M / (N n_c), n_c the
+examples of its class), since queries come from all classes alike. Equal shots have weights 1.
+
+phi (M, d) support embeddings, N classes. The penalised heads have their weights in the span of phi,
+so they depend on embeddings through their products alone: where d > M they are fitted in
+coordinates of that span, M numbers an image instead of d, and the scores are the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from comln_serve.bundle.head import Head
+from comln_serve.flow import balanced_weights
+from training.euler import descended
+from training.evaluate import Classify
+
+Array = NDArray[np.float64]
+Embeddings = NDArray[np.float32]
+Classes = NDArray[np.intp]
+
+_Scored = Callable[
+    [NDArray[np.floating], Classes, int, NDArray[np.floating], float], NDArray[np.floating]
+]
+
+ANIL_STEPS = 10
+
+# Iterations after which a fit is given up, and counted: many times what fits were seen to take.
+_LOGISTIC_ITERATIONS = 5_000
+_SVM_ITERATIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A head with at most one setting.
+
+    Attributes:
+        words: what it is.
+        make: the head, given the bundle's own (for its start) and the setting's value.
+        setting: what the value is called, "" where there is none.
+        value: unless told otherwise; None where it has to be chosen.
+        grid: what to choose among, in units of `unit`: the mean squared norm of the embeddings to
+            the power `power`.
+    """
+
+    words: str
+    make: Callable[[Head, float], Classify]
+    setting: str = ""
+    value: float | None = None
+    grid: tuple[float, ...] = ()
+    power: int = 0
+
+    def candidates(self, embeddings: Embeddings) -> tuple[float, ...]:
+        """The grid for given embeddings (n, d), to two digits."""
+        unit = float((embeddings.astype(np.float64) ** 2).sum(axis=1).mean()) ** self.power
+        return tuple(float(f"{unit * value:.2g}") for value in self.grid)
+
+    def describe(self, value: float | None) -> str:
+        """What it is, with its setting."""
+        return f"{self.words}, {self.setting} = {value:g}" if self.setting else self.words
+
+
+def prototypes(phi: NDArray[np.floating], classes: Classes, ways: int) -> Array:
+    """(N, d) mean embedding of every class."""
+    return np.stack([phi[classes == c].mean(axis=0, dtype=np.float64) for c in range(ways)])
+
+
+def nearest_prototype(
+    phi: Embeddings, classes: Classes, ways: int, query: Embeddings
+) -> NDArray[np.floating]:
+    """Prototypical networks: minus half the squared distance, up to |q|^2 / 2."""
+    centres = prototypes(phi, classes, ways)
+    return query @ centres.T - 0.5 * (centres**2).sum(axis=1)
+
+
+def nearest_prototype_by_cosine(
+    phi: Embeddings, classes: Classes, ways: int, query: Embeddings
+) -> NDArray[np.floating]:
+    """Cosine of the angle between query and prototype."""
+    return normalised(query) @ normalised(prototypes(phi, classes, ways)).T
+
+
+def ridge(
+    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], lam: float
+) -> Array:
+    """Least squares to one-hot targets with penalty lam |W|^2, no intercept, solved in the dual.
+
+    The head of R2D2 (Bertinetto et al. 2019) and of MetaOptNet-RR (Lee et al. 2019). With weights
+    w the scores are q phi^T (K + lam diag(1 / w))^-1 Y.
+    """
+    phi = phi.astype(np.float64)
+    K = phi @ phi.T
+    K[np.diag_indices_from(K)] += lam / (len(phi) * balanced_weights(classes, ways))
+    return (query @ phi.T) @ np.linalg.solve(K, np.eye(ways)[classes])
+
+
+def logistic_regression(
+    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
+) -> Array:
+    """scikit-learn's multinomial `LogisticRegression`, with its intercept."""
+    model = LogisticRegression(C=C, class_weight="balanced", max_iter=_LOGISTIC_ITERATIONS)
+    return _scores(model, *coordinates(phi, query), classes, ways)
+
+
+def svm(
+    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
+) -> Array:
+    """Crammer and Singer's (2001) SVM: |W|^2 / 2 + C sum of hinge losses, no intercept.
+
+    The head of MetaOptNet-SVM (Lee et al. 2019).
+    """
+    model = LinearSVC(
+        multi_class="crammer_singer", C=C, class_weight="balanced", fit_intercept=False,
+        max_iter=_SVM_ITERATIONS, random_state=0,
+    )  # fmt: skip
+    return _scores(model, *coordinates(phi, query), classes, ways)
+
+
+def coordinates(
+    phi: NDArray[np.floating], query: NDArray[np.floating]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Z (M, r), Zq (Q, r) with Z Z^T = phi phi^T and Zq Z^T = query phi^T, r = min(M, d)."""
+    if phi.shape[0] >= phi.shape[1]:
+        return phi.astype(np.float64), query.astype(np.float64)
+    Q, R = np.linalg.qr(phi.T.astype(np.float64))
+    return R.T, query @ Q
+
+
+def normalised(x: NDArray[np.floating]) -> Array:
+    """Rows of length 1; a row of zeros stays."""
+    x = x.astype(np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+
+
+def _scores(
+    model: LogisticRegression | LinearSVC,
+    Z: NDArray[np.floating],
+    query: NDArray[np.floating],
+    classes: Classes,
+    ways: int,
+) -> Array:
+    scores: Array = model.fit(Z, classes).decision_function(query)
+    return scores if ways > 2 else np.stack([-scores, scores], axis=1)
+
+
+def _penalised(fit: _Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:
+    """A head that knows nothing of the bundle's, on embeddings as they are or of length 1."""
+
+    def make(_: Head, value: float) -> Classify:
+        def classify(
+            phi: Embeddings, classes: Classes, ways: int, query: Embeddings
+        ) -> NDArray[np.floating]:
+            if unit_length:
+                return fit(normalised(phi), classes, ways, normalised(query), value)
+            return fit(phi, classes, ways, query, value)
+
+        return classify
+
+    return make
+
+
+_DECADES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+BASELINES: dict[str, Baseline] = {
+    "prototype": Baseline(
+        "nearest class mean by Euclidean distance", lambda _head, _value: nearest_prototype
+    ),
+    "cosine": Baseline(
+        "nearest class mean by cosine", lambda _head, _value: nearest_prototype_by_cosine
+    ),
+    "logistic": Baseline(
+        "scikit-learn's LogisticRegression on L2-normalised embeddings",
+        _penalised(logistic_regression, unit_length=True),
+        "C", 1.0, _DECADES,
+    ),
+    "ridge": Baseline(
+        "ridge regression to one-hot targets",
+        _penalised(ridge, unit_length=False),
+        "lambda", 50.0, _DECADES, power=1,
+    ),
+    "ridge-l2": Baseline(
+        "ridge regression to one-hot targets on L2-normalised embeddings",
+        _penalised(ridge, unit_length=True),
+        "lambda", 1.0, _DECADES,
+    ),
+    "svm": Baseline(
+        "multi-class linear SVM (Crammer-Singer)",
+        _penalised(svm, unit_length=False),
+        "C", 0.1, _DECADES, power=-1,
+    ),
+    "svm-l2": Baseline(
+        "multi-class linear SVM (Crammer-Singer) on L2-normalised embeddings",
+        _penalised(svm, unit_length=True),
+        "C", 1.0, _DECADES,
+    ),
+    f"anil-{ANIL_STEPS}": Baseline(
+        f"{ANIL_STEPS} gradient steps on the bundle's loss, from its start",
+        lambda head, value: descended(head, step_size=value, horizon=ANIL_STEPS * value),
+        "step", None, (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0), power=-1,
+    ),
+}  # fmt: skip
+"""Values: lambda = 50 and C = 0.1 are MetaOptNet's (for embeddings as they are), C = 1 is
+scikit-learn's; lambda = 1 is a penalty of the size of one example of length 1."""

@@ -1,0 +1,57 @@
+"""Settings of simple heads, chosen on other classes than those they are measured on."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle.head import Head
+from training.baselines import Baseline
+from training.data import ImageSet
+from training.evaluate import episode_accuracies
+from training.tasks import Task
+
+EPISODES = 200
+_IMAGES_PER_CLASS = 40
+
+
+def thinned(data: ImageSet, task: Task) -> ImageSet:
+    """Fewer images of the same classes, without rotated ones: enough for episodes of the task.
+
+    Embedding all images of a large training split would take longer than choosing.
+    """
+    per_class = max(_IMAGES_PER_CLASS, task.range[1] + task.queries)
+    kept = [members[:per_class] for members in data.members]
+    ends = np.cumsum([len(members) for members in kept])
+    members = tuple(
+        np.arange(end - len(part), end) for end, part in zip(ends, kept, strict=True)
+    )  # fmt: skip
+    return replace(data, images=data.images[np.concatenate(kept)], members=members, rotations=1)
+
+
+def choose(
+    baseline: Baseline,
+    head: Head,
+    embeddings: NDArray[np.float32],
+    data: ImageSet,
+    task: Task,
+    seed: int,
+    episodes: int = EPISODES,
+) -> tuple[float, bool]:
+    """The value with the best mean accuracy on `episodes` episodes; the smallest of equals.
+
+    Args:
+        embeddings: (n, d) of `data.images`.
+
+    Returns:
+        the value, and whether it is the first or last of the grid, beyond which a better may lie.
+    """
+    candidates = baseline.candidates(embeddings)
+    means = [
+        episode_accuracies(
+            embeddings, data, baseline.make(head, value), task, episodes, seed
+        ).mean()
+        for value in candidates
+    ]  # fmt: skip
+    best = int(np.argmax(means))
+    return candidates[best], best in {0, len(candidates) - 1}

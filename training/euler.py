@@ -1,0 +1,62 @@
+"""The head adapted by gradient descent instead of the flow: explicit Euler on the reduced flow.
+
+A step of size h in flow time moves W by -h grad L(W) exactly, whichever of W and s it is taken in
+(W = W0 - s^T phi, Proposition 1), so `steps` steps of size h are ANIL's inner loop with learning
+rate h, and steps up to T = h steps are the flow as Euler sees it.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle.head import Head
+from training.evaluate import Classify
+from training.gradient_flow.steps import ReducedProblem, Solver, march
+
+# Steps whose states are kept at a time: none is looked at, this bounds their memory.
+_CHUNK = 64
+
+
+def descend(
+    head: Head,
+    phi: NDArray[np.float32],
+    classes: NDArray[np.intp],
+    ways: int,
+    *,
+    step_size: float,
+    horizon: float,
+) -> NDArray[np.float64]:
+    """Adapted classifier (N, d): `head`'s start after Euler steps up to `horizon`.
+
+    Args:
+        phi: (M, d) support embeddings. classes: (M,) class index of each. ways: N.
+        step_size, horizon: in flow time; the last step is shorter where they do not fit.
+
+    Raises:
+        FlowError: more steps than `head.solver.max_steps`, or steps too large for float64.
+    """
+    phi64 = phi.astype(np.float64)
+    W0 = head.initial_weights(phi, classes, ways)
+    problem = ReducedProblem(
+        K=phi64 @ phi64.T,
+        L0=np.ascontiguousarray(W0 @ phi64.T),
+        Y=np.ascontiguousarray(np.eye(ways)[:, classes]),
+        w=head.example_weights(classes, ways),
+        T=horizon,
+        lam=head.regularisation,
+    )
+    solver = Solver("euler", None, None, head.solver.max_steps, step_size)
+    s = np.zeros_like(problem.L0)
+    for chunk in march(problem, solver, _CHUNK):
+        s = chunk.end
+    return W0 - s @ phi64
+
+
+def descended(head: Head, *, step_size: float, horizon: float) -> Classify:
+    """`descend` as a head among heads."""
+
+    def classify(
+        phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
+    ) -> NDArray[np.floating]:
+        return query @ descend(head, phi, classes, ways, step_size=step_size, horizon=horizon).T
+
+    return classify
