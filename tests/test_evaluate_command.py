@@ -1,5 +1,6 @@
-"""`comln-train evaluate` on a tiny bundle: tables, files, records, mistakes."""
+"""`comln-train evaluate` and `study` on a tiny bundle: tables, files, records, mistakes."""
 
+import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -235,3 +236,43 @@ def test_training_classes_that_are_not_there(
 
 def test_the_training_split_can_be_measured(run: Run) -> None:
     assert "split train" in run("--task", "3x1", "--split", "train")
+
+
+def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "study"
+    out = run(
+        "--task", "3x1", "--task", "3x1-3", "--step-size", "0.02", "--step-size", "7",
+        "--horizon", "1", "--horizon", "50", "--out", str(folder), name="study",
+    )  # fmt: skip
+    assert (folder / "study.md").read_text() == out
+    with (folder / "solvers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["solver"] for row in rows] == 2 * ["dopri5", "euler", "euler"]
+    assert [row["steps"] for row in rows[:3]] == ["", "1000", "3"]  # T = 20
+    for row in rows:
+        assert float(row["milliseconds"]) > 0
+    assert float(rows[0]["ratio"]) == 1.0
+    assert float(rows[1]["ratio"]) == pytest.approx(
+        float(rows[1]["milliseconds"]) / float(rows[0]["milliseconds"])
+    )
+    # A thousand small steps are the flow.
+    assert float(rows[1]["accuracy"]) == pytest.approx(float(rows[0]["accuracy"]), abs=0.02)
+    with (folder / "horizons.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["horizon"]) for row in rows] == pytest.approx(2 * [0, 1, 20, 50])
+    assert [row["learned"] for row in rows] == 2 * ["False", "False", "True", "False"]
+    assert float(rows[2]["behind"]) == 0.0
+    with Image.open(folder / "study.png") as picture:
+        assert picture.width > 500
+        colours = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+        assert len(colours) > 20
+
+
+def test_a_study_refuses_steps_without_end(
+    bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["study", str(bundle), "--data", str(images), "--task", "3x1", "--queries", "3",
+                 "--step-size", "1e-6", "--out", str(tmp_path / "s")]  # fmt: skip
+    assert main(arguments) == 2
+    assert "Use a larger step_size" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()

@@ -1,4 +1,4 @@
-"""`comln-train`: fit, report, export, evaluate."""
+"""`comln-train`: fit, report, export, evaluate, study."""
 
 import argparse
 import shlex
@@ -17,6 +17,7 @@ from training.export import About, ExportError, export_bundle, with_backbone
 from training.fit import fit
 from training.memory import keep_freed_memory
 from training.run_report import REPORT, write_report
+from training.study_command import add_study
 
 _CORRECTABLE = (
     BackboneError, BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError,
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_export)
 
     add_evaluate(commands)
+    add_study(commands)
     return parser
 
 

@@ -1,0 +1,79 @@
+"""`comln-train study`: what a bundle's adaptation owes to its solver and to its horizon."""
+
+import argparse
+import math
+import platform
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from comln_serve.machine import usable_cpus
+from training.evaluate_command import add_measuring_arguments, load_measured
+from training.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, horizons, solvers
+from training.study_report import Study
+
+
+def add_study(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser(
+        "study", help="measure a bundle with other solvers and other horizons"
+    )
+    add_measuring_arguments(command, episodes=300)
+    command.add_argument(
+        "--step-size", type=_positive, action="append", metavar="H", dest="step_sizes",
+        help="of Euler, in flow time; repeatable (default: T in "
+        f"{', '.join(map(str, STEP_COUNTS))} steps)",
+    )  # fmt: skip
+    command.add_argument(
+        "--horizon", type=_positive, action="append", metavar="T", dest="horizons",
+        help="to measure beside the learned one; repeatable (default: half decades from 1e-4 to "
+        "100 times the learned one)",
+    )  # fmt: skip
+    command.add_argument(
+        "--out", type=Path, required=True,
+        help="folder for study.md, solvers.csv, horizons.csv and study.png",
+    )  # fmt: skip
+    command.set_defaults(run=run_study)
+
+
+def run_study(args: argparse.Namespace) -> int:
+    """Measure, print, write; returns the exit status."""
+    bundle, tasks, data, embed = load_measured(args)
+    embeddings = embed(data)
+    head = bundle.head
+    step_sizes = args.step_sizes or [head.horizon / count for count in STEP_COUNTS]
+    values = args.horizons or [factor * head.horizon for factor in HORIZON_FACTORS]
+    on = Episodes(embeddings, data, args.episodes, args.seed)
+    bar = tqdm(tasks, disable=None)
+    by_task = [(solvers(head, on, t, step_sizes), horizons(head, on, t, values)) for t in bar]
+    study = Study(
+        bundle=str(args.bundle), split=args.split, episodes=args.episodes, queries=args.queries,
+        seed=args.seed, horizon=head.horizon, command=_command(args),
+        machine=f"{usable_cpus()} CPU cores ({platform.machine()})",
+        solvers=tuple(row for rows, _ in by_task for row in rows),
+        horizons=tuple(row for _, rows in by_task for row in rows),
+    )  # fmt: skip
+    study.write(args.out)
+    print(study.markdown())
+    return 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    options = [f" --task {task}" for task in args.tasks or ()]
+    options += [f" --step-size {size}" for size in args.step_sizes or ()]
+    options += [f" --horizon {value}" for value in args.horizons or ()]
+    return (
+        f"comln-train study {args.bundle} --data DATA --split {args.split}{''.join(options)} "
+        f"--queries {args.queries} --episodes {args.episodes} --seed {args.seed} --out OUT"
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
+    return value
