@@ -1,5 +1,6 @@
 """Every simple head against a formulation of its own: brute force, primal, SciPy, torch."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from comln_serve.bundle import Head, SolverSettings
 from comln_serve.bundle.head import Start, Weighting
+from tests.conftest import REPOSITORY
 from training import baselines
 from training.baselines import BASELINES, Baseline
 from training.choose import choose, thinned
@@ -106,23 +108,25 @@ def test_coordinates_keep_the_products(d: int) -> None:
     np.testing.assert_allclose(Zq @ Z.T, query @ phi.T, rtol=1e-4, atol=1e-4)
 
 
-def test_logistic_regression_minimises_its_objective_in_the_embedding_space() -> None:
+@pytest.mark.parametrize("C", [0.001, 2.0])
+def test_logistic_regression_minimises_its_objective_in_the_embedding_space(C: float) -> None:
     """|W|^2 / 2 + C sum w_i cross-entropy_i, intercept free, by BFGS in all d dimensions."""
     phi, classes, ways, query, _ = episode()
-    C, (M, d), w = 2.0, phi.shape, class_weights(classes, ways)
+    (M, d), w = phi.shape, class_weights(classes, ways)
 
     def objective(flat: Array) -> float:
         W, b = flat[: ways * d].reshape(ways, d), flat[ways * d :]
         logits = phi @ W.T + b
         top = logits.max(axis=1)
         log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-        return 0.5 * float((W**2).sum()) + C * float(w @ (log_sum - logits[np.arange(M), classes]))
+        return 0.5 / C * float((W**2).sum()) + float(w @ (log_sum - logits[np.arange(M), classes]))
 
     best = minimize(objective, np.zeros(ways * d + ways), method="BFGS", options={"gtol": 1e-4}).x
     logits = query @ best[: ways * d].reshape(ways, d).T + best[ways * d :]
     found = baselines.logistic_regression(phi, classes, ways, query, C)
     centred = logits - logits.mean(axis=1, keepdims=True)
-    np.testing.assert_allclose(found - found.mean(axis=1, keepdims=True), centred, atol=0.02)
+    found -= found.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(found, centred, atol=0.01 * np.abs(centred).max())
 
 
 @pytest.mark.parametrize("C", [0.02, 5.0])
@@ -315,3 +319,17 @@ def test_verdicts(mean: float, interval: float, verdict: str, text: str) -> None
     found = Difference(mean, interval)
     assert found.verdict == verdict
     assert str(found) == text
+
+
+def test_the_document_lists_the_heads_and_their_settings() -> None:
+    text = (REPOSITORY / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \|(.*)\|$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == list(BASELINES)
+    for name, setting in rows:
+        baseline = BASELINES[name]
+        if baseline.value is not None:
+            assert f"{baseline.setting} = {baseline.value:g}" in setting
+        elif baseline.setting:
+            assert "always chosen" in setting
+        else:
+            assert not setting.strip()
