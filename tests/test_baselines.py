@@ -14,14 +14,14 @@ from torch.nn import functional
 from comln_serve.bundle import Head, SolverSettings
 from comln_serve.bundle.head import Start, Weighting
 from tests.conftest import REPOSITORY
-from training import baselines
-from training.baselines import BASELINES, Baseline
-from training.choose import choose, thinned
-from training.compare import Difference, difference, measure
 from training.data import ImageSet
-from training.euler import descend
-from training.evaluate import adapted
-from training.tasks import Task
+from training.evaluation import baselines
+from training.evaluation.baselines import BASELINES, Baseline
+from training.evaluation.choose import choose, thinned
+from training.evaluation.compare import Difference, difference, measure
+from training.evaluation.euler import descend
+from training.evaluation.evaluate import adapted
+from training.evaluation.tasks import Task
 
 Array = NDArray[np.float64]
 SOLVER = SolverSettings(1e-8, 1e-8, 100_000)

@@ -172,7 +172,7 @@ def test_what_does_not_go_together_is_refused(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data={kind: embeddings}"], '"identity" go together'),
+        (["data={kind: embeddings}"], 'needs backbone.kind "identity"'),
         (["pretraining.epochs=3"], "leave pretraining out"),
         (["augmentation.flip=true"], "leave augmentation out"),
     ],

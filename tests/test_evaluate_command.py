@@ -17,10 +17,10 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
-from training import baselines
-from training.baselines import BASELINES
 from training.cli import main
-from training.tables import aligned, markdown
+from training.evaluation import baselines
+from training.evaluation.baselines import BASELINES
+from training.evaluation.tables import aligned, markdown
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,11 @@ from training.cli import main
 from training.config import Config
 from training.data import ImageSet, sample_episode
 from training.embedded import embed_once
+from training.episodes import MetaBatch, episode_loss
+from training.evaluation.subject import open_subject
 from training.export import ExportError, export_bundle, with_backbone
-from training.fit import episode_loss, fit
+from training.fit import fit
 from training.model import MetaModel
-from training.subject import open_subject
 
 
 def frozen_config(
@@ -60,7 +61,7 @@ def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations:
             indices = np.concatenate([episode.support, episode.query], axis=1)
             images = source.gather(np.repeat(episode.classes, 5), indices.ravel())
             batch = torch.from_numpy(images).unflatten(0, (1, 4, 5))
-            row.append(float(episode_loss(learner, batch, 4, 2).detach()))
+            row.append(float(episode_loss(learner, MetaBatch(batch, 2)).detach()))
         losses.append(row)
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     assert len(set(losses[0])) == 5

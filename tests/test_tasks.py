@@ -11,8 +11,8 @@ from comln_serve.engine.backbone import Backbone
 from tests.conftest import REPOSITORY
 from training.config import Config
 from training.data import DataError, ImageSet, load_split, sample_episode
-from training.evaluate import evaluate
-from training.tasks import Task, parse_task
+from training.evaluation.evaluate import evaluate
+from training.evaluation.tasks import Task, parse_task
 
 ARCHIVE = REPOSITORY.parent / "shared" / "data" / "omniglot" / "images.tar.gz"
 

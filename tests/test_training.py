@@ -29,7 +29,7 @@ from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config
 from training.data import DataError, ImageSet
-from training.evaluate import evaluate
+from training.evaluation.evaluate import evaluate
 from training.export import export_bundle
 from training.fit import fit
 from training.model import MetaModel
@@ -281,7 +281,7 @@ def test_command_line_fit_export_evaluate(
     assert main(arguments) == 0
     assert main(arguments) == 0  # measuring again replaces, it does not add
     manifest = load_bundle(bundle).manifest
-    assert manifest.training.command == f"comln-train fit {recipe} --data DATA --out RUN"
+    assert manifest.training.command == "comln-train fit recipe.yaml --data DATA --out RUN"
     (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
     assert entry.episodes == 20
     card = (bundle / "README.md").read_text()

@@ -4,7 +4,7 @@ import yaml
 
 from comln_serve.bundle import Manifest
 from comln_serve.bundle.manifest import HeadEntry
-from training.tables import markdown
+from training.evaluation.tables import markdown
 
 _STARTS = {
     "learned": "a learned classifier W0, which ties the model to {ways} classes",

@@ -12,12 +12,12 @@ from training.backbones import BackboneError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import ConfigError, load_config
 from training.data import DataError, load_split
-from training.evaluate_command import add_evaluate
+from training.evaluation.evaluate_command import add_evaluate
+from training.evaluation.study_command import add_study
 from training.export import About, ExportError, export_bundle, with_backbone
 from training.fit import fit
 from training.memory import keep_freed_memory
 from training.run_report import REPORT, write_report
-from training.study_command import add_study
 
 _CORRECTABLE = (
     BackboneError, BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError,
@@ -78,6 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _shown(recipe: Path) -> str:
+    """A recipe's path as a model card may show it: nothing of whose machine it was."""
+    return recipe.name if recipe.is_absolute() else str(recipe)
+
+
 def _fit(args: argparse.Namespace) -> int:
     config = load_config(args.recipe, tuple(args.overrides))
     keep_freed_memory()
@@ -85,7 +90,7 @@ def _fit(args: argparse.Namespace) -> int:
     best = fit(
         config, train, val, args.out, resume=args.resume,
         command=shlex.join(
-            ["comln-train", "fit", str(args.recipe), "--data", "DATA", "--out", "RUN"]
+            ["comln-train", "fit", _shown(args.recipe), "--data", "DATA", "--out", "RUN"]
             + [part for override in args.overrides for part in ("--set", override)]
         ),
     )  # fmt: skip

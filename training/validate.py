@@ -1,7 +1,7 @@
 """Validation during training."""
 
 from training.data import ImageSet
-from training.evaluate import Accuracy, evaluate
+from training.evaluation.evaluate import Accuracy, evaluate
 from training.model import MetaModel
 
 

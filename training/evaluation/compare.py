@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from training.data import ImageSet
-from training.evaluate import (
+from training.evaluation.evaluate import (
     Accuracy,
     Classify,
     episode_accuracies,
     mean_and_interval,
     summarise,
 )
-from training.tasks import Task
+from training.evaluation.tasks import Task
 
 Verdict = Literal["ahead", "inside", "behind"]
 

@@ -18,7 +18,7 @@ from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import Shots, describe_task
 from comln_serve.machine import usable_cpus
 from training.data import ImageSet
-from training.tasks import Task
+from training.evaluation.tasks import Task
 
 Embed = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from comln_serve.bundle.head import Head
-from training.baselines import BASELINES
-from training.choose import EPISODES, choose, thinned
-from training.compare import difference, measure
 from training.config import ConfigError
 from training.data import DataError, ImageSet, load_split
-from training.evaluate import adapted
+from training.evaluation.baselines import BASELINES
+from training.evaluation.choose import EPISODES, choose, thinned
+from training.evaluation.compare import difference, measure
+from training.evaluation.evaluate import adapted
+from training.evaluation.report import Against, Report, TaskResult, describe_own
+from training.evaluation.subject import Subject, open_subject
+from training.evaluation.tasks import Task, parse_task
 from training.export import record_measurements
-from training.report import Against, Report, TaskResult, describe_own
-from training.subject import Subject, open_subject
-from training.tasks import Task, parse_task
 
 CHOICE_SPLIT = "train"
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head
-from training.baselines import Baseline
 from training.data import ImageSet
-from training.evaluate import episode_accuracies
-from training.tasks import Task
+from training.evaluation.baselines import Baseline
+from training.evaluation.evaluate import episode_accuracies
+from training.evaluation.tasks import Task
 
 EPISODES = 200
 _IMAGES_PER_CLASS = 40

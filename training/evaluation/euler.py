@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head
-from training.evaluate import Classify
+from training.evaluation.evaluate import Classify
 from training.gradient_flow.steps import ReducedProblem, Solver, march
 
 # Steps whose states are kept at a time: none is looked at, this bounds their memory.

@@ -9,9 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from comln_serve.machine import usable_cpus
-from training.evaluate_command import add_measuring_arguments, load_measured
-from training.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, horizons, solvers
-from training.study_report import Study
+from training.evaluation.evaluate_command import add_measuring_arguments, load_measured
+from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, horizons, solvers
+from training.evaluation.study_report import Study
 
 
 def add_study(commands: Any) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head
-from training.compare import Difference, Measured, difference, measure
 from training.data import ImageSet
-from training.euler import descend, descended
-from training.evaluate import adapted
-from training.tasks import Task
+from training.evaluation.compare import Difference, Measured, difference, measure
+from training.evaluation.euler import descend, descended
+from training.evaluation.evaluate import adapted
+from training.evaluation.tasks import Task
 
 # Episodes on which adaptations are timed, solvers taking turns.
 TIMED_EPISODES = 30

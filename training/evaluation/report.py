@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comln_serve.bundle import AccuracyEntry, ComparisonEntry
-from training import tables
-from training.compare import Difference, Measured
-from training.tasks import Task
+from training.evaluation import tables
+from training.evaluation.compare import Difference, Measured
+from training.evaluation.tasks import Task
 
 Format = Literal["text", "markdown", "json"]
 

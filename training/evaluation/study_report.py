@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.study import HorizonResult, SolverResult
-from training.tables import markdown
+from training.evaluation.study import HorizonResult, SolverResult
+from training.evaluation.tables import markdown
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Each has at most one setting, that which it depends on most (strength of regularisation, step size).
 Its value is the published one or scikit-learn's where there is such, unless told otherwise; the
-other values are chosen on other classes (`training.choose`).
+other values are chosen on other classes (`training.evaluation.choose`).
 
 Where shots are unequal every class counts the same (an example's weight is M / (N n_c), n_c the
 examples of its class), since queries come from all classes alike. Equal shots have weights 1.
@@ -22,8 +22,8 @@ from sklearn.svm import LinearSVC
 
 from comln_serve.bundle.head import Head
 from comln_serve.flow import balanced_weights
-from training.euler import descended
-from training.evaluate import Classify
+from training.evaluation.euler import descended
+from training.evaluation.evaluate import Classify
 
 Array = NDArray[np.float64]
 Embeddings = NDArray[np.float32]

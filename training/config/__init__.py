@@ -1,0 +1,22 @@
+"""Everything a training run depends on, as one typed value.
+
+A recipe is this as YAML; it is stored in every checkpoint and in every bundle's manifest.
+"""
+
+from training.config.backbone import BackboneConfig, DropBlockConfig
+from training.config.data import AugmentationConfig, DataConfig
+from training.config.head import HeadConfig
+from training.config.phases import (
+    EpisodeConfig,
+    OptimiserConfig,
+    PretrainingConfig,
+    ValidationConfig,
+)
+from training.config.recipe import ConfigError, load_config, override_config
+from training.config.run import Config
+
+__all__ = [
+    "AugmentationConfig", "BackboneConfig", "Config", "ConfigError", "DataConfig",
+    "DropBlockConfig", "EpisodeConfig", "HeadConfig", "OptimiserConfig", "PretrainingConfig",
+    "ValidationConfig", "load_config", "override_config",
+]  # fmt: skip

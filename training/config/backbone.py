@@ -1,0 +1,142 @@
+"""The embedding network f_Phi."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from training.config.section import Count, Positive, Section
+
+
+class DropBlockConfig(Section):
+    """DropBlock after the last two blocks of resnet12, in training only.
+
+    Attributes:
+        rate: share of the positions dropped in the end.
+        block_size: side of a dropped block, in positions of the feature map.
+        updates: number of updates over which the rate grows from 0.
+    """
+
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    block_size: Count = 5
+    updates: Count = 40_000
+
+
+class BackboneConfig(Section):
+    """The embedding network f_Phi.
+
+    Attributes:
+        kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool. "resnet12":
+            four residual blocks of three 3x3 convolutions. "torchvision": one of its classifiers
+            without the last layer. "onnx": a graph from elsewhere, frozen. "identity": the data
+            are embeddings already.
+        channels: width of every block of conv4; of resnet12's first, the others being 2.5, 5 and
+            10 times as wide.
+        global_pooling: resnet12: embeddings are the mean over the last block's positions.
+        drop_block: resnet12: regularisation by DropBlock; null: none.
+        architecture: torchvision: the name in `torchvision.models`, such as resnet18.
+        weights: torchvision: null (random), DEFAULT or another name of the architecture's published
+            weights, or the path of a state dict (.pt, .pth or .safetensors).
+        frozen: torchvision: the weights stay as they are; only the head is learned. Graphs and
+            embeddings are always frozen.
+        path: onnx: the file. A relative path is relative to the recipe; in an override, to the
+            working folder. So is one in `weights`.
+        layout: onnx: what the graph takes. "nchw" or "nhwc": normalised floats, channels second or
+            last. "as_is": uint8 RGB (B, S, S, 3), as a bundle's backbone does.
+        output: onnx: the tensor to take as the embedding, an inner one if need be; null: the only
+            output.
+        colour: what the first layer sees: "rgb", "bgr" or "grey".
+        mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Left out,
+            those of torchvision's named weights; 0.5 and 0.25 for a network that starts at random.
+        embedding_size: expected size; needed by "identity", checked with the others where given.
+        normalise: "l2": embeddings are divided by their norm, before `scale`.
+        scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
+    """
+
+    kind: Literal["conv4", "resnet12", "torchvision", "onnx", "identity"] = "conv4"
+    channels: Count = 64
+    global_pooling: bool = False
+    drop_block: DropBlockConfig | None = None
+    architecture: str | None = None
+    weights: str | None = None
+    frozen: bool = False
+    path: str | None = None
+    layout: Literal["nchw", "nhwc", "as_is"] = "nchw"
+    output: str | None = None
+    colour: Literal["rgb", "bgr", "grey"] = "rgb"
+    mean: tuple[float, ...] | None = None
+    std: tuple[Positive, ...] | None = None
+    embedding_size: Count | None = None
+    normalise: Literal["none", "l2"] = "none"
+    scale: Literal["none", "sqrt_d"] = "none"
+
+    @property
+    def channels_in(self) -> int:
+        """Channels of the first layer."""
+        return 1 if self.colour == "grey" else 3
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the network has nothing to learn."""
+        return self.frozen or self.kind in {"onnx", "identity"}
+
+    @property
+    def weights_file(self) -> str | None:
+        """`weights` where it is a path; published weights have plain names."""
+        is_path = self.weights is not None and any(mark in self.weights for mark in _PATH_MARKS)
+        return self.weights if is_path else None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for key, kinds in _KEYS_OF_KINDS.items():
+            given = getattr(self, key) != BackboneConfig.model_fields[key].default
+            if given and self.kind not in kinds:
+                allowed = " or ".join(f'"{kind}"' for kind in kinds)
+                raise ValueError(f'{key} is for kind {allowed}, not for "{self.kind}"')
+        for key, kind in _NEEDED.items():
+            if self.kind == kind and getattr(self, key) is None:
+                raise ValueError(f'{key} is needed by kind "{kind}"')
+        self._check_normalisation()
+        if self.kind == "resnet12" and self.channels % 2:
+            raise ValueError(f"resnet12 needs an even number of channels, got {self.channels}")
+        if self.kind == "torchvision" and self.frozen and self.weights is None:
+            raise ValueError("frozen needs weights: random ones would stay random")
+        if self.kind == "torchvision" and self.colour == "grey":
+            raise ValueError('torchvision\'s networks take three channels, not colour "grey"')
+        return self
+
+    def _check_normalisation(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std are given together or left out together")
+        if self.mean is None or self.std is None:
+            foreign = self.kind == "onnx" and self.layout != "as_is"
+            if foreign or self.weights_file is not None:
+                raise ValueError(
+                    "mean and std are needed: those that the network was trained with "
+                    "(ImageNet's are [0.485, 0.456, 0.406] and [0.229, 0.224, 0.225])"
+                )
+        elif not len(self.mean) == len(self.std) == self.channels_in:
+            raise ValueError(
+                f"mean and std need {self.channels_in} values for colour {self.colour!r}"
+            )
+        elif self.kind == "onnx" and self.layout == "as_is":
+            raise ValueError("mean and std do not apply to a graph that is taken as_is")
+
+
+# Names of published weights have none of these.
+_PATH_MARKS = "./\\"
+_TRAINED = ("conv4", "resnet12")
+_KEYS_OF_KINDS = {
+    "channels": _TRAINED,
+    "global_pooling": ("resnet12",),
+    "drop_block": ("resnet12",),
+    "architecture": ("torchvision",),
+    "weights": ("torchvision",),
+    "frozen": ("torchvision", "onnx", "identity"),
+    "path": ("onnx",),
+    "layout": ("onnx",),
+    "output": ("onnx",),
+    "colour": (*_TRAINED, "torchvision", "onnx"),
+    "mean": (*_TRAINED, "torchvision", "onnx"),
+    "std": (*_TRAINED, "torchvision", "onnx"),
+}
+_NEEDED = {"architecture": "torchvision", "path": "onnx", "embedding_size": "identity"}

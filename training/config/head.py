@@ -1,0 +1,33 @@
+"""Start and amount of adaptation."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from comln_serve.bundle.head import Start, Weighting
+from training.config.section import NonNegative, Positive, Section
+
+
+class HeadConfig(Section):
+    """Start and amount of adaptation; see `comln_serve.bundle.head.Head`.
+
+    Attributes:
+        initial_horizon: T before training (log T is learned unless `learn_horizon` is false).
+        condition_horizon: log T is learned as an affine function of log M, log N and
+            log mean ||phi||^2, so that it can follow the task; `initial_horizon` is of any task.
+        initial_alpha: scale of a prototype start before training (log alpha is learned).
+    """
+
+    start: Start = "prototype"
+    weighting: Weighting = "balanced"
+    regularisation: NonNegative = 0.0
+    initial_horizon: Positive = 1.0
+    learn_horizon: bool = True
+    condition_horizon: bool = False
+    initial_alpha: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _learned_if_conditioned(self) -> Self:
+        if self.condition_horizon and not self.learn_horizon:
+            raise ValueError("condition_horizon needs learn_horizon")
+        return self

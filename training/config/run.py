@@ -1,0 +1,69 @@
+"""A whole run's configuration."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from training.config.backbone import BackboneConfig
+from training.config.data import AugmentationConfig, DataConfig
+from training.config.head import HeadConfig
+from training.config.phases import (
+    EpisodeConfig,
+    OptimiserConfig,
+    PretrainingConfig,
+    ValidationConfig,
+)
+from training.config.section import Count, Section
+
+
+class Config(Section):
+    """A whole run.
+
+    Attributes:
+        updates: of the episodic training. 0 is refused: the head's T is learned there.
+        precision: of the backbone's products and activations in training ("bfloat16": automatic
+            mixed precision); parameters and the flow are not affected, and bundles hold float32.
+        seed: of the first weights, the episodes and the augmentation.
+    """
+
+    data: DataConfig
+    augmentation: AugmentationConfig = AugmentationConfig()
+    backbone: BackboneConfig = BackboneConfig()
+    pretraining: PretrainingConfig | None = None
+    head: HeadConfig = HeadConfig()
+    episodes: EpisodeConfig = EpisodeConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    validation: ValidationConfig = ValidationConfig()
+    updates: Count
+    precision: Literal["float32", "bfloat16"] = "float32"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.head.start == "learned":
+            least, most = self.episodes.ways
+            if least != most:
+                raise ValueError(
+                    f"a learned start is tied to one number of ways, got {least} to {most}"
+                )
+            other = [ways for ways, _ in self.validation.tasks if ways != least]
+            if other:
+                raise ValueError(
+                    f"a learned start is tied to {least} ways; validation asks for {other[0]}"
+                )
+        head = self.head
+        if self.backbone.is_frozen and head.start == "zero" and not head.learn_horizon:
+            raise ValueError(
+                "nothing is left to learn: the backbone is frozen, the start is zero and "
+                "head.learn_horizon is false"
+            )
+        # An ONNX graph may have made the embeddings: a bundle of such a run names it.
+        if self.data.kind == "embeddings" and self.backbone.kind not in {"identity", "onnx"}:
+            raise ValueError('data.kind "embeddings" needs backbone.kind "identity"')
+        if self.backbone.is_frozen and self.pretraining is not None:
+            raise ValueError("a frozen backbone is not trained: leave pretraining out")
+        if self.backbone.is_frozen and self.augmentation != AugmentationConfig():
+            raise ValueError(
+                "a frozen backbone sees every image once, as it is: leave augmentation out"
+            )
+        return self
