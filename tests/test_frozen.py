@@ -1,6 +1,7 @@
 """Frozen backbones: embedded once, trained on embeddings, exported with the network."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,14 +152,15 @@ def test_an_onnx_model_from_recipe_to_bundle(
     assert str(tmp_path) not in (bundle / "bundle.json").read_text()
 
     moved.rename(tmp_path / "model.onnx")
-    figures: list[str] = []
+    figures: list[list[float]] = []
     for folder in (run, bundle):
         capsys.readouterr()
         arguments = ["evaluate", str(folder), "--data", images, "--task", "4x1", "--episodes", "10",
-                     "--queries", "3"]  # fmt: skip
+                     "--queries", "3", "--format", "json"]  # fmt: skip
         assert main(arguments) == 0
-        figures.append(capsys.readouterr().out)
-    assert figures[0] == figures[1] != ""
+        text = capsys.readouterr().out
+        figures.append([float(mean) for mean in re.findall(r'"mean": ([0-9.]+)', text)])
+    assert figures[0] == figures[1] != []
     assert main(["evaluate", str(run), "--data", images, "--record"]) == 2
     assert "--record needs a bundle" in capsys.readouterr().err
 
