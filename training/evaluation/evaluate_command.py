@@ -90,6 +90,8 @@ class EmbedSplit:
 def load_measured(args: argparse.Namespace) -> tuple[Subject, list[Task], ImageSet, EmbedSplit]:
     """The bundle or run, the tasks, the images of the split, and what embeds them."""
     subject = open_subject(args.bundle)
+    if "record" in args and args.record and subject.bundle is None:
+        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
     wanted: list[Task] = args.tasks or [Task(5, 1), Task(5, 5)]
     tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(wanted)]
     ways = subject.head.ways
@@ -169,8 +171,6 @@ class _Settings:
 def run_evaluate(args: argparse.Namespace) -> int:
     """Measure, print, write, record; returns the exit status."""
     subject, tasks, data, embed = load_measured(args)
-    if args.record and subject.bundle is None:
-        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
     head = subject.head
     settings = _Settings(args, head, embed)
     embeddings = embed(data)
