@@ -197,10 +197,10 @@ def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[n
         K, np.empty((0, 0)), L0, Y, task.weights, task.T, 0.0, rtol=tolerance, atol=tolerance,
         max_steps=10**6, limit_steps=step_limit,
     )  # fmt: skip
-    states, steps, P = flow.advance(10_000)
+    steps, X, P = flow.advance(10_000)
     a, dL0 = -task.V @ task.phi.T, np.zeros_like(L0)  # W(T) = W0 - s phi, with s class-major
     adjoint_sweep(
-        K, Y, task.weights, 0.0, DOPRI5, states, steps, P, a, np.zeros_like(K), dL0,
+        K, Y, task.weights, 0.0, DOPRI5, steps, X, P, a, np.zeros_like(K), dL0,
         np.zeros(len(K)), np.zeros(1),
     )  # fmt: skip
     return task.V + dL0 @ task.phi, len(steps)

@@ -17,7 +17,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
-from comln_serve.flow import FlowError
+from comln_serve.flow import FlowError, kernels
 from tests.numerics import (
     TIGHT,
     all_close,
@@ -70,7 +70,7 @@ def gradient_descent(
 @pytest.mark.parametrize("lam", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("T", "step_size"),
-    [(3.0, 0.25), (4.2, 0.3), (3.1, 0.25), (0.2, 0.25), (0.25, 0.25), (12.0, 0.02)],
+    [(3.0, 0.25), (4.2, 0.3), (3.1, 0.25), (0.2, 0.25), (0.25, 0.25), (6.0, 0.01)],
     ids=["multiple", "rounded multiple", "shorter last", "one short", "one", "600"],
 )
 def test_euler_is_unrolled_gradient_descent(
@@ -222,7 +222,7 @@ def sweep(problem: ReducedProblem, chunk: Chunk, g: np.ndarray) -> list[np.ndarr
     N, M = g.shape
     dK, dL0, dw, dlam = np.zeros((M, M)), np.zeros((N, M)), np.zeros(M), np.zeros(1)
     adjoint_sweep(
-        problem.K, problem.Y, problem.w, problem.lam, DOPRI5.table, chunk.states, chunk.steps,
+        problem.K, problem.Y, problem.w, problem.lam, DOPRI5.table, chunk.steps, chunk.X,
         chunk.P, g.copy(), dK, dL0, dw, dlam,
     )  # fmt: skip
     return [dK, dL0, dw, dlam]
@@ -253,8 +253,53 @@ def test_taking_the_accepted_steps_again_gives_the_same_states() -> None:
     problem = reduced(clustered_task(3, 2, 1e3))
     (chunk,) = march(problem, DOPRI5, 1000)
     again = replay(problem, DOPRI5, chunk.states[0], chunk.steps)
-    for name in ("states", "P", "end"):
+    for name in ("X", "P", "end"):
         np.testing.assert_array_equal(getattr(again, name), getattr(chunk, name))
+
+
+# The step limit
+
+
+def spectral_radius(problem: ReducedProblem, P: np.ndarray) -> float:
+    """Of the flow's Jacobian A K, from its definition, at probabilities P (N, M)."""
+    N, M = P.shape
+    A = np.zeros((M, N, M, N))
+    for m, (p, w) in enumerate(zip(P.T, problem.w, strict=True)):
+        A[m, :, m] = w * (np.diag(p) - np.outer(p, p))
+    size = M * N
+    return np.abs(np.linalg.eigvals(A.reshape(size, size) @ np.kron(problem.K, np.eye(N)))).max()
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 10.0])
+@pytest.mark.parametrize("lam", [0.0, 0.1])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+def test_no_step_is_longer_than_derivatives_allow(
+    offset: float, lam: float, tolerance: float
+) -> None:
+    """Also where the power iteration is left out: h (rho + lam) <= 3, up to its own error."""
+    problem = reduced(clustered_task(3, 3, 1e4, offset=offset, lam=lam))
+    solver = Solver("dopri5", tolerance, tolerance, max_steps=10_000, step_size=None)
+    (chunk,) = march(problem, solver, 10_000)
+    products = [
+        h * (spectral_radius(problem, P[0]) + lam)
+        for h, P in zip(chunk.steps, chunk.P, strict=True)
+    ]
+    assert max(products) <= 3.2
+    if offset == 10.0:
+        assert max(products) >= 2.8
+
+
+def test_the_bound_of_the_spectral_radius_holds() -> None:
+    rng = np.random.default_rng(0)
+    for sharpness in (0.1, 1.0, 10.0):
+        for M, N in ((1, 2), (6, 3), (4, 7)):
+            problem = reduced(small_task(M, N))
+            P = softmax(sharpness * rng.normal(size=(N, M)), axis=0)
+            bound = kernels._radius_bound(
+                P, problem.w, np.abs(problem.K).sum(axis=1), kernels.workspace(N, M)
+            )
+            radius = spectral_radius(problem, P)
+            assert radius * (1 - 1e-12) <= bound <= 20 * radius
 
 
 # Chunks
@@ -281,7 +326,7 @@ def test_chunks_are_of_the_size_asked_for_and_join() -> None:
     chunks = list(march(problem, DOPRI5, 7))
     assert [len(chunk.steps) for chunk in chunks[:-1]] == [7] * (len(chunks) - 1)
     assert len(chunks) > 3
-    for name in ("states", "steps", "P"):
+    for name in ("steps", "X", "P"):
         joined = np.concatenate([getattr(chunk, name) for chunk in chunks])
         np.testing.assert_array_equal(joined, getattr(whole, name))
     np.testing.assert_array_equal(chunks[-1].end, whole.end)

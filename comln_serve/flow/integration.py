@@ -45,19 +45,17 @@ class Integration:
         limit_steps: bool,
         cancel: NDArray[np.bool_] | None = None,
     ) -> None:
-        # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
-        amplification = max(float(np.abs(features).sum(axis=1).max()), 1e-300)
         self.T, self._tolerances, self._max_steps = T, (rtol, atol), int(max_steps)
         self._arguments = (
             features, back, logits, Y, w, lam, effective_horizon(T, lam), float(rtol),
-            float(atol) / amplification, self._max_steps, limit_steps,
+            float(atol), self._max_steps, limit_steps,
             np.zeros(1, dtype=np.bool_) if cancel is None else cancel,
         )  # fmt: skip
         self._shape = logits.shape
         shape = (logits.shape[0], features.shape[1])
         self.X = np.zeros(shape)
-        self._mode = kernels.starting_vector(*shape)
-        self._memory = np.zeros(6)
+        self._mode = np.empty(shape)
+        self._memory = np.zeros(7)
         self.done = T == 0.0
 
     @property
@@ -77,23 +75,25 @@ class Integration:
             at_most: steps to take; 0 goes to T and keeps no step.
 
         Returns:
-            states (n, N, r) at the start of each step, steps (n,) in flow time, and softmax(logits)
-            at the stages of each step (n, 6, N, M).
+            steps (n,) in flow time, and X (n, 6, N, r) and softmax(logits) (n, 6, N, M) at the
+            stages of each; X at the first is the state at the start of the step.
 
         Raises:
             FlowError: the tolerance could not be met, or the integration was cancelled.
         """
-        states, steps = np.empty((at_most, *self.X.shape)), np.empty(at_most)
-        stages = np.empty((at_most, kernels.STAGES - 1, *self._shape))
+        n_stages = kernels.STAGES - 1
+        steps = np.empty(at_most)
+        X = np.empty((at_most, n_stages, *self.X.shape))
+        P = np.empty((at_most, n_stages, *self._shape))
         if self.done:
-            return states[:0], steps[:0], stages[:0]
+            return steps[:0], X[:0], P[:0]
         status, kept = kernels.integrate(
-            *self._arguments, self.X, self._mode, self._memory, states, steps, stages
+            *self._arguments, self.X, self._mode, self._memory, steps, X, P
         )
         if status not in {kernels.OK, kernels.FULL}:
             raise FlowError(self._explain(status))
         self.done = status == kernels.OK
-        return states[:kept], steps[:kept], stages[:kept]
+        return steps[:kept], X[:kept], P[:kept]
 
     def _explain(self, status: int) -> str:
         rtol, atol = self._tolerances

@@ -42,8 +42,8 @@ CANCELLED = 4
 FULL = 5
 
 # What `integrate` remembers between calls: flow time, step to try, last error, whether the last
-# try was rejected, and the steps so far.
-TIME, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED = range(6)
+# try was rejected, the steps so far, and whether the last step followed the spectral radius.
+TIME, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED = range(7)
 
 # Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
 # the integrator relies on them to notice a step that left the domain.
@@ -217,27 +217,28 @@ def weighted_residual(P, Y, top, w, out, work):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def add_combination(h, coefficients, first, k, y):
-    """y += h sum_q coefficients[q] k[q] over q >= first, for k (S, ...) and y (...) in place.
+def combine(h, coefficients, first, end, terms, start, out):
+    """out = start + h sum_q coefficients[q] terms[q] over first <= q < end.
 
-    Three terms a pass: what this costs is the reading and writing of y.
+    For terms (S, size), start and out (size,); `out` may be `start`. Three terms a pass: what this
+    costs is the reading and writing of `out`.
     """
-    n_terms, size = len(coefficients), y.size
-    terms, out = k.reshape((k.shape[0], size)), y.reshape(size)
-    q = first
-    while q + 3 <= n_terms:
+    q, source = first, start
+    while q + 3 <= end:
         a, b, c = h * coefficients[q], h * coefficients[q + 1], h * coefficients[q + 2]
-        for i in range(size):
-            out[i] += a * terms[q, i] + b * terms[q + 1, i] + c * terms[q + 2, i]
-        q += 3
-    if q + 2 <= n_terms:
+        for i in range(out.size):
+            out[i] = source[i] + (a * terms[q, i] + b * terms[q + 1, i] + c * terms[q + 2, i])
+        q, source = q + 3, out
+    if q + 2 == end:
         a, b = h * coefficients[q], h * coefficients[q + 1]
-        for i in range(size):
-            out[i] += a * terms[q, i] + b * terms[q + 1, i]
-    elif q < n_terms:
+        for i in range(out.size):
+            out[i] = source[i] + (a * terms[q, i] + b * terms[q + 1, i])
+    elif q + 1 == end:
         a = h * coefficients[q]
-        for i in range(size):
-            out[i] += a * terms[q, i]
+        for i in range(out.size):
+            out[i] = source[i] + a * terms[q, i]
+    elif q == first:
+        out[:] = start
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
@@ -303,25 +304,52 @@ def starting_vector(n_classes, size):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
-def _power_iteration(F, G, P, w, v, work):
-    """Two power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
+def _radius_bound(P, w, reach, work):
+    """An upper bound of the spectral radius of A K; reach (M,): the absolute row sums of K.
+
+    A_m <= w_m trace(A_m / w_m) = w_m sum_n p_n (1 - p_n) =: alpha_m as a quadratic form, and A K is
+    similar to K^1/2 A K^1/2: its radius is at most that of diag(alpha) K, which is at most the
+    largest absolute row sum of it.
+    """
+    n_classes, n_examples = P.shape
+    trace = work[3 * n_classes]
+    trace[:] = 0.0
+    for n in range(n_classes):
+        for m in range(n_examples):
+            trace[m] += P[n, m] * (1.0 - P[n, m])
+    bound = 0.0
+    for m in range(n_examples):
+        bound = max(bound, w[m] * trace[m] * reach[m])
+    return bound
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def _norm(v):
+    total = 0.0
+    for x in v.flat:
+        total += x * x
+    return np.sqrt(total)
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def _power_iterations(count, F, G, P, w, v, work):
+    """Power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
 
     The operator A K is similar to the positive semi-definite K^1/2 A K^1/2: its spectrum is real
-    and not negative, so the iteration converges to its spectral radius. Starting from the last
-    step's vector, two iterations a step track it.
+    and not negative, so the iteration converges to its spectral radius.
     """
     n_classes = P.shape[0]
     radius = 0.0
-    for _ in range(2):
+    for _ in range(count):
         table = work[:n_classes]
         product(F, v, table)
         covariance_product(P, w, table, table, work)
-        before = np.sqrt(np.sum(v * v))
+        before = _norm(v)
         if G.shape[0] == 0:
             v[:] = table
         else:
             product(G, table, v)
-        after = np.sqrt(np.sum(v * v))
+        after = _norm(v)
         if not (before > 0.0 and after > 0.0 and np.isfinite(after)):
             v[:] = starting_vector(v.shape[0], v.shape[1])
             return 0.0
@@ -331,16 +359,28 @@ def _power_iteration(F, G, P, w, v, work):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def _error_ratio(error, X, X_new, atol, rtol):
+    """Largest entry of |error| / (atol + rtol |X|), flat; infinite where a value is not finite."""
+    largest = total = 0.0
+    for j in range(error.size):
+        ratio = abs(error[j]) / (atol + rtol * max(abs(X[j]), abs(X_new[j])))
+        largest = max(largest, ratio)
+        total += ratio  # a maximum may pass over NaN, a sum does not
+    return largest if np.isfinite(total) else np.inf
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
     F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
-    X, mode, memory, states, steps, stage_P,
+    X, mode, memory, steps, stage_X, stage_P,
 ):  # fmt: skip
     """Advance the flow to time T with Dormand-Prince 5(4), error and step controlled.
 
     Args:
         F, G, L0, Y: (M, r), (r, M) or (0, 0), (N, M), (N, M); see the module.
         w: (M,) weight of each support example.
-        lam, T, rtol, atol: scalars, T > 0; atol bounds the error of an entry of X, absolute.
+        lam, T: scalars, T > 0.
+        rtol, atol: tolerance of the error of a step, atol on the logits.
         max_steps: tried steps allowed from time 0, rejected ones included.
         limit_steps: keep h (rho + lam) <= 3, rho the spectral radius of the Jacobian. Error control
             of X alone lets the step grow to the edge of stability once fast modes have died out,
@@ -348,34 +388,40 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
             it.
         cancel: (1,) bool; set to True by another thread, it ends the solve at the next step.
         X: (N, r) the state, advanced in place; 0 at time 0.
-        mode: (N, r) the power iteration's vector, in place; `starting_vector` at time 0.
-        memory: (6,) time and controller, in place; 0 at time 0. Indices TIME ... REJECTED.
-        states, steps, stage_P: (c, N, r), (c,) and (c, 6, N, M): filled with the state at the
-            start of every accepted step, its length, and softmax(logits) at its stages. c = 0
-            keeps nothing.
+        mode: (N, r) the power iteration's vector, in place.
+        memory: (7,) time and controller, in place; 0 at time 0. Indices TIME ... TRACKED.
+        steps, stage_X, stage_P: (c,), (c, 6, N, r) and (c, 6, N, M): filled with the length of
+            every accepted step and with X and softmax(logits) at its stages; X at the first is the
+            state at its start. c = 0 keeps nothing.
 
     Returns:
-        status, kept: OK at T; FULL when `states` is, and a further call with the same X, mode and
+        status, kept: OK at T; FULL when `steps` is, and a further call with the same X, mode and
         memory goes on; else one of the module's codes. The first `kept` steps of the buffers count.
     """
     n_classes, n_examples = L0.shape
-    size = F.shape[1]
-    X_new = np.empty_like(X)
-    stage = np.empty_like(X)
-    k = np.empty((STAGES, n_classes, size))
-    P = np.empty((STAGES, n_classes, n_examples))
+    shape, size = X.shape, X.size
+    capacity, kept = len(steps), 0
+    if capacity == 0:
+        stage_X = np.empty((1, STAGES - 1, *shape))
+        stage_P = np.empty((1, STAGES - 1, n_classes, n_examples))
+    flat_X = stage_X.reshape((len(stage_X), STAGES - 1, size))
+    k = np.empty((STAGES, *shape))
+    rates = k.reshape((STAGES, size))
+    X_new, error, P = np.empty(shape), np.empty(size), np.empty((n_classes, n_examples))
+    old, new, zero = X.reshape(size), X_new.reshape(size), np.zeros(size)
     work = workspace(n_classes, n_examples)
     top = likeliest(Y)
-    capacity = states.shape[0]
-    kept = 0
 
-    vector_field(F, G, L0, Y, top, w, lam, X, P[0], k[0], work)
+    # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
+    reach = np.array([np.sum(np.abs(row)) for row in F])
+    atol /= max(reach.max(), 1e-300)
+
+    vector_field(F, G, L0, Y, top, w, lam, X, P, k[0], work)
     if memory[STEP] == 0.0:
         # The first step: a tenth of the stability limit, found from a few power iterations more
         # than a later step needs, so that it is on the right scale even when T is huge.
-        radius = lam
-        for _ in range(3):
-            radius = lam + _power_iteration(F, G, P[0], w, mode, work)
+        mode[:] = starting_vector(shape[0], shape[1])
+        radius = lam + _power_iterations(6, F, G, P, w, mode, work)
         memory[STEP] = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
         memory[ERROR] = 1e-4
     h = memory[STEP]
@@ -388,8 +434,18 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         if memory[ACCEPTED] + memory[REJECTED] >= max_steps:
             return TOO_MANY_STEPS, kept
         if limit_steps and new_point:
-            radius = lam + _power_iteration(F, G, P[0], w, mode, work)
-            limit = _STABLE / radius if radius > 0.0 else T
+            # The power iteration costs as much as two stages. Most flows never come near the
+            # limit, which a bound of the radius shows.
+            limit, near = T, True
+            if G.shape[0] == 0:
+                near = h * (lam + _radius_bound(P, w, reach, work)) > _STABLE
+            if near:
+                # From the vector of the step before, two iterations track the largest eigenvalue.
+                count = 2 if memory[TRACKED] != 0.0 else 6
+                radius = lam + _power_iterations(count, F, G, P, w, mode, work)
+                if radius > 0.0:
+                    limit = _STABLE / radius
+            memory[TRACKED] = 1.0 if near else 0.0
             h = min(h, limit)
         new_point = False
         last = t + h >= T * (1.0 - 1e-14)
@@ -398,40 +454,31 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         elif t + h <= t:
             return STEP_UNDERFLOW, kept
 
-        for i in range(1, STAGES):
-            target = X_new if i == STAGES - 1 else stage
-            target[:] = X
-            add_combination(h, A[i, :i], 0, k, target)
-            vector_field(F, G, L0, Y, top, w, lam, target, P[i], k[i], work)
+        slot = kept if capacity else 0
+        stage_X[slot, 0] = X
+        stage_P[slot, 0] = P
+        for i in range(1, STAGES - 1):
+            combine(h, A[i], 0, i, rates, old, flat_X[slot, i])
+            vector_field(F, G, L0, Y, top, w, lam, stage_X[slot, i], stage_P[slot, i], k[i], work)
+        combine(h, A[STAGES - 1], 0, STAGES - 1, rates, old, new)
+        vector_field(F, G, L0, Y, top, w, lam, X_new, P, k[STAGES - 1], work)
 
-        stage[:] = 0.0
-        add_combination(h, E, 0, k, stage)
-        error = 0.0
-        finite = True
-        for n in range(n_classes):
-            for j in range(size):
-                scale = atol + rtol * max(abs(X[n, j]), abs(X_new[n, j]))
-                ratio = abs(stage[n, j]) / scale
-                finite = finite and np.isfinite(ratio)
-                error = max(error, ratio)
-
-        if not finite:
+        combine(h, E, 0, STAGES, rates, zero, error)
+        ratio = _error_ratio(error, old, new, atol, rtol)
+        if ratio > 1.0:
             memory[REJECTED] += 1
             memory[SHRUNK] = 1.0
+            P[:] = stage_P[slot, 0]
+            if ratio < np.inf:
+                h *= max(_SHRINK, _SAFETY * ratio**-0.2)
+                continue
             h *= 0.1
             if t + h <= t or h < 1e-300:
                 return NOT_FINITE, kept
             continue
-        if error > 1.0:
-            memory[REJECTED] += 1
-            memory[SHRUNK] = 1.0
-            h *= max(_SHRINK, _SAFETY * error**-0.2)
-            continue
 
         if capacity:
-            states[kept] = X
             steps[kept] = h
-            stage_P[kept] = P[: STAGES - 1]
             kept += 1
         memory[ACCEPTED] += 1
         memory[TIME] = T if last else t + h
@@ -439,15 +486,14 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         if last:
             return OK, kept
         k[0] = k[STAGES - 1]
-        P[0] = P[STAGES - 1]
         new_point = True
-        growth = _SAFETY * max(error, 1e-10) ** -_PI_ALPHA * memory[ERROR] ** _PI_BETA
+        growth = _SAFETY * max(ratio, 1e-10) ** -_PI_ALPHA * memory[ERROR] ** _PI_BETA
         growth = min(_GROW, max(_SHRINK, growth))
         if memory[SHRUNK] != 0.0:
             growth = min(growth, 1.0)
         h *= growth
         memory[STEP] = h
-        memory[ERROR] = max(error, 1e-4)
+        memory[ERROR] = max(ratio, 1e-4)
         memory[SHRUNK] = 0.0
         if capacity and kept == capacity:
             return FULL, kept

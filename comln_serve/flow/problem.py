@@ -1,6 +1,11 @@
 """What makes a flow: checks of its inputs, weights of its examples, its effective horizon."""
 
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+
+import math
+
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
@@ -34,27 +39,52 @@ def check_problem(
     """Refuse what makes no problem.
 
     Args:
-        features: the matrix that multiplies the state, K or phi. logits: at time 0, any layout.
-        Y: (M, N). weights: (M,). T, lam: as in `solve_flow`.
+        features: the matrix that multiplies the state, K or phi. logits: (N, M), at time 0.
+        Y: (N, M), the transpose of `solve_flow`'s. weights: (M,). T, lam: as in `solve_flow`.
 
     Raises:
         ValueError: naming the argument.
     """
-    M, N = Y.shape
+    N, M = Y.shape
     if N < 2:
         raise ValueError(f"Y must have a column for each of at least 2 classes, got {N}")
-    if not (np.isfinite(T) and T >= 0.0):
+    if not (math.isfinite(T) and T >= 0.0):
         raise ValueError(f"horizon T must be finite and >= 0, got {T}")
-    if not (np.isfinite(lam) and lam >= 0.0):
+    if not (math.isfinite(lam) and lam >= 0.0):
         raise ValueError(f"lam must be finite and >= 0, got {lam}")
-    if weights.shape != (M,) or not weights.min() >= 0.0 or not np.isfinite(weights).all():
+    if weights.shape != (M,):
+        raise ValueError(f"weights must be ({M},), finite and >= 0; got {weights.shape}")
+    fault = _fault(features, logits, Y, weights)
+    if fault == "weights":
         raise ValueError(
-            f"weights must be ({M},), finite and >= 0; got {weights.shape}, least {weights.min()}"
+            f"weights must be ({M},), finite and >= 0; got values from {weights.min()} to "
+            f"{weights.max()}"
         )
-    if not Y.min() >= 0.0 or not np.abs(Y.sum(axis=1) - 1.0).max() <= 1e-6:
+    if fault == "Y":
         raise ValueError("every row of Y must be a probability vector (>= 0, summing to 1)")
-    if not (np.isfinite(features).all() and np.isfinite(logits).all()):
+    if fault == "products":
         raise ValueError("phi and W0 are too large: their products overflow float64")
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fault(features, logits, Y, weights):  # type: ignore[no-untyped-def]
+    """Which of the tables is no part of a problem; "" if none. One pass: small tasks count it."""
+    for weight in weights:
+        if not 0.0 <= weight < np.inf:
+            return "weights"
+    for m in range(Y.shape[1]):
+        total = 0.0
+        for n in range(Y.shape[0]):
+            if not Y[n, m] >= 0.0:
+                return "Y"
+            total += Y[n, m]
+        if not abs(total - 1.0) <= 1e-6:
+            return "Y"
+    for table in (features, logits):
+        for x in table.flat:
+            if not np.isfinite(x):
+                return "products"
+    return ""
 
 
 def check_tolerances(rtol: float, atol: float) -> None:

@@ -93,11 +93,12 @@ def solve_flow(
         logits = np.ascontiguousarray(W0 @ phi.T)
         features = phi @ phi.T if reduced else phi
     T, lam = float(T), float(lam)
-    check_problem(features, logits, Y, T, lam, w)
+    labels = np.ascontiguousarray(Y.T)
+    check_problem(features, logits, labels, T, lam, w)
     check_tolerances(rtol, atol)
     flow = Integration(
         features, np.empty((0, 0)) if reduced else np.ascontiguousarray(phi.T), logits,
-        np.ascontiguousarray(Y.T), w, T, lam, rtol=rtol, atol=atol, max_steps=max_steps,
+        labels, w, T, lam, rtol=rtol, atol=atol, max_steps=max_steps,
         limit_steps=False, cancel=cancel,
     )  # fmt: skip
     flow.advance()

@@ -33,7 +33,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from comln_serve.flow.kernels import (
-    add_combination,
+    combine,
     likeliest,
     product,
     weighted_residual,
@@ -42,10 +42,10 @@ from comln_serve.flow.kernels import (
 from comln_serve.flow.problem import Array
 from training.gradient_flow.steps import (
     Chunk,
+    Flow,
     ReducedProblem,
     Solver,
     march,
-    stage_state,
 )
 from training.gradient_flow.workers import thread_map
 
@@ -56,33 +56,27 @@ _SHARES = 8  # pieces of work for the cores to share
 _LOGIT, _GRAM, _LAMBDA, _WEIGHT = range(4)
 
 
-class ForwardMethod:
-    """s(T) of one task with its tangents.
-
-    Attributes:
-        last: the last steps taken, None when T = 0.
-    """
+class ForwardMethod(Flow):
+    """s(T) of one task with its tangents."""
 
     def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        super().__init__(problem, solver)
         n_classes, n_examples = problem.L0.shape
-        self._problem, self._solver = problem, solver
         self._tangents = _tangents(n_classes, n_examples)
         self._columns = np.zeros((len(self._tangents), n_classes, n_examples))
-        self.last: Chunk | None = None
         for chunk in march(problem, solver, _CHUNK):
             self._advance(chunk)
             self.last = chunk
 
     def _advance(self, chunk: Chunk) -> None:
         """Take the tangents over the steps of a chunk."""
-        problem, table = self._problem, self._solver.table
-        X, residual, top = _stage_tables(
-            problem.Y, problem.w, problem.lam, table, chunk.states, chunk.steps, chunk.P
-        )
+        problem, table = self.problem, self.solver.table
+        residual, top = _stage_tables(problem.Y, chunk.P)
 
         def advance(first: int, end: int) -> None:
             advance_tangents(
-                problem.K, problem.w, problem.lam, table, chunk.steps, chunk.P, X, residual, top,
+                problem.K, problem.w, problem.lam, table, chunk.steps, chunk.X, chunk.P, residual,
+                top,
                 self._tangents[first:end], self._columns[first:end],
             )  # fmt: skip
 
@@ -96,15 +90,15 @@ class ForwardMethod:
             g: (N, M) derivative of the loss in s(T), -V phi^T.
 
         Returns:
-            C (N, M), D (M, M), dLoss/dw (M,), dLoss/dlam.
+            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), dLoss/dlam.
         """
         N, M = g.shape
         derivatives = self._columns.reshape(-1, N * M) @ g.ravel()
         dL0, dz, dlam, dw = np.split(derivatives, [M * N, M * N + M * (M + 1) // 2, -M])
-        D = np.empty((M, M))
-        D[np.triu_indices(M)] = -dz
-        D.T[np.triu_indices(M)] = -dz
-        return -dL0.reshape(M, N).T, D, dw, float(dlam[0])
+        dK = np.empty((M, M))
+        dK[np.triu_indices(M)] = dz
+        dK.T[np.triu_indices(M)] = dz
+        return dL0.reshape(M, N).T, dK, dw, float(dlam[0])
 
 
 def _tangents(n_classes: int, n_examples: int) -> NDArray[np.int64]:
@@ -122,31 +116,25 @@ def _tangents(n_classes: int, n_examples: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _stage_tables(Y, w, lam, table, states, steps, P):  # type: ignore[no-untyped-def]
-    """At the stages: states X and residuals p - y (n, S, N, M), and likeliest classes (n, S, M)."""
+def _stage_tables(Y, P):  # type: ignore[no-untyped-def]
+    """At the stages: residuals p - y (n, S, N, M), and likeliest classes (n, S, M)."""
     n_steps, n_stages, n_classes, n_examples = P.shape
-    X, residual = np.empty_like(P), np.empty_like(P)
-    top = np.empty((n_steps, n_stages, n_examples), dtype=np.int64)
-    k = np.empty((n_stages, n_classes, n_examples))
+    residual, top = np.empty_like(P), np.empty((n_steps, n_stages, n_examples), dtype=np.int64)
     ones, labels, work = np.ones(n_examples), likeliest(Y), workspace(n_classes, n_examples)
     for step in range(n_steps):
         for i in range(n_stages):
-            stage_state(table, i, states[step], steps[step], k, X[step, i])
             weighted_residual(P[step, i], Y, labels, ones, residual[step, i], work)
-            for n in range(n_classes):
-                for m in range(n_examples):
-                    k[i, n, m] = w[m] * residual[step, i, n, m] - lam * X[step, i, n, m]
             top[step, i] = likeliest(P[step, i])
-    return X, residual, top
+    return residual, top
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-def advance_tangents(K, w, lam, table, steps, P, X, residual, top, tangents, columns):  # type: ignore[no-untyped-def]
+def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, columns):  # type: ignore[no-untyped-def]
     """Advance tangents over steps, a block that fits the cache at a time.
 
     Args:
         K: (M, M); w: (M,); lam: scalar; table: (S + 1, S); steps: (n,).
-        P: (n, S, N, M), see `Chunk`. X, residual, top: of the stages, see `_stage_tables`.
+        X, P: (n, S, N, M), see `Chunk`. residual, top: of the stages, see `_stage_tables`.
         tangents: (C, 3) kinds and indices.
         columns: (C, N, M) their values, advanced in place.
     """
@@ -162,10 +150,11 @@ def advance_tangents(K, w, lam, table, steps, P, X, residual, top, tangents, col
         block = columns[begin:end]
         x, Kx = np.empty_like(block), np.empty_like(block)
         k = np.empty((n_stages, count, n_classes, n_examples))
+        flat, flat_x = block.reshape(count * size), x.reshape(count * size)
+        rates = k.reshape((n_stages, count * size))
         for step in range(steps.shape[0]):
             for i in range(n_stages):
-                x[:] = block
-                add_combination(steps[step], table[i, :i], 0, k, x)
+                combine(steps[step], table[i], 0, i, rates, flat, flat_x)
                 product(K, x.reshape((rows, n_examples)), Kx.reshape((rows, n_examples)))
                 s, p = X[step, i], P[step, i]
                 for c in range(count):
@@ -196,4 +185,4 @@ def advance_tangents(K, w, lam, table, steps, P, X, residual, top, tangents, col
                     elif kind == _WEIGHT:
                         for n in range(n_classes):
                             out[n, first] += residual[step, i, n, first]
-            add_combination(steps[step], table[n_stages], 0, k, block)
+            combine(steps[step], table[n_stages], 0, n_stages, rates, flat, flat)

@@ -9,18 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from comln_serve.flow import effective_horizon
 from comln_serve.flow.problem import Array
 from training.gradient_flow.adjoint import AdjointMethod
 from training.gradient_flow.forward import ForwardMethod
-from training.gradient_flow.steps import (
-    Chunk,
-    ReducedProblem,
-    Solver,
-    SolverName,
-    march,
-    rate_at,
-)
+from training.gradient_flow.steps import Flow, ReducedProblem, Solver, SolverName, march
 from training.gradient_flow.workers import thread_map
 
 Method = Literal["adjoint", "forward"]
@@ -105,8 +97,6 @@ def gradient_flow(
         if tensor.numel() == 0:
             raise ValueError(f"{name} {tuple(tensor.shape)} is empty")
 
-    if weights is None:
-        weights = torch.full((M,), 1.0 / M, dtype=torch.float64, device=phi.device)
     shapes = (("W0", W0, (N, d)), ("T", T, ()), ("lam", lam, ()), ("weights", weights, (M,)))
     for name, value, shape in shapes:
         whole = (*batch, *shape)
@@ -116,11 +106,11 @@ def gradient_flow(
     return GradientFlow.apply(phi, W0, T, lam, weights, Y, kind, how)
 
 
-class _Value:
+class _Value(Flow):
     """s(T) alone, for when no gradient is asked for."""
 
     def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
-        self.last = None
+        super().__init__(problem, solver)
         for chunk in march(problem, solver, 64):
             self.last = chunk
 
@@ -138,7 +128,7 @@ class GradientFlow(torch.autograd.Function):
         W0: Tensor,
         T: Tensor | float,
         lam: Tensor | float,
-        w: Tensor,
+        w: Tensor | None,
         Y: Tensor,
         kind: type[AdjointMethod | ForwardMethod | _Value],
         solver: Solver,
@@ -147,35 +137,38 @@ class GradientFlow(torch.autograd.Function):
         *batch, M, d = phi.shape
         N = Y.shape[-1]
 
-        def per_task(value: Tensor, *shape: int) -> Tensor:
-            whole = (*batch, *shape)
-            value = value.to(phi.device, torch.float64)
-            return (value if value.shape == whole else value.expand(whole)).reshape(-1, *shape)
+        def per_task(value: Tensor | float, *shape: int) -> Tensor | Array:
+            if not isinstance(value, Tensor):
+                return np.full((math.prod(batch), *shape), float(value))  # no visit to the device
+            return value.to(phi.device, torch.float64).expand((*batch, *shape)).reshape(-1, *shape)
 
-        def numbers(value: Tensor | float) -> Tensor | Array:
-            if isinstance(value, Tensor):
-                return per_task(value)
-            return np.full(math.prod(batch), float(value))  # no need to visit the device
-
-        ctx.batch, ctx.dtype = batch, phi.dtype
-        phi, W0 = per_task(phi, M, d), per_task(W0, N, d)
-        K, L0, labels, weights, horizons, strengths = _to_cpu(
-            phi @ phi.mT, W0 @ phi.mT, per_task(Y, M, N).mT, per_task(w, M), numbers(T),
-            numbers(lam),
-        )  # fmt: skip
+        rows = torch.empty((*batch, N + M, d), dtype=torch.float64, device=phi.device)
+        rows[..., :N, :] = W0
+        rows[..., N:, :] = phi
+        rows = rows.view(-1, N + M, d)
+        tables, labels, weights, horizons, strengths = _to_cpu(
+            torch.bmm(rows, rows[:, N:].mT),  # L0 above K
+            per_task(Y, M, N),
+            per_task(1.0 / M if w is None else w, M),
+            per_task(T),
+            per_task(lam),
+        )
+        labels = np.ascontiguousarray(labels.swapaxes(1, 2))
+        states = np.empty(labels.shape)
         if not any(ctx.needs_input_grad):
             kind = _Value
 
-        def solve(
-            K: Array, L0: Array, Y: Array, w: Array, T: float, lam: float
-        ) -> tuple[Any, Array, Array]:
-            problem = ReducedProblem(K, L0, Y, w, float(T), float(lam))
+        def solve(b: int) -> Any:
+            problem = ReducedProblem(
+                tables[b, N:], tables[b, :N], labels[b], weights[b],
+                float(horizons[b]), float(strengths[b]),
+            )  # fmt: skip
             solution = kind(problem, solver)
-            s = np.zeros_like(problem.L0) if solution.last is None else solution.last.end
-            return solution, s, _end_rate(problem, solver, solution.last)
+            states[b] = solution.state
+            return solution
 
         try:
-            tasks = thread_map(solve, K, L0, labels, weights, horizons, strengths)
+            ctx.solutions = thread_map(solve, range(len(tables)))
         except ValueError:
             # The tables are what is checked; say so if it was in what they were made of.
             for name, tensor in (("phi", phi), ("W0", W0)):
@@ -184,11 +177,11 @@ class GradientFlow(torch.autograd.Function):
                         f"{name} {tuple(tensor.shape)} holds NaN or infinity"
                     ) from None
             raise
-        ctx.solutions, states, ctx.rates = zip(*tasks, strict=True)
-        (s,) = _to_device([states], phi.device)
-        ctx.save_for_backward(phi, W0, s)
-        W = torch.baddbmm(W0, s, phi, alpha=-1.0)
-        return W.reshape(*batch, N, d).to(ctx.dtype)
+        s = torch.from_numpy(states).to(phi.device)
+        ctx.save_for_backward(rows, s)
+        ctx.batch = batch
+        W = rows[:, :N] - torch.bmm(s, rows[:, N:])
+        return W.view(*batch, N, d).to(phi.dtype)
 
     @staticmethod
     @once_differentiable
@@ -204,42 +197,48 @@ class GradientFlow(torch.autograd.Function):
         Each is returned in float64 and with all batch axes; autograd itself rounds it to the
         input's dtype and sums it over the axes the input was broadcast along.
         """
-        phi, W0, s = ctx.saved_tensors
+        rows, s = ctx.saved_tensors
+        B, N, M = s.shape
+        W0, phi = rows[:, :N], rows[:, N:]
         V = grads[0].to(torch.float64).reshape(W0.shape)
-        (g,) = _to_cpu(-(V @ phi.mT))  # dLoss/ds(T), class-major
+        (g,) = _to_cpu(-torch.bmm(V, phi.mT))  # dLoss/ds(T), class-major
+        wants_phi, wants_W0, wants_T, wants_lam, wants_w, *_ = ctx.needs_input_grad
 
-        def pull_back(solution: Any, g: Array, rate: Array) -> tuple[Any, ...]:
-            C, D, dw, dlam = solution.pull_back(g)
-            return C, D, (g * rate).sum(), dlam, dw
+        # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, side by side: one
+        # transfer costs one latency, whatever its size.
+        size = (N + M) * M
+        found = np.empty((B, size + M + 2))
+        projections = found[:, :size].reshape(B, N + M, M)
 
-        tasks = thread_map(pull_back, ctx.solutions, g, ctx.rates)
-        C, D, *small = _to_device(list(zip(*tasks, strict=True)), V.device)
-        dphi = -(torch.cat([s, C, D], dim=1).mT @ torch.cat([V, W0, phi], dim=1))
-        dW0 = torch.baddbmm(V, C, phi, alpha=-1.0)
-        everything = [x.reshape((*ctx.batch, *x.shape[1:])) for x in (dphi, dW0, *small)]
-        wanted = [
-            x if need else None for x, need in zip(everything, ctx.needs_input_grad, strict=False)
-        ]
-        return *wanted, None, None, None
+        def pull_back(b: int) -> None:
+            solution = ctx.solutions[b]
+            dL0, dK, found[b, size:-2], found[b, -1] = solution.pull_back(g[b])
+            projections[b, :N], projections[b, N:] = dL0, dK
+            found[b, -2] = (g[b] * solution.end_rate()).sum() if wants_T else 0.0
+
+        thread_map(pull_back, range(B))
+        found = torch.from_numpy(found).to(V.device)
+        projections = found[:, :size].view(B, N + M, M)
+        dphi = dW0 = dT = dlam = dw = None
+        if wants_phi:
+            dphi = torch.bmm(projections.mT, rows).baddbmm_(s.mT, V, alpha=-1.0)
+            dphi = dphi.view(*ctx.batch, *dphi.shape[1:])
+        if wants_W0:
+            dW0 = torch.baddbmm(V, projections[:, :N], phi)
+            dW0 = dW0.view(*ctx.batch, *dW0.shape[1:])
+        if wants_T:
+            dT = found[:, -2].view(ctx.batch)
+        if wants_lam:
+            dlam = found[:, -1].view(ctx.batch)
+        if wants_w:
+            dw = found[:, size:-2].view(*ctx.batch, M)
+        return dphi, dW0, dT, dlam, dw, None, None, None
 
 
 def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether a tensor of `shape` expands to `whole`."""
     last = zip(reversed(shape), reversed(whole), strict=False)
     return len(shape) <= len(whole) and all(a in {1, b} for a, b in last)
-
-
-def _end_rate(problem: ReducedProblem, solver: Solver, last: Chunk | None) -> Array:
-    """ds(T)/dT (N, M): the flow's rate at T; for Euler, whose last step ends there, at its start.
-
-    Zero where the flow was at rest before T: exp(-lam T) is below float64 then.
-    """
-    state = np.zeros_like(problem.L0)
-    if effective_horizon(problem.T, problem.lam) < problem.T and solver.name == "dopri5":
-        return state
-    if last is not None:
-        state = last.states[-1] if solver.name == "euler" else last.end
-    return rate_at(*problem.arrays, state)
 
 
 def _to_cpu(*tables: Tensor | Array) -> list[Array]:
@@ -251,14 +250,6 @@ def _to_cpu(*tables: Tensor | Array) -> list[Array]:
     return [
         next(moved).contiguous().numpy() if isinstance(table, Tensor) else table for table in tables
     ]
-
-
-def _to_device(parts: Sequence[Sequence[Any]], device: torch.device) -> list[Tensor]:
-    """Results, each a sequence over the B tasks, as (B, ...) tensors, in one transfer."""
-    tensors = [torch.from_numpy(np.stack(part)) for part in parts]
-    if device.type != "cpu":
-        tensors = unpack(pack(tensors).to(device), tensors)
-    return tensors
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:

@@ -19,8 +19,14 @@ from typing import Literal
 import numpy as np
 from numba import njit
 
-from comln_serve.flow import FlowError, Integration, check_problem, check_tolerances
-from comln_serve.flow.kernels import add_combination, likeliest, vector_field, workspace
+from comln_serve.flow import (
+    FlowError,
+    Integration,
+    check_problem,
+    check_tolerances,
+    effective_horizon,
+)
+from comln_serve.flow.kernels import combine, likeliest, vector_field, workspace
 from comln_serve.flow.problem import Array
 from comln_serve.flow.tableau import STAGES, A
 
@@ -59,7 +65,7 @@ class ReducedProblem:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what is no problem."""
-        check_problem(self.K, self.L0, self.Y.T, self.T, self.lam, self.w)
+        check_problem(self.K, self.L0, self.Y, self.T, self.lam, self.w)
 
     @property
     def arrays(self) -> tuple[Array, Array, Array, Array, float]:
@@ -116,16 +122,52 @@ class Chunk:
     """Consecutive steps.
 
     Attributes:
-        states: (n, N, M) state at the start of each step. steps: (n,) lengths in flow time.
-        P: (n, S, N, M) softmax of the logits at the stages of each step: with them at hand, going
-            over the steps again takes no product and no exponential.
+        steps: (n,) lengths in flow time.
+        X: (n, S, N, M) state at the stages of each step, at the first that at its start.
+        P: (n, S, N, M) softmax of the logits there: with them at hand, going over the steps again
+            takes no product and no exponential.
         end: (N, M) state after the last.
     """
 
-    states: Array
     steps: Array
+    X: Array
     P: Array
     end: Array
+
+    @property
+    def states(self) -> Array:
+        """(n, N, M) state at the start of each step."""
+        return self.X[:, 0]
+
+
+class Flow:
+    """s(T) of one task.
+
+    Attributes:
+        problem, solver: what was solved, and how.
+        last: the last steps taken, None when T = 0.
+    """
+
+    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
+        self.problem, self.solver = problem, solver
+        self.last: Chunk | None = None
+
+    @property
+    def state(self) -> Array:
+        """(N, M) s(T)."""
+        return np.zeros_like(self.problem.L0) if self.last is None else self.last.end
+
+    def end_rate(self) -> Array:
+        """ds(T)/dT (N, M): the flow's rate at T; for Euler, that at the start of its last step.
+
+        Zero where the flow was at rest before T: exp(-lam T) is below float64 then.
+        """
+        problem, state = self.problem, self.state
+        if self.solver.name == "euler":
+            state = state if self.last is None else self.last.states[-1]
+        elif effective_horizon(problem.T, problem.lam) < problem.T:
+            return np.zeros_like(state)
+        return rate_at(*problem.arrays, state)
 
 
 def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
@@ -143,9 +185,9 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
         rtol=rtol, atol=atol, max_steps=solver.max_steps, limit_steps=True,
     )  # fmt: skip
     while not flow.done:
-        states, steps, P = flow.advance(size)
+        steps, X, P = flow.advance(size)
         if len(steps):
-            yield Chunk(states, steps, P, flow.X.copy())
+            yield Chunk(steps, X, P, flow.X.copy())
 
 
 def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
@@ -175,17 +217,10 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
 
 def replay(problem: ReducedProblem, solver: Solver, start: Array, steps: Array) -> Chunk:
     """Take steps (n,) of given lengths from a state (N, M)."""
-    states, end = np.empty((len(steps), *start.shape)), start.copy()
-    P = np.empty((len(steps), solver.table.shape[1], *start.shape))
-    _replay(*problem.arrays, solver.table, end, steps, states, P)
-    return Chunk(states, steps, P, end)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def stage_state(table, i, start, h, k, out):  # type: ignore[no-untyped-def]
-    """State (N, M) of stage i of a step of length h from `start`, k (S, N, M) its rates so far."""
-    out[:] = start
-    add_combination(h, table[i, :i], 0, k, out)
+    X = np.empty((len(steps), solver.table.shape[1], *start.shape))
+    P, end = np.empty_like(X), start.copy()
+    _replay(*problem.arrays, solver.table, end, steps, X, P)
+    return Chunk(steps, X, P, end)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -199,15 +234,17 @@ def rate_at(K, L0, Y, w, lam, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _replay(K, L0, Y, w, lam, table, state, steps, states, P):  # type: ignore[no-untyped-def]
-    """Advance `state` (N, M) in place over steps (n,), filling states (n, N, M), P (n, S, N, M)."""
-    n_stages = table.shape[1]
-    none, x = np.empty((0, 0)), np.empty(state.shape)
-    k = np.empty((n_stages, *state.shape))
-    top, work = likeliest(Y), workspace(state.shape[0], state.shape[1])
-    for step in range(steps.shape[0]):
-        states[step] = state
+def _replay(K, L0, Y, w, lam, table, state, steps, X, P):  # type: ignore[no-untyped-def]
+    """Advance `state` (N, M) in place over steps (n,), filling X and P (n, S, N, M)."""
+    n_steps, n_stages, n_classes, n_examples = X.shape
+    size = n_classes * n_examples
+    flat, flat_X = state.reshape(size), X.reshape((n_steps, n_stages, size))
+    k = np.empty((n_stages, n_classes, n_examples))
+    rates = k.reshape((n_stages, size))
+    none, top, work = np.empty((0, 0)), likeliest(Y), workspace(n_classes, n_examples)
+    for step in range(n_steps):
+        h = steps[step]
         for i in range(n_stages):
-            stage_state(table, i, states[step], steps[step], k, x)
-            vector_field(K, none, L0, Y, top, w, lam, x, P[step, i], k[i], work)
-        stage_state(table, n_stages, states[step], steps[step], k, state)
+            combine(h, table[i], 0, i, rates, flat, flat_X[step, i])
+            vector_field(K, none, L0, Y, top, w, lam, X[step, i], P[step, i], k[i], work)
+        combine(h, table[n_stages], 0, n_stages, rates, flat, flat)

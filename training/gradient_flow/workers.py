@@ -10,21 +10,50 @@ from comln_serve.machine import usable_cpus
 
 _Result = TypeVar("_Result")
 
-_NAME = "gradient-flow"
+_thread = threading.local()  # .at_work: whether this thread is within a map
 
 
 def thread_map(function: Callable[..., _Result], *arguments: Iterable[Any]) -> list[_Result]:
     """`list(map(function, *arguments))` with a thread for each usable core.
 
-    A single call stays in this thread: the hand-over would cost a tenth of a small task. So does a
-    map within a map: all cores are at work then, and waiting for them could be for ever.
+    The calling thread works too, and every thread takes the next call when it is free. Handing work
+    over costs a tenth of a small task: it is done once a thread, not once a call. A single call
+    stays in this thread. So does a map within a map: all cores are at work then, and waiting for
+    them could be for ever.
+
+    When calls fail, no new ones are begun, and the error of the first of them is raised.
     """
     calls = list(zip(*arguments, strict=True))
-    if len(calls) == 1 or threading.current_thread().name.startswith(_NAME):
+    if len(calls) <= 1 or getattr(_thread, "at_work", False):
         return [function(*call) for call in calls]
-    return list(_pool().map(lambda call: function(*call), calls))
+    results: list[Any] = [None] * len(calls)
+    errors: dict[int, BaseException] = {}
+    positions = iter(range(len(calls)))
+
+    def work() -> None:
+        _thread.at_work = True
+        for i in positions:
+            try:
+                results[i] = function(*calls[i])
+            except BaseException as error:  # noqa: BLE001 (it is raised below)
+                errors[i] = error
+            if errors:
+                break
+        _thread.at_work = False
+
+    pool, others = _pool()
+    helpers = [pool.submit(work) for _ in range(min(others, len(calls) - 1))]
+    work()
+    for helper in helpers:
+        if not helper.cancel():  # it has begun
+            helper.result()
+    if errors:
+        raise errors[min(errors)]
+    return results
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(usable_cpus(), thread_name_prefix=_NAME)
+def _pool() -> tuple[ThreadPoolExecutor, int]:
+    """Threads for the cores that the calling thread leaves free, and their number."""
+    others = usable_cpus() - 1
+    return ThreadPoolExecutor(max(1, others), thread_name_prefix="gradient-flow"), others
