@@ -25,8 +25,8 @@ class Settings(BaseSettings):
     models_dir: Path = Field(Path("models"), description="Folder of model bundles.")
     default_model: str | None = Field(
         None,
-        description="Model of an adapt request that names none. Default: omniglot-conv4 if there, "
-        "else the first by name.",
+        description="Model of an adapt request that names none. Default: miniimagenet-conv4 if "
+        "there, else the first by name.",
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")

@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "examples" / "omniglot"
+MODEL = "omniglot-conv4"
 START_SECONDS = 120  # the first start on a machine compiles the solver
 
 
@@ -60,7 +61,7 @@ def _run(url: str) -> None:
         for name in classes
         for path in sorted((IMAGES / name / "support").glob("*.png"))
     ]
-    adapted = _post(f"{url}/adapt", {"name": "demo", "support": support})
+    adapted = _post(f"{url}/adapt", {"name": "demo", "model": MODEL, "support": support})
     print(
         f"\nPOST /adapt: {len(support)} images of {len(classes)} classes the model has never seen"
         f"\n  classifier {adapted['id']} on model {adapted['model']}, T = {adapted['horizon']:.4g}"

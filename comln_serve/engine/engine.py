@@ -28,7 +28,7 @@ from comln_serve.storage import ClassifierStore
 
 logger = logging.getLogger(__name__)
 
-PREFERRED_MODEL = "omniglot-conv4"
+PREFERRED_MODEL = "miniimagenet-conv4"
 
 
 @dataclass(frozen=True)
