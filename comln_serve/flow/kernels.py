@@ -304,6 +304,15 @@ def starting_vector(n_classes, size):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+def _absolute_row_sums(F):
+    sums = np.zeros(F.shape[0])
+    for i in range(F.shape[0]):
+        for j in range(F.shape[1]):
+            sums[i] += abs(F[i, j])
+    return sums
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def _radius_bound(P, w, reach, work):
     """An upper bound of the spectral radius of A K; reach (M,): the absolute row sums of K.
 
@@ -413,7 +422,7 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     top = likeliest(Y)
 
     # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
-    reach = np.array([np.sum(np.abs(row)) for row in F])
+    reach = _absolute_row_sums(F)
     atol /= max(reach.max(), 1e-300)
 
     vector_field(F, G, L0, Y, top, w, lam, X, P, k[0], work)
@@ -426,7 +435,6 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         memory[ERROR] = 1e-4
     h = memory[STEP]
     new_point = True
-    limit = T
     while True:
         t = memory[TIME]
         if cancel[0]:
@@ -434,9 +442,9 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         if memory[ACCEPTED] + memory[REJECTED] >= max_steps:
             return TOO_MANY_STEPS, kept
         if limit_steps and new_point:
-            # The power iteration costs as much as two stages. Most flows never come near the
-            # limit, which a bound of the radius shows.
-            limit, near = T, True
+            # A power iteration costs more than a stage, and most flows never come near the limit,
+            # as a bound of the radius shows.
+            near = True
             if G.shape[0] == 0:
                 near = h * (lam + _radius_bound(P, w, reach, work)) > _STABLE
             if near:
@@ -444,9 +452,8 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
                 count = 2 if memory[TRACKED] != 0.0 else 6
                 radius = lam + _power_iterations(count, F, G, P, w, mode, work)
                 if radius > 0.0:
-                    limit = _STABLE / radius
+                    h = min(h, _STABLE / radius)
             memory[TRACKED] = 1.0 if near else 0.0
-            h = min(h, limit)
         new_point = False
         last = t + h >= T * (1.0 - 1e-14)
         if last:

@@ -66,19 +66,20 @@ class AdjointMethod(Flow):
                 self._earlier.append((self.last.states[0].copy(), self.last.steps))
             self.last = chunk
 
-    def pull_back(self, g: Array) -> tuple[Array, Array, Array, float]:
+    def pull_back(self, g: Array, *, weights: bool = True) -> tuple[Array, Array, Array, float]:
         """Differentiate the loss along the steps, last to first.
 
         Args:
             g: (N, M) derivative of the loss in s(T).
+            weights: whether dLoss/dw is wanted.
 
         Returns:
-            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), dLoss/dlam.
+            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), or empty, dLoss/dlam.
         """
         n_classes, n_examples = g.shape
         a = g.copy()
         dK, dL0 = np.zeros((n_examples, n_examples)), np.zeros((n_classes, n_examples))
-        dw, dlam = np.zeros(n_examples), np.zeros(1)
+        dw, dlam = np.zeros(n_examples if weights else 0), np.zeros(1)
 
         problem, table = self.problem, self.solver.table
 
@@ -104,17 +105,20 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
         steps: (n,); X, P: (n, S, N, M); see `Chunk`.
         a: (N, M) derivative of the loss in the state after the last step; on return, in the state
             at the start of the first.
-        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): are added to.
+        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): are added to. An empty dw stays empty.
     """
     n_steps, n_stages, n_classes, n_examples = P.shape
     size, rows = n_classes * n_examples, n_stages * n_classes
-    shape = (n_stages, n_classes, n_examples)
-    u, Xbar = np.empty(shape), np.empty(shape)
+    u = np.empty((n_stages, n_classes, n_examples))
+    # Derivatives in the state at each stage, and in that after the step, which the last row of the
+    # table makes as the others make the stages.
+    Xbar = np.empty((n_stages + 1, n_classes, n_examples))
+    Xbar[n_stages] = a
     kbar, residual = np.empty((n_classes, n_examples)), np.empty((n_classes, n_examples))
-    flat_u, flat_Xbar = u.reshape((n_stages, size)), Xbar.reshape((n_stages, size))
-    flat_kbar, flat_a, flat_dL0 = kbar.reshape(size), a.reshape(size), dL0.reshape(size)
+    flat_u, flat_Xbar = u.reshape((n_stages, size)), Xbar.reshape((n_stages + 1, size))
+    flat_a, flat_kbar, flat_dL0 = flat_Xbar[n_stages], kbar.reshape(size), dL0.reshape(size)
     columns = np.ascontiguousarray(table.T)
-    ones = np.ones(max(n_examples, n_stages))
+    ones, zero = np.ones(max(n_examples, n_stages)), np.zeros(size)
     top, work = likeliest(Y), workspace(n_classes, n_examples)
 
     # dK is the product of u^T and X over all steps: for groups of steps of equal size, few enough
@@ -125,22 +129,22 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
     change = np.empty((n_examples, n_examples))
     filled = 0
     for step in range(n_steps - 1, -1, -1):
-        h = steps[step]
         for i in range(n_stages - 1, -1, -1):
             x, p = X[step, i], P[step, i]
-            for j in range(size):
-                flat_kbar[j] = h * columns[i, n_stages] * flat_a[j]
-            combine(h, columns[i], i + 1, n_stages, flat_Xbar, flat_kbar, flat_kbar)
+            combine(steps[step], columns[i], i + 1, n_stages + 1, flat_Xbar, zero, flat_kbar)
             covariance_product(p, w, kbar, u[i], work)
             product(K, u[i], Xbar[i])
-            weighted_residual(p, Y, top, ones, residual, work)
             along_x = 0.0
             for n in range(n_classes):
                 for m in range(n_examples):
                     along_x += kbar[n, m] * x[n, m]
                     Xbar[i, n, m] = -Xbar[i, n, m] - lam * kbar[n, m]
-                    dw[m] += kbar[n, m] * residual[n, m]
             dlam[0] -= along_x
+            if dw.size:
+                weighted_residual(p, Y, top, ones, residual, work)
+                for n in range(n_classes):
+                    for m in range(n_examples):
+                        dw[m] += kbar[n, m] * residual[n, m]
         combine(1.0, ones, 0, n_stages, flat_u, flat_dL0, flat_dL0)
         combine(1.0, ones, 0, n_stages, flat_Xbar, flat_a, flat_a)
         transpose(u.reshape((rows, n_examples)), U_T[:, filled : filled + rows])
@@ -151,6 +155,7 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
             product(X_T, U_T, change)
             dK -= change
             filled = 0
+    a[:] = Xbar[n_stages]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -83,14 +83,15 @@ class ForwardMethod(Flow):
         bounds = np.linspace(0, len(self._columns), _SHARES + 1).astype(int)
         thread_map(advance, bounds[:-1], bounds[1:])
 
-    def pull_back(self, g: Array) -> tuple[Array, Array, Array, float]:
+    def pull_back(self, g: Array, *, weights: bool = True) -> tuple[Array, Array, Array, float]:
         """Project the tangents on the derivative of the loss.
 
         Args:
             g: (N, M) derivative of the loss in s(T), -V phi^T.
+            weights: whether dLoss/dw is wanted.
 
         Returns:
-            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), dLoss/dlam.
+            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), or empty, dLoss/dlam.
         """
         N, M = g.shape
         derivatives = self._columns.reshape(-1, N * M) @ g.ravel()
@@ -98,7 +99,7 @@ class ForwardMethod(Flow):
         dK = np.empty((M, M))
         dK[np.triu_indices(M)] = dz
         dK.T[np.triu_indices(M)] = dz
-        return dL0.reshape(M, N).T, dK, dw, float(dlam[0])
+        return dL0.reshape(M, N).T, dK, dw if weights else dw[:0], float(dlam[0])
 
 
 def _tangents(n_classes: int, n_examples: int) -> NDArray[np.int64]:

@@ -138,14 +138,12 @@ class GradientFlow(torch.autograd.Function):
         N = Y.shape[-1]
 
         def per_task(value: Tensor | float, *shape: int) -> Tensor | Array:
-            if not isinstance(value, Tensor):
+            if not isinstance(value, Tensor) or (value.ndim == 0 and value.device.type == "cpu"):
                 return np.full((math.prod(batch), *shape), float(value))  # no visit to the device
             return value.to(phi.device, torch.float64).expand((*batch, *shape)).reshape(-1, *shape)
 
-        rows = torch.empty((*batch, N + M, d), dtype=torch.float64, device=phi.device)
-        rows[..., :N, :] = W0
-        rows[..., N:, :] = phi
-        rows = rows.view(-1, N + M, d)
+        rows = torch.cat([W0.to(phi.device).expand(*batch, N, d), phi], dim=-2)
+        rows = rows.to(torch.float64).view(-1, N + M, d)
         tables, labels, weights, horizons, strengths = _to_cpu(
             torch.bmm(rows, rows[:, N:].mT),  # L0 above K
             per_task(Y, M, N),
@@ -207,17 +205,19 @@ class GradientFlow(torch.autograd.Function):
         # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, side by side: one
         # transfer costs one latency, whatever its size.
         size = (N + M) * M
-        found = np.empty((B, size + M + 2))
-        projections = found[:, :size].reshape(B, N + M, M)
+        packed = np.zeros((B, size + M + 2))
 
         def pull_back(b: int) -> None:
-            solution = ctx.solutions[b]
-            dL0, dK, found[b, size:-2], found[b, -1] = solution.pull_back(g[b])
-            projections[b, :N], projections[b, N:] = dL0, dK
-            found[b, -2] = (g[b] * solution.end_rate()).sum() if wants_T else 0.0
+            solution, out = ctx.solutions[b], packed[b]
+            table = out[:size].reshape(N + M, M)
+            table[:N], table[N:], dw, out[-1] = solution.pull_back(g[b], weights=wants_w)
+            if wants_w:
+                out[size:-2] = dw
+            if wants_T:
+                out[-2] = np.vdot(g[b], solution.end_rate())
 
         thread_map(pull_back, range(B))
-        found = torch.from_numpy(found).to(V.device)
+        found = torch.from_numpy(packed).to(V.device)
         projections = found[:, :size].view(B, N + M, M)
         dphi = dW0 = dT = dlam = dw = None
         if wants_phi:
@@ -238,7 +238,7 @@ class GradientFlow(torch.autograd.Function):
 def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether a tensor of `shape` expands to `whole`."""
     last = zip(reversed(shape), reversed(whole), strict=False)
-    return len(shape) <= len(whole) and all(a in {1, b} for a, b in last)
+    return shape == whole or (len(shape) <= len(whole) and all(a in {1, b} for a, b in last))
 
 
 def _to_cpu(*tables: Tensor | Array) -> list[Array]:
