@@ -83,6 +83,7 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
 OPERATIONS_WITH_INPUT = [("POST", "/adapt"), ("POST", "/predict"), ("GET", "/classifiers")]
 OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
+    ("GET", "/metrics"),
     ("GET", "/models"),
     ("GET", "/classifiers/{id}"),
     ("DELETE", "/classifiers/{id}"),

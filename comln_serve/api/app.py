@@ -10,6 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api.errors import install_error_handlers
+from comln_serve.api.metrics import Metrics
+from comln_serve.api.observation import Observation
 from comln_serve.api.openapi import describe_bodies
 from comln_serve.api.routes import router
 from comln_serve.engine.admission import Admission
@@ -46,8 +48,13 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     )
     app.state.engine = engine
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
-    app.state.requests = Admission(engine.settings.max_pending_requests, "requests")
+    app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
+    app.state.metrics = Metrics(
+        engine,
+        {"requests": lambda: requests.pending, "images": lambda: engine.images.pending},
+    )
     app.include_router(router)
     install_error_handlers(app)
     describe_bodies(app)
+    app.add_middleware(Observation, metrics=app.state.metrics)  # the last one added is outermost
     return app

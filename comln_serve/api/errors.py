@@ -1,6 +1,5 @@
 """The one place where errors become HTTP answers: one table, one body shape."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from comln_serve.api.context import current_record
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode, ServiceError
-
-logger = logging.getLogger(__name__)
 
 STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.INVALID_REQUEST: 422,
@@ -43,7 +41,6 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _on_service_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(Exception, _on_unexpected)
 
 
 def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
@@ -76,7 +73,8 @@ def invalid_request(error: ValidationError | RequestValidationError) -> ServiceE
 
 
 def to_response(error: ServiceError) -> JSONResponse:
-    """The HTTP answer to a `ServiceError`."""
+    """The HTTP answer to a `ServiceError`, which is noted in the record of the request."""
+    current_record().error = error.code
     headers = {"Retry-After": _RETRY_AFTER_SECONDS} if STATUS[error.code] in (429, 503) else None
     body = {"code": error.code.value, "message": error.message, "detail": dict(error.detail)}
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
@@ -138,8 +136,8 @@ def _allowed_methods(request: Request) -> str:
     return ", ".join(filter(served, ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")))
 
 
-async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
-    logger.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+def internal_error() -> JSONResponse:
+    """The answer to a request that met a bug. It tells nothing of the inside."""
     return to_response(
         ServiceError(
             ErrorCode.INTERNAL,

@@ -10,7 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from comln_serve import __version__
 from comln_serve.api import schemas
 from comln_serve.api.bodies import read_adapt, read_predict
+from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
+from comln_serve.api.metrics import CONTENT_TYPE
 from comln_serve.api.openapi import openapi_body
 from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.engine.model import Model
@@ -58,8 +60,11 @@ async def _work(request: Request, call: Callable[[], _Result]) -> _Result:
 async def adapt(request: Request) -> schemas.AdaptResponse:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = _engine(request)
+    record = current_record()
+    record.operation = "adapt"
     with request.app.state.requests.admit():
         support, options = await read_adapt(request, engine.settings)
+        record.images = len(support)
         adapted = await _work(
             request,
             partial(
@@ -70,6 +75,7 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
                 horizon=options.horizon,
             ),
         )
+    record.model, record.stages_ms = adapted.classifier.model, adapted.timings_ms
     info = schemas.ClassifierInfo.of(adapted.classifier)
     return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)
 
@@ -86,9 +92,13 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
 async def predict(request: Request) -> schemas.PredictResponse:
     """Send images and a classifier's id or name, as multipart form or JSON."""
     engine = _engine(request)
+    record = current_record()
+    record.operation = "predict"
     with request.app.state.requests.admit():
         images, options = await read_predict(request, engine.settings)
+        record.images = len(images)
         predicted = await _work(request, partial(engine.predict, images, options.classifier))
+    record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
     return schemas.PredictResponse(
         classifier=predicted.classifier.id,
         predictions=_predictions(predicted, options.top_k),
@@ -171,6 +181,17 @@ def ready(request: Request) -> schemas.Ready:
         provider={name: model.backbone.provider for name, model in engine.models.items()},
         classifiers=engine.store.count(),
     )
+
+
+@router.get(
+    "/metrics",
+    tags=["operation"],
+    summary="Metrics in Prometheus' text format",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(request: Request) -> Response:
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:

@@ -1,0 +1,165 @@
+"""What Prometheus reads at `/metrics`.
+
+Every label has a bounded set of values: route templates, known methods, error codes, stages and
+served models; never a path, a name or an id that a client chose.
+"""
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+
+import onnxruntime as ort
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from comln_serve import __version__
+from comln_serve.api.context import RequestRecord
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, ServiceError
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+UNMATCHED = "unmatched"
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+# Seconds: a small image on a GPU takes a millisecond, hundreds on a CPU take many seconds.
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """The metrics of one application, in a registry of its own."""
+
+    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
+        """Set up every metric.
+
+        Args:
+            pending: by unit ("requests", "images"), how many are being worked on or waiting.
+        """
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "comln_requests",
+            "Requests answered. status is 0 where the request ended without an answer.",
+            ["route", "method", "status"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "comln_request_failures",
+            "Answers that are no success, by the code in their body.",
+            ["reason"],
+            registry=registry,
+        )
+        for code in ErrorCode:  # a series that begins at its first event hides that event
+            self._failures.labels(code.value)
+        self._seconds = Histogram(
+            "comln_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            ["route", "method"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._stages = Histogram(
+            "comln_stage_duration_seconds",
+            "Time of one stage of an adapt or predict request that succeeded.",
+            ["operation", "stage"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._images = Counter(
+            "comln_images",
+            "Images in adapt and predict requests that could be read, refused later or not.",
+            ["operation"],
+            registry=registry,
+        )
+        self._adaptations = Counter(
+            "comln_adaptations", "Classifiers made.", ["model"], registry=registry
+        )
+        self._predictions = Counter(
+            "comln_predictions", "Images classified.", ["model"], registry=registry
+        )
+        self.in_flight = Gauge(
+            "comln_requests_in_flight", "Requests being received or answered.", registry=registry
+        )
+        for operation in ("adapt", "predict"):
+            self._images.labels(operation)
+        for model in engine.models:
+            self._adaptations.labels(model)
+            self._predictions.labels(model)
+        registry.register(_State(engine, pending))
+        for process in (ProcessCollector, PlatformCollector, GCCollector):
+            process(registry=registry)
+
+    def count(self, record: RequestRecord, route: str, method: str, seconds: float) -> None:
+        """Account for a request that has ended.
+
+        Args:
+            route: the template of its route, `UNMATCHED` if it has none.
+        """
+        method = method if method in _METHODS else "other"
+        self._requests.labels(route, method, str(record.status or 0)).inc()
+        self._seconds.labels(route, method).observe(seconds)
+        if record.error is not None:
+            self._failures.labels(record.error.value).inc()
+        if record.operation is None:
+            return
+        self._images.labels(record.operation).inc(record.images)
+        for stage, milliseconds in record.stages_ms.items():
+            if stage != "total":
+                self._stages.labels(record.operation, stage).observe(milliseconds / 1e3)
+        if record.model is not None:
+            if record.operation == "adapt":
+                self._adaptations.labels(record.model).inc()
+            else:
+                self._predictions.labels(record.model).inc(record.images)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Asks the store, so it blocks."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """What the engine can be asked for at any time."""
+
+    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
+        self._engine, self._pending = engine, pending
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self._engine
+        pending = GaugeMetricFamily(
+            "comln_pending",
+            "Requests and images being worked on or waiting; the limits are settings.",
+            labels=["unit"],
+        )
+        for unit, amount in self._pending.items():
+            pending.add_metric([unit], amount())
+        yield pending
+        # Without the store there is no number, rather than a wrong one.
+        with suppress(ServiceError):
+            stored = engine.store.count()
+            yield GaugeMetricFamily("comln_classifiers", "Classifiers stored.", value=stored)
+        yield GaugeMetricFamily(
+            "comln_models_ready", "1 once every model is warmed.", value=int(engine.ready)
+        )
+        models = GaugeMetricFamily(
+            "comln_model_info",
+            "The models served, and what each runs on.",
+            labels=["model", "provider", "default"],
+        )
+        for name, model in engine.models.items():
+            default = "true" if name == engine.default_model else "false"
+            models.add_metric([name, model.backbone.provider, default], 1)
+        yield models
+        build = GaugeMetricFamily(
+            "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]
+        )
+        build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
+        yield build
