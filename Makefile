@@ -12,7 +12,7 @@ demo: $(VENV)/.server  ## start a server, adapt it to example images, print its 
 	$(BIN)/python examples/demo.py
 
 serve: $(VENV)/.server  ## serve the bundles in models/ on port 8000
-	$(BIN)/comln-serve --models-dir models --port 8000
+	$(BIN)/comln-serve --models-dir models --port 8000 --log-format text
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
 	$(BIN)/python -m pytest -m "not slow"

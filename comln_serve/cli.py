@@ -15,6 +15,7 @@ from comln_serve import __version__
 from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import StartupError
+from comln_serve.logs import configure_logs
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 
@@ -43,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
         create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM)),
         host=settings.host,
         port=settings.port,
-        log_level=settings.log_level,
+        log_config=None,  # ours, already in place
+        access_log=False,  # ours has more to say
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
     )
@@ -80,9 +82,7 @@ class _CliSettings(
 
 
 def _start_engine(settings: Settings) -> Engine:
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(levelname)s:     %(name)s: %(message)s"
-    )
+    configure_logs(settings.log_level, settings.log_format)
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
     # they work, and longest while ONNX Runtime has the cores.
     threadpool_limits(1, "blas")

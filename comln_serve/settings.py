@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, MOST_PIXELS
+from comln_serve.logs import LogFormat
 
 Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -77,7 +78,11 @@ class Settings(BaseSettings):
     log_level: str = Field(
         "info",
         pattern="^(debug|info|warning|error)$",
-        description="debug, info, warning or error.",
+        description="debug, info, warning or error. Health checks and scrapes that succeed are "
+        "logged at debug.",
+    )
+    log_format: LogFormat = Field(
+        "json", description="json, an object a line, or text. Both go to standard error."
     )
 
     @model_validator(mode="after")

@@ -663,7 +663,8 @@ def check_error(answer: Any, code: ErrorCode) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/json"
     assert set(answer.json()) == {"error"}
     error: dict[str, Any] = answer.json()["error"]
-    assert set(error) == {"code", "message", "detail"}
+    assert set(error) == {"code", "message", "detail", "request_id"}
+    assert error["request_id"] == answer.headers["x-request-id"]
     assert error["code"] == code.value, error
     assert isinstance(error["detail"], dict)
     assert len(error["message"]) > 10

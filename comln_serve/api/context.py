@@ -1,17 +1,23 @@
 """What is known of the request being answered, gathered as it passes through the layers."""
 
-from collections.abc import Mapping
+import re
+import uuid
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
 from comln_serve.errors import ErrorCode
 
+REQUEST_ID_HEADER = "X-Request-ID"
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
+
 
 @dataclass
 class RequestRecord:
     """One request, for metrics and logs. Nothing here is content of an image or a secret."""
 
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
     images: int = 0
@@ -28,3 +34,11 @@ current: ContextVar[RequestRecord | None] = ContextVar("current", default=None)
 def current_record() -> RequestRecord:
     """The record of the request under way; outside of one, a record that nobody reads."""
     return current.get() or RequestRecord()
+
+
+def new_record(headers: Iterable[tuple[bytes, bytes]]) -> RequestRecord:
+    """A record under the id that the client gave, if it gave one that can be logged as it is."""
+    given = [value for name, value in headers if name == REQUEST_ID_HEADER.lower().encode()]
+    if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
+        return RequestRecord(given[0].decode("ascii"))
+    return RequestRecord()

@@ -74,9 +74,15 @@ def invalid_request(error: ValidationError | RequestValidationError) -> ServiceE
 
 def to_response(error: ServiceError) -> JSONResponse:
     """The HTTP answer to a `ServiceError`, which is noted in the record of the request."""
-    current_record().error = error.code
+    record = current_record()
+    record.error = error.code
     headers = {"Retry-After": _RETRY_AFTER_SECONDS} if STATUS[error.code] in (429, 503) else None
-    body = {"code": error.code.value, "message": error.message, "detail": dict(error.detail)}
+    body = {
+        "code": error.code.value,
+        "message": error.message,
+        "detail": dict(error.detail),
+        "request_id": record.id,
+    }
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
     text = {"error": _printable(body)}
     return JSONResponse(text, status_code=STATUS[error.code], headers=headers)

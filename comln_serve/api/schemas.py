@@ -224,6 +224,10 @@ class ErrorBody(BaseModel):
     code: ErrorCode
     message: str = Field(description="What was received, what is allowed, what to do.")
     detail: dict[str, Any]
+    request_id: str = Field(
+        description="As in the header X-Request-ID, and in the server's log. It is the one the "
+        "request came with, or a new one."
+    )
 
 
 class ErrorResponse(BaseModel):

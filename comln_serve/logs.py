@@ -1,0 +1,81 @@
+"""Log records as lines: JSON for machines, text for people."""
+
+import json
+import logging
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+LogFormat = Literal["json", "text"]
+
+# Set while a request is answered: every record made meanwhile carries it.
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+_OWN = ("comln_serve", "uvicorn")
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
+
+
+def configure_logs(level: str, log_format: LogFormat) -> None:
+    """Send log records to standard error, one line each.
+
+    Libraries speak from warnings up only: some log every byte they read at lower levels.
+
+    Args:
+        level: "debug", "info", "warning" or "error".
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    for name in _OWN:
+        logging.getLogger(name).setLevel(level.upper())
+    # Its warnings are about bodies it cannot read and quote them; the client is told anyway.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: time, level, logger, message, request_id, fields, trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL logger: message key=value ...`, and the trace on the lines after it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{key}={_plain(value)}" for key, value in _fields(record).items()]
+        # What a client sent must not be able to look like a line of its own.
+        message = record.getMessage().translate(_CONTROLS)
+        line = " ".join([f"{_time(record)} {record.levelname:7} {record.name}: {message}", *fields])
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What the record carries beside its message: `extra={"fields": {...}}`."""
+    fields: dict[str, Any] = {}
+    identifier = request_id.get()
+    if identifier is not None:
+        fields["request_id"] = identifier
+    return {**fields, **getattr(record, "fields", {})}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str) and value.isascii() and value.isprintable() and " " not in value:
+        return value
+    return json.dumps(value, separators=(",", ":"), default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
