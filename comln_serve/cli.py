@@ -6,7 +6,6 @@ import signal
 import sys
 from types import FrameType
 
-import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 from threadpoolctl import threadpool_limits
@@ -16,6 +15,7 @@ from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
+from comln_serve.server import serve
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 
@@ -36,19 +36,12 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        """uvicorn drains first, then raises the signal again for this handler."""
+        """The server drains first, then raises the signal again for this handler."""
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
-    uvicorn.run(
-        create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM)),
-        host=settings.host,
-        port=settings.port,
-        log_config=None,  # ours, already in place
-        access_log=False,  # ours has more to say
-        timeout_graceful_shutdown=settings.shutdown_seconds,
-        server_header=False,
-    )
+    app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    serve(app, settings)
     return 0 if engine.failure is None else 1
 
 

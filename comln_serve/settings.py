@@ -72,8 +72,15 @@ class Settings(BaseSettings):
         description="Time one adaptation may take to solve; over it the request is refused. Only "
         "large support sets that contradict themselves come near it.",
     )
-    shutdown_seconds: Positive = Field(
-        30, description="Time given to requests under way after SIGTERM."
+    drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
+        0.0,
+        description="Time after SIGTERM in which requests are still accepted while /health/ready "
+        "answers 503 already, so that load balancers can turn away first.",
+    )
+    drain_seconds: Positive = Field(
+        30,
+        description="Time given to requests under way once no more are accepted; those that take "
+        "longer are answered 503.",
     )
     log_level: str = Field(
         "info",

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def live_server(models_dir: Path, folder: Path, *flags: str) -> Generator[LiveServer, None, None]:
+def live_server(
+    models_dir: Path,
+    folder: Path,
+    *flags: str,
+    program: Sequence[str] = ("-m", "comln_serve.cli"),
+) -> Generator[LiveServer, None, None]:
     """Start a server on a free port with its database in `folder`; wait until it is ready.
 
     Stops it at the end, unless the test already did.
@@ -40,7 +45,7 @@ def live_server(models_dir: Path, folder: Path, *flags: str) -> Generator[LiveSe
     port = free_port()
     log = folder / f"server-{port}.log"
     command = [
-        sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models_dir),
+        sys.executable, *program, "--models-dir", str(models_dir),
         "--port", str(port), "--database-url", f"sqlite:///{folder / 'classifiers.db'}",
         "--provider", "cpu", *flags,
     ]  # fmt: skip

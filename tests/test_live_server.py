@@ -68,7 +68,14 @@ class Upload:
 
     def finish(self) -> tuple[int, Any]:
         """Send the rest; status and JSON of the answer."""
+        self.send_rest()
+        return self.read()
+
+    def send_rest(self) -> None:
         self.socket.sendall(self._rest)
+
+    def read(self) -> tuple[int, Any]:
+        """Status and JSON of the answer, after which the server has to close the connection."""
         answer = b""
         while piece := self.socket.recv(65536):
             answer += piece
@@ -125,12 +132,75 @@ def test_sigterm_finishes_what_is_under_way(models_dir: Path, tmp_path: Path) ->
 
 
 def test_sigterm_does_not_wait_for_ever(models_dir: Path, tmp_path: Path) -> None:
-    with live_server(models_dir, tmp_path, "--shutdown-seconds", "1") as server:
+    with live_server(models_dir, tmp_path, "--drain-seconds", "1") as server:
         upload = Upload(server, "/adapt", adapt_body())
         assert httpx2.get(f"{server.url}/health/live").status_code == 200
         server.process.send_signal(signal.SIGTERM)
+        answer = upload.read()
         assert server.process.wait(timeout=20) == 0
-        upload.socket.close()
+    status, body = answer
+    assert status == 503
+    assert body["error"]["code"] == "not_ready"
+    assert "did not finish this request in time" in body["error"]["message"]
+    assert "Traceback" not in server.log.read_text()
+    (line,) = [line for line in server.log.read_text().splitlines() if "POST /adapt" in line]
+    assert json.loads(line)["status"] == 503
+
+
+def test_ready_turns_off_before_the_door_closes(models_dir: Path, tmp_path: Path) -> None:
+    """A load balancer that asks `/health/ready` has time to turn away, and nobody is refused."""
+    flags = ("--default-model", "tiny", "--drain-delay-seconds", "3")
+    with live_server(models_dir, tmp_path, *flags) as server, httpx2.Client() as kept:
+        kept.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        assert "connection" not in kept.get(f"{server.url}/health/ready").headers
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: httpx2.get(f"{server.url}/health/ready").status_code == 503)
+        assert time.monotonic() - began < 1.5
+        answer = httpx2.get(f"{server.url}/health/ready")
+        assert answer.json()["error"]["code"] == "not_ready"
+        assert "stopping" in answer.json()["error"]["message"]
+        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        answer = kept.post(f"{server.url}/predict", **predict_form(*QUERIES))
+        assert answer.status_code == 200
+        assert answer.headers["connection"] == "close"
+        assert server.process.poll() is None
+        assert server.process.wait(timeout=30) == 0
+        assert time.monotonic() - began >= 3
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]]
+)
+def test_the_delay_can_be_skipped(
+    models_dir: Path, tmp_path: Path, signals: list[signal.Signals]
+) -> None:
+    with live_server(models_dir, tmp_path, "--drain-delay-seconds", "600") as server:
+        for number in signals:
+            server.process.send_signal(number)
+            time.sleep(0.3)  # a signal that finds another of its number pending is lost
+        assert server.process.wait(timeout=30) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(models_dir: Path, tmp_path: Path) -> None:
+    """What is stored is safe; nothing else is worth waiting for."""
+    hangs = (
+        "import sys, time\n"
+        "from comln_serve.cli import main\n"
+        "from comln_serve.engine.engine import Engine\n"
+        "Engine.adapt = lambda *_, **__: time.sleep(600)\n"
+        "sys.exit(main())\n"
+    )
+    with live_server(models_dir, tmp_path, "--drain-seconds", "1", program=["-c", hangs]) as server:
+        upload = Upload(server, "/adapt", adapt_body())
+        upload.send_rest()
+        wait_for(lambda: 'unit="requests"} 1.0' in httpx2.get(f"{server.url}/metrics").text)
+        server.process.send_signal(signal.SIGTERM)
+        assert upload.read()[0] == 503
+        assert server.process.wait(timeout=30) == 1
+    assert "giving up what still runs" in server.log.read_text()
 
 
 def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         lifespan=lifespan,
     )
     app.state.engine = engine
+    app.state.draining = False  # set on the signal to stop
+    # Of their own, so that probes are answered however busy the others are.
+    app.state.probe_threads = CapacityLimiter(4)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
     app.state.metrics = Metrics(

@@ -142,6 +142,17 @@ def _allowed_methods(request: Request) -> str:
     return ", ".join(filter(served, ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")))
 
 
+def out_of_time() -> JSONResponse:
+    """The answer to a request that the server, stopping, cannot wait for."""
+    return to_response(
+        ServiceError(
+            ErrorCode.NOT_READY,
+            "The server is stopping and did not finish this request in time; use another. If it "
+            "was to make a classifier, GET /classifiers tells whether it did.",
+        )
+    )
+
+
 def internal_error() -> JSONResponse:
     """The answer to a request that met a bug. It tells nothing of the inside."""
     return to_response(

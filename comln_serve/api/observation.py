@@ -1,5 +1,6 @@
 """The outermost layer: every request gets its id, its log line and its metrics, however it ends."""
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -8,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
 from comln_serve.api.context import REQUEST_ID_HEADER, RequestRecord
-from comln_serve.api.errors import internal_error
+from comln_serve.api.errors import internal_error, out_of_time
 from comln_serve.api.metrics import UNMATCHED, Metrics
 from comln_serve.logs import request_id
 
@@ -40,6 +41,8 @@ class Observation:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 message["headers"] = [*message.get("headers", []), identifier]
+                if scope["app"].state.draining:  # the next request had better go elsewhere
+                    message["headers"].append((b"connection", b"close"))
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
@@ -53,6 +56,10 @@ class Observation:
                 bug = error
                 if record.status is None:
                     await internal_error()(scope, receive, counted_send)
+            except asyncio.CancelledError:
+                if record.status is not None or not scope["app"].state.draining:
+                    raise
+                await out_of_time()(scope, receive, counted_send)
             finally:
                 seconds = time.perf_counter() - began
                 self._metrics.count(record, route_of(scope), scope["method"], seconds)

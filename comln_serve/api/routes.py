@@ -49,6 +49,11 @@ async def _work(request: Request, call: Callable[[], _Result]) -> _Result:
     return await to_thread.run_sync(call, limiter=request.app.state.work_threads)
 
 
+async def _probe(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Run what operators poll on threads of its own, so that it never waits for requests."""
+    return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
+
+
 @router.post(
     "/adapt",
     status_code=201,
@@ -169,17 +174,20 @@ async def live() -> schemas.Live:
     summary="Models are warmed and the store can be reached",
     responses=error_responses(ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE),
 )
-def ready(request: Request) -> schemas.Ready:
+async def ready(request: Request) -> schemas.Ready:
     engine = _engine(request)
+    if request.app.state.draining:
+        raise ServiceError(ErrorCode.NOT_READY, "The server is stopping; use another.")
     if not engine.ready:
         raise ServiceError(
             ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
         )
+    stored = await _probe(request, engine.store.count)
     return schemas.Ready(
         status="ready",
         version=__version__,
         provider={name: model.backbone.provider for name, model in engine.models.items()},
-        classifiers=engine.store.count(),
+        classifiers=stored,
     )
 
 
@@ -190,8 +198,9 @@ def ready(request: Request) -> schemas.Ready:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(request: Request) -> Response:
-    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
+async def metrics(request: Request) -> Response:
+    text = await _probe(request, request.app.state.metrics.text)
+    return Response(text, media_type=CONTENT_TYPE)
 
 
 def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:

@@ -1,0 +1,90 @@
+"""The process around the application: uvicorn, and how it ends."""
+
+import logging
+import os
+import signal
+import time
+from contextlib import suppress
+from threading import Timer
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from comln_serve.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# Beyond the time for requests: to close the store and let threads end.
+_CLOSE_SECONDS = 5.0
+_STARTUP_FAILURE = 3  # as uvicorn ends where it cannot listen
+
+
+def serve(app: FastAPI, settings: Settings) -> None:
+    """Serve until a signal, then drain.
+
+    Raises:
+        SystemExit: the address cannot be listened on, or SIGTERM's own handler says so.
+    """
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,  # ours, already in place
+        access_log=False,  # ours has more to say
+        timeout_graceful_shutdown=settings.drain_seconds,
+        server_header=False,
+    )
+    server = _Server(config, app, settings)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise SystemExit(_STARTUP_FAILURE)
+
+
+class _Server(uvicorn.Server):
+    """Drains in two steps.
+
+    At once on SIGTERM `/health/ready` answers 503, and every answer closes its connection; requests
+    are still accepted for `drain_delay_seconds`, in which load balancers learn of it. Then no more
+    connections are accepted, and uvicorn gives requests under way `drain_seconds`. Whatever still
+    runs after that is given up with the process: stored classifiers survive that.
+
+    Ctrl-C, a second signal and a server that cannot get ready skip the first step.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, settings: Settings) -> None:
+        super().__init__(config)
+        self._app, self._settings = app, settings
+        self._leave_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What uvicorn does on SIGINT and SIGTERM."""
+        first = not self._app.state.draining
+        self._app.state.draining = True
+        waits = first and sig == signal.SIGTERM and self._app.state.engine.failure is None
+        delay = self._settings.drain_delay_seconds if waits else 0.0
+        if first:
+            self._limit(delay + self._settings.drain_seconds + _CLOSE_SECONDS)
+        if delay:
+            self._leave_at = time.monotonic() + delay
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; whether to stop serving."""
+        if self._leave_at is not None and time.monotonic() >= self._leave_at:
+            self._leave_at = None
+            super().handle_exit(signal.SIGTERM, None)
+        return await super().on_tick(counter)
+
+    def _limit(self, seconds: float) -> None:
+        """End the process by then: no thread that hangs may keep it."""
+
+        def give_up() -> None:
+            logger.error("giving up what still runs %g s after the signal to stop", seconds)
+            os._exit(1)
+
+        timer = Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
