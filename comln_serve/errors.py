@@ -12,6 +12,7 @@ from typing import Any
 class ErrorCode(StrEnum):
     """Every code that can appear in an error body."""
 
+    MALFORMED_HTTP = "malformed_http"
     INVALID_REQUEST = "invalid_request"
     INVALID_IMAGE = "invalid_image"
     IMAGE_TOO_LARGE = "image_too_large"

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from comln_serve.protocol import Protocol
 from comln_serve.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ def serve(app: FastAPI, settings: Settings) -> None:
         app,
         host=settings.host,
         port=settings.port,
+        http=Protocol,
         log_config=None,  # ours, already in place
         access_log=False,  # ours has more to say
         timeout_graceful_shutdown=settings.drain_seconds,

@@ -1,9 +1,10 @@
 """Every setting of the server, declared once: flag, environment variable and documentation."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, MOST_PIXELS
@@ -12,6 +13,8 @@ from comln_serve.logs import LogFormat
 Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
 class Settings(BaseSettings):
@@ -31,6 +34,11 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
+    cors_origins: str = Field(
+        "",
+        description="Origins whose pages may call the server from a browser, separated by commas "
+        "(https://app.example.org,http://localhost:3000), or *. Default: none.",
+    )
     database_url: str = Field(
         "sqlite:///comln-serve.db",
         description="Where classifiers are kept: sqlite:///FILE, relative to the working folder, "
@@ -92,6 +100,20 @@ class Settings(BaseSettings):
         "json", description="json, an object a line, or text. Both go to standard error."
     )
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _list_of_origins(cls, value: str) -> str:
+        origins = [origin.strip() for origin in value.split(",") if origin.strip()]
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin: scheme://host or scheme://host:port, lower "
+                    "case, without a path or a slash at the end"
+                )
+        if "*" in origins and len(origins) > 1:
+            raise ValueError("* allows every origin; give it alone or list origins")
+        return ",".join(origins)
+
     @model_validator(mode="after")
     def _one_request_fits(self) -> Self:
         if self.max_images > self.max_pending_images:
@@ -106,7 +128,7 @@ def settings_table() -> str:
     """`docs/settings.md`: every setting with its flag, variable and default, as Markdown."""
     rows = [
         f"| `--{name.replace('_', '-')}` | `COMLN_{name.upper()}` | "
-        f"{'' if field.default is None else f'`{field.default}`'} | {field.description} |"
+        f"{'' if field.default in (None, '') else f'`{field.default}`'} | {field.description} |"
         for name, field in Settings.model_fields.items()
     ]
     return "\n".join(

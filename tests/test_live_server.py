@@ -259,7 +259,21 @@ def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> Non
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(request_)
-        assert connection.recv(65536).split()[1].startswith(b"4")
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) in {(400, "malformed_http"), (422, "invalid_request")}
+    headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert headers[b"x-request-id"].decode() == error["request_id"]
+    assert error["request_id"] in server.log.read_text()
+    assert headers[b"connection"] == b"close"
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    if status == 400:
+        counted = httpx2.get(f"{server.url}/metrics").text
+        assert 'comln_requests_total{method="other",route="unmatched",status="400"}' in counted
     assert httpx2.get(f"{server.url}/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
 

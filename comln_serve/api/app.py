@@ -9,9 +9,11 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
+from comln_serve.api.cors import Cors
+from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.metrics import Metrics
-from comln_serve.api.observation import Observation
+from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.openapi import describe_bodies
 from comln_serve.api.routes import router
 from comln_serve.engine.admission import Admission
@@ -45,6 +47,8 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
+        docs_url=None,  # these load scripts from elsewhere; see `documentation`
+        redoc_url=None,
     )
     app.state.engine = engine
     app.state.draining = False  # set on the signal to stop
@@ -59,5 +63,9 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.include_router(router)
     install_error_handlers(app)
     describe_bodies(app)
-    app.add_middleware(Observation, metrics=app.state.metrics)  # the last one added is outermost
+    install_documentation(app)
+    app.add_middleware(Rescue)  # the last one added is outermost
+    if engine.settings.cors_origins:
+        app.add_middleware(Cors, origins=engine.settings.cors_origins.split(","))
+    app.add_middleware(Observation, metrics=app.state.metrics)
     return app

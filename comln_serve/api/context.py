@@ -26,6 +26,7 @@ class RequestRecord:
     bytes_in: int = 0
     bytes_out: int = 0
     status: int | None = None
+    bug: Exception | None = None
 
 
 current: ContextVar[RequestRecord | None] = ContextVar("current", default=None)

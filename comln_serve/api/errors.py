@@ -15,6 +15,7 @@ from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode, ServiceError
 
 STATUS: Mapping[ErrorCode, int] = {
+    ErrorCode.MALFORMED_HTTP: 400,
     ErrorCode.INVALID_REQUEST: 422,
     ErrorCode.INVALID_IMAGE: 422,
     ErrorCode.IMAGE_TOO_LARGE: 413,

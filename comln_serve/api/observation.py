@@ -5,12 +5,16 @@ import logging
 import time
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
-from comln_serve.api.context import REQUEST_ID_HEADER, RequestRecord
-from comln_serve.api.errors import internal_error, out_of_time
+from comln_serve.api.context import REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.errors import internal_error, out_of_time, to_response
+from comln_serve.api.headers import add_safe_headers
 from comln_serve.api.metrics import UNMATCHED, Metrics
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import request_id
 
 logger = logging.getLogger("comln_serve.requests")
@@ -20,7 +24,7 @@ _POLLED = frozenset({"/health/live", "/health/ready", "/metrics"})
 
 
 class Observation:
-    """ASGI middleware that keeps a `RequestRecord`; the last resort for bugs, too."""
+    """ASGI middleware that keeps a `RequestRecord`. To be outermost."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -30,7 +34,6 @@ class Observation:
             await self._app(scope, receive, send)
             return
         record = context.new_record(scope["headers"])
-        identifier = (REQUEST_ID_HEADER.lower().encode(), record.id.encode())
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -40,49 +43,87 @@ class Observation:
         async def counted_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", []), identifier]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = record.id
+                add_safe_headers(headers)
                 if scope["app"].state.draining:  # the next request had better go elsewhere
-                    message["headers"].append((b"connection", b"close"))
+                    headers["Connection"] = "close"
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
         tokens = context.current.set(record), request_id.set(record.id)
         began = time.perf_counter()
-        bug: Exception | None = None
         with self._metrics.in_flight.track_inprogress():
             try:
                 await self._app(scope, counted_receive, counted_send)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-                bug = error
-                if record.status is None:
-                    await internal_error()(scope, receive, counted_send)
-            except asyncio.CancelledError:
-                if record.status is not None or not scope["app"].state.draining:
-                    raise
-                await out_of_time()(scope, receive, counted_send)
             finally:
                 seconds = time.perf_counter() - began
-                self._metrics.count(record, route_of(scope), scope["method"], seconds)
-                _log(record, scope, seconds, bug)
+                self._metrics.count(record, _route_of(scope), scope["method"], seconds)
+                _log(record, _route_of(scope), scope["method"], seconds)
                 context.current.reset(tokens[0])
                 request_id.reset(tokens[1])
 
 
-def route_of(scope: Scope) -> str:
+class Rescue:
+    """ASGI middleware that answers what no other code did: bugs, and the end of the process."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = current_record()
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            record.bug = error
+            if record.status is None:
+                await internal_error()(scope, receive, send)
+        except asyncio.CancelledError:
+            if record.status is not None or not scope["app"].state.draining:
+                raise
+            await out_of_time()(scope, receive, send)
+
+
+def answer_malformed(metrics: Metrics) -> Response:
+    """The answer to what is not HTTP, and so never becomes a request; counted and logged, too."""
+    record = RequestRecord(status=400)
+    token = context.current.set(record)
+    try:
+        response = to_response(
+            ServiceError(
+                ErrorCode.MALFORMED_HTTP,
+                "What was received is not a valid HTTP/1.1 request. Use an HTTP client, and http "
+                "rather than https where nothing in front of the server speaks TLS.",
+            )
+        )
+        response.headers[REQUEST_ID_HEADER] = record.id
+        add_safe_headers(response.headers)
+        record.bytes_out = len(response.body)
+        metrics.count(record, UNMATCHED, "", 0.0)
+        _log(record, UNMATCHED, "-", 0.0)
+    finally:
+        context.current.reset(token)
+    return response
+
+
+def _route_of(scope: Scope) -> str:
     """The template of the route that a request was led to, such as `/classifiers/{id}`."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else UNMATCHED
 
 
-def _log(record: RequestRecord, scope: Scope, seconds: float, bug: Exception | None) -> None:
+def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None:
     """One line for the request, with the trace of what was not expected."""
-    method, route, status = scope["method"], route_of(scope), record.status or 0
-    milliseconds = round(1e3 * seconds, 3)
+    status = record.status or 0
     fields: dict[str, Any] = {
+        "request_id": record.id,
         "method": method,
         "route": route,
         "status": status,
-        "ms": milliseconds,
+        "ms": round(1e3 * seconds, 3),
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
@@ -94,7 +135,7 @@ def _log(record: RequestRecord, scope: Scope, seconds: float, bug: Exception | N
         fields["stages_ms"] = dict(record.stages_ms)
     if record.error is not None:
         fields["error"] = record.error.value
-    if bug is not None:
+    if record.bug is not None:
         level = logging.ERROR
     elif status == 0 or status >= 500:
         level = logging.WARNING
@@ -102,4 +143,6 @@ def _log(record: RequestRecord, scope: Scope, seconds: float, bug: Exception | N
         level = logging.DEBUG
     else:
         level = logging.INFO
-    logger.log(level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=bug)
+    logger.log(
+        level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=record.bug
+    )
