@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 from threading import Timer
 from types import FrameType
 
@@ -37,11 +39,27 @@ def serve(app: FastAPI, settings: Settings) -> None:
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
     )
+    if not is_loopback(settings.host):
+        logger.warning(
+            "THE SERVER LISTENS ON %s WITHOUT AUTHENTICATION: whoever can reach it can use, see "
+            "and delete every classifier. Let only a proxy that authenticates reach it, or listen "
+            "on 127.0.0.1 (--host)",
+            settings.host or "every address",
+        )
     server = _Server(config, app, settings)
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:
         raise SystemExit(_STARTUP_FAILURE)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`, an address or a name."""
+    try:
+        found = socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return False  # listening will fail, too, and say why
+    return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
 class _Server(uvicorn.Server):

@@ -19,6 +19,7 @@ import pytest
 
 from comln_serve import __version__
 from comln_serve.cli import main
+from comln_serve.server import is_loopback
 from tests.conftest import colour_support, image_bytes
 from tests.live import START_SECONDS, LiveServer, free_port, live_server
 from tests.test_api import adapt_form, adapt_json, predict_form
@@ -221,6 +222,30 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True),
+     ("0.0.0.0", False), ("::", False), ("", False), ("192.0.2.7", False), ("2001:db8::1", False),
+     ("absent.invalid", False), ("x" * 500, False)],
+)  # fmt: skip
+def test_which_addresses_are_local(host: str, local: bool) -> None:
+    assert is_loopback(host) == local
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_public_address_is_warned_of(
+    models_dir: Path, tmp_path: Path, host: str, warned: bool
+) -> None:
+    with live_server(models_dir, tmp_path, "--host", host) as server:
+        pass
+    levels = {
+        line["level"]
+        for line in map(json.loads, server.log.read_text().splitlines())
+        if "WITHOUT AUTHENTICATION" in line["message"]
+    }
+    assert levels == ({"warning"} if warned else set())
 
 
 def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
