@@ -142,8 +142,10 @@ class GradientFlow(torch.autograd.Function):
                 return np.full((math.prod(batch), *shape), float(value))  # no visit to the device
             return value.to(phi.device, torch.float64).expand((*batch, *shape)).reshape(-1, *shape)
 
-        rows = torch.cat([W0.to(phi.device).expand(*batch, N, d), phi], dim=-2)
-        rows = rows.to(torch.float64).view(-1, N + M, d)
+        rows = torch.empty((*batch, N + M, d), dtype=torch.float64, device=phi.device)
+        rows[..., :N, :] = W0
+        rows[..., N:, :] = phi
+        rows = rows.view(-1, N + M, d)
         tables, labels, weights, horizons, strengths = _to_cpu(
             torch.bmm(rows, rows[:, N:].mT),  # L0 above K
             per_task(Y, M, N),
