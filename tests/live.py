@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,9 @@ def live_server(
     models_dir: Path,
     folder: Path,
     *flags: str,
+    executable: str = sys.executable,
     program: Sequence[str] = ("-m", "comln_serve.cli"),
+    environment: Mapping[str, str] | None = None,
 ) -> Generator[LiveServer, None, None]:
     """Start a server on a free port with its database in `folder`; wait until it is ready.
 
@@ -45,12 +47,14 @@ def live_server(
     port = free_port()
     log = folder / f"server-{port}.log"
     command = [
-        sys.executable, *program, "--models-dir", str(models_dir),
+        executable, *program, "--models-dir", str(models_dir),
         "--port", str(port), "--database-url", f"sqlite:///{folder / 'classifiers.db'}",
         "--provider", "cpu", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
     server = LiveServer(process, f"http://127.0.0.1:{port}", log)
     try:
         _wait_until_ready(server)
