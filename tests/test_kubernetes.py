@@ -1,0 +1,137 @@
+"""The manifests: valid by Kubernetes' own schemas, and true of the image and the server."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from comln_serve.api.routes import router
+from comln_serve.server import _CLOSE_SECONDS
+from comln_serve.settings import Settings
+from tests.conftest import REPOSITORY
+from tests.test_docker import environment_of, steps_of
+
+FOLDER = REPOSITORY / "deploy" / "kubernetes"
+VERSIONS = ("1.29.0", "1.37.0")
+MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def load(path: Path) -> dict[str, Any]:
+    (manifest,) = yaml.safe_load_all(path.read_text())
+    return manifest
+
+
+DEPLOYMENT, SERVICE, CLAIM, POLICY = (
+    load(FOLDER / "base" / f"{name}.yaml")
+    for name in ("deployment", "service", "persistentvolumeclaim", "networkpolicy")
+)
+POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_are_valid(path: Path, version: str) -> None:
+    kubernetes_validate.validate(load(path), version, strict=True)
+
+
+def test_a_mistake_would_be_found() -> None:
+    wrong = load(FOLDER / "base" / "deployment.yaml")
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_every_manifest_is_listed() -> None:
+    listed = load(FOLDER / "base" / "kustomization.yaml")["resources"]
+    assert sorted(listed) == [path.name for path in MANIFESTS]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
+@pytest.mark.parametrize("overlay", ["base", "cuda"])
+def test_overlays_build(overlay: str) -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", FOLDER / overlay], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    built = {item["kind"]: item for item in yaml.safe_load_all(done.stdout)}
+    assert set(built) == {"Deployment", "Service", "PersistentVolumeClaim", "NetworkPolicy"}
+    for item in built.values():
+        kubernetes_validate.validate(item, VERSIONS[-1], strict=True)
+    (container,) = built["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"comln-serve:{'cuda' if overlay == 'cuda' else 'cpu'}"
+    gpus = container["resources"]["limits"].get("nvidia.com/gpu")
+    assert gpus == ("1" if overlay == "cuda" else None)
+
+
+def test_probes_ask_what_is_served() -> None:
+    served = {getattr(route, "path", None) for route in router.routes}
+    probes = {name: CONTAINER[name]["httpGet"] for name in
+              ("startupProbe", "readinessProbe", "livenessProbe")}  # fmt: skip
+    assert {probe["path"] for probe in probes.values()} <= served
+    assert {probe["port"] for probe in probes.values()} == {"http"}
+    assert probes["livenessProbe"]["path"] == "/health/live"
+    assert probes["readinessProbe"]["path"] == "/health/ready"
+    annotations = DEPLOYMENT["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/path"] in served
+    assert annotations["prometheus.io/port"] == environment_of("cpu")["COMLN_PORT"]
+
+
+def test_ports_and_labels_meet() -> None:
+    (port,) = CONTAINER["ports"]
+    assert port["name"] == "http"
+    assert str(port["containerPort"]) == environment_of("cpu")["COMLN_PORT"]
+    (served,) = SERVICE["spec"]["ports"]
+    assert served["targetPort"] == "http"
+    (rule,) = POLICY["spec"]["ingress"]
+    assert [allowed["port"] for allowed in rule["ports"]] == ["http"]
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        SERVICE["spec"]["selector"],
+        DEPLOYMENT["spec"]["selector"]["matchLabels"],
+        POLICY["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector == labels
+
+
+def test_the_pod_is_that_of_the_image() -> None:
+    (user,) = steps_of("cpu", "USER")
+    context = POD["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+    assert context["fsGroup"] == context["runAsGroup"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in CONTAINER["volumeMounts"]}
+    assert set(mounts.values()) == {volume["name"] for volume in POD["volumes"]}
+    # What is written is on a volume, for the rest is read-only.
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
+    (data,) = steps_of("cpu", "VOLUME")
+    assert data in mounts
+    assert str(Path(environment_of("cpu")["NUMBA_CACHE_DIR"]).parent) in mounts
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in POD["volumes"] if "persistentVolumeClaim" in volume
+    }  # fmt: skip
+    assert claims == {mounts[data]: CLAIM["metadata"]["name"]}
+
+
+def test_settings_exist_and_the_pod_is_given_time_to_drain() -> None:
+    values = {item["name"]: item["value"] for item in CONTAINER["env"]}
+    assert set(values) <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
+    settings = Settings.model_validate(
+        {name.removeprefix("COMLN_").lower(): value for name, value in values.items()}
+    )
+    needed = settings.drain_delay_seconds + settings.drain_seconds + _CLOSE_SECONDS
+    assert POD["terminationGracePeriodSeconds"] >= needed
+    # The endpoint is gone before the door closes.
+    ready = CONTAINER["readinessProbe"]
+    assert ready["periodSeconds"] * ready["failureThreshold"] < settings.drain_delay_seconds
+
+
+def test_the_database_has_one_process() -> None:
+    assert DEPLOYMENT["spec"]["replicas"] == 1
+    assert DEPLOYMENT["spec"]["strategy"] == {"type": "Recreate"}
+    assert CLAIM["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert POD["enableServiceLinks"] is False
