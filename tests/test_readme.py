@@ -61,15 +61,18 @@ def test_python_block_runs() -> None:
         assert getattr(scope[name], "grad") is not None  # noqa: B009
 
 
-def test_quoted_accuracies_are_those_of_the_manifest() -> None:
-    manifest = json.loads((MODELS / "omniglot-conv4" / "bundle.json").read_text())
+def test_quoted_accuracies_are_those_of_the_manifests() -> None:
     rows = re.findall(
-        r"^\| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$", README, re.MULTILINE
-    )
-    assert rows
-    measured = {(a["ways"], a["shots"]): a for a in manifest["accuracy"] if a["split"] == "test"}
-    for ways, shots, mean, interval in rows:
-        entry = measured[int(ways), int(shots)]
+        r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$",
+        README, re.MULTILINE,
+    )  # fmt: skip
+    assert {name for name, *_ in rows} == {path.parent.name for path in MODELS.glob("*/bundle.json")}
+    for name, split, ways, shots, mean, interval in rows:
+        manifest = json.loads((MODELS / name / "bundle.json").read_text())
+        (entry,) = [
+            a for a in manifest["accuracy"]
+            if (a["split"], a["ways"], a["shots"]) == (split, int(ways), int(shots))
+        ]  # fmt: skip
         assert f"{100 * entry['mean']:.2f}" == mean
         assert f"{100 * entry['interval']:.2f}" == interval
         assert entry["episodes"] == 1000

@@ -79,7 +79,8 @@ class Checkpoint:
         schedule.load_state_dict(self.schedule)
 
     def restore_model(self) -> MetaModel:
-        model = MetaModel(self.config, pretrained=False)
+        """The model for use after training: in float32, as a bundle computes it."""
+        model = MetaModel(self.config.model_copy(update={"precision": "float32"}), pretrained=False)
         model.load_state_dict(self.model)
         return model
 
