@@ -66,7 +66,9 @@ def test_quoted_accuracies_are_those_of_the_manifests() -> None:
         r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$",
         README, re.MULTILINE,
     )  # fmt: skip
-    assert {name for name, *_ in rows} == {path.parent.name for path in MODELS.glob("*/bundle.json")}
+    assert {name for name, *_ in rows} == {
+        path.parent.name for path in MODELS.glob("*/bundle.json")
+    }
     for name, split, ways, shots, mean, interval in rows:
         manifest = json.loads((MODELS / name / "bundle.json").read_text())
         (entry,) = [
