@@ -13,6 +13,7 @@ from comln_serve.logs import LogFormat
 Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
+Duration = Annotated[float, Field(gt=0, le=3600)]
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
@@ -55,6 +56,25 @@ class Settings(BaseSettings):
     decode_threads: Positive | None = Field(
         None, description="Images decoded at the same time. Default: the CPUs usable."
     )
+    max_batch_size: Positive = Field(
+        64, description="Images of concurrent requests that are embedded together."
+    )
+    max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
+        2.0,
+        description="How long the first image of a batch waits for more while others are being "
+        "decoded. A request that is alone never waits.",
+    )
+    max_queue_seconds: Duration = Field(
+        10.0,
+        description="Time a request may wait for its turn, before its first image is decoded and "
+        "before its first batch; over it the answer is 503.",
+    )
+    max_inference_seconds: Duration = Field(
+        30.0, description="Time one batch may take to be embedded; over it the answer is 504."
+    )
+    classifier_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        256 * 2**20, description="Memory for classifiers in use; 0 reads them from the store."
+    )
     max_images: Positive = Field(512, description="Images in one request.")
     max_image_bytes: Positive = Field(16 * 2**20, description="Bytes of one image file.")
     max_image_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = Field(
@@ -71,11 +91,11 @@ class Settings(BaseSettings):
         description="Images being worked on or waiting, over all requests; more are answered 429.",
     )
     max_pending_requests: Positive = Field(
-        64,
-        description="Adapt and predict requests being received or worked on; more are answered "
-        "429.",
+        256,
+        description="Adapt and predict requests being received or worked on, each with its body in "
+        "memory; more are answered 429.",
     )
-    max_solve_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+    max_solve_seconds: Duration = Field(
         10.0,
         description="Time one adaptation may take to solve; over it the request is refused. Only "
         "large support sets that contradict themselves come near it.",

@@ -829,7 +829,7 @@ def test_a_model_that_changed(
 
 def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient) -> None:
     """Thread pools that are gone stand for any bug."""
-    engine_of(client)._decoders.shutdown()
+    engine_of(client)._decoders.close()
     error = check_error(client.post("/adapt", **adapt_form()), ErrorCode.INTERNAL)
     assert error["detail"] == {}
     assert "shutdown" not in error["message"]

@@ -4,20 +4,25 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 
+from comln_serve.bundle import load_bundle
 from comln_serve.classifier import softmax
 from comln_serve.engine.admission import Admission
+from comln_serve.engine.backbone import Backbone, batch_sizes
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes, tiny_config, tiny_model
+from tests.test_batcher import wait_until
 from tests.test_bundle import edit_manifest, poison_backbone, replace_file
 
 MakeEngine = Callable[[Settings], Engine]
@@ -149,6 +154,195 @@ def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
         list(pool.map(together, range(8)))
     assert engine.store.count() == 8 * 5
     assert engine.images.pending == 0
+
+
+def test_fifty_adaptations_at_once_do_not_mix(engine: Engine) -> None:
+    """Their images share batches; each classifier is the one it would be alone."""
+
+    def support(task: int) -> list[tuple[bytes, str]]:
+        chosen = [COLOURS[(task + i) % 5] for i in range(2 + task % 4)]
+        return [(image_bytes(c, seed=task), f"{task}-{i}") for i, c in enumerate(chosen)]
+
+    sizes: list[int] = []
+    batcher = engine.models["tiny"].batcher
+    embed = batcher._embed
+    batcher._embed = lambda images: (sizes.append(len(images)), embed(images))[1]
+    with ThreadPoolExecutor(50) as pool:
+        together = list(pool.map(lambda task: engine.adapt(support(task)).classifier, range(50)))
+    assert max(sizes) > 5, "some batches held images of several requests"
+    assert sum(sizes) == sum(classifier.W.shape[0] for classifier in together)
+    for task, made in enumerate(together):
+        alone = engine.adapt(support(task)).classifier
+        assert made.labels == alone.labels == tuple(f"{task}-{i}" for i in range(2 + task % 4))
+        np.testing.assert_allclose(made.W, alone.W, rtol=1e-5, atol=1e-5)
+
+
+def test_one_batch_answers_for_many_classifiers(engine: Engine) -> None:
+    made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
+    queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
+    alone = [engine.predict([query], c.id) for query, c in zip(queries, made, strict=True)]
+    batcher = engine.models["tiny"].batcher
+    embed, sizes, blocked = batcher._embed, list[int](), Event()
+
+    def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        sizes.append(len(images))
+        assert blocked.wait(30)
+        return embed(images)
+
+    batcher._embed = held
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(engine.predict, [queries[0]], made[0].id)
+        wait_until(lambda: sizes == [1])
+        tasks = [pool.submit(engine.predict, [q], c.id) for q, c in zip(queries, made, strict=True)]
+        wait_until(lambda: batcher.queued == 8)
+        blocked.set()
+        first.result(30)
+        together = [task.result(30) for task in tasks]
+    assert sizes == [1, 8]
+    for one, other in zip(together, alone, strict=True):
+        assert one.classifier.id == other.classifier.id
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 6, 8])
+def test_padded_batches_give_what_single_images_give(
+    settings: Settings, max_batch_size: int
+) -> None:
+    """The path of accelerators, run on the CPU."""
+    bundle = load_bundle(settings.models_dir / "tiny")
+    backbone = Backbone(bundle, "cpu", max_batch_size=max_batch_size)
+    images = np.random.default_rng(0).integers(0, 256, (13, 16, 16, 3), dtype=np.uint8)
+    alone = np.concatenate([backbone.embed(images[i : i + 1]) for i in range(13)])
+    np.testing.assert_array_equal(backbone.embed(images), alone)
+    backbone.provider = "cuda"
+    backbone._batch_sizes = batch_sizes(max_batch_size)
+    backbone.warm()
+    for count in (1, 2, 3, 5, 6, 8, 13):
+        np.testing.assert_allclose(backbone.embed(images[:count]), alone[:count], atol=1e-5)
+    backbone.close()
+
+
+def test_batch_sizes() -> None:
+    assert batch_sizes(1) == (1,)
+    assert batch_sizes(2) == (1, 2)
+    assert batch_sizes(48) == (1, 2, 4, 8, 16, 32, 48)
+    assert batch_sizes(64) == (1, 2, 4, 8, 16, 32, 64)
+
+
+def test_an_interrupted_backbone_raises_and_goes_on(settings: Settings) -> None:
+    backbone = Backbone(load_bundle(settings.models_dir / "tiny"), "cpu")
+    images = np.zeros((4000, 16, 16, 3), dtype=np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(backbone.embed, images)
+        while not task.done():
+            backbone.interrupt()
+        with pytest.raises(Exception, match="terminate"):
+            task.result()
+    assert backbone.embed(images[:3]).shape == (3, 8)
+    backbone.close()
+
+
+def test_a_request_that_waits_too_long_for_its_batch(
+    settings: Settings, make_engine: MakeEngine
+) -> None:
+    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
+    adapted = engine.adapt(colour_support()).classifier
+    batcher = engine.models["tiny"].batcher
+    embed, running, blocked = batcher._embed, Event(), Event()
+
+    def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        running.set()
+        assert blocked.wait(30)
+        return embed(images)
+
+    batcher._embed = held
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.predict, [image_bytes()], adapted.id)
+        assert running.wait(30)
+        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
+        assert error.detail == {"allowed_seconds": 0.2}
+        assert engine.images.pending == 1
+        blocked.set()
+        assert first.result(30).probabilities.shape == (1, 3)
+    assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    assert engine.images.pending == 0
+
+
+def test_a_request_that_waits_too_long_for_a_decoder(
+    settings: Settings, make_engine: MakeEngine
+) -> None:
+    """It is told so in time, though no decoder ever looks at it."""
+    update = {"max_queue_seconds": 0.2, "decode_threads": 1}
+    engine = make_engine(settings.model_copy(update=update))
+    adapted = engine.adapt(colour_support()).classifier
+    blocked = Event()
+    occupying = engine._decoders._pool.submit(blocked.wait, 30)
+    fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * 3, adapted.id))
+    assert not occupying.done()
+    blocked.set()
+    assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    assert engine.images.pending == 0
+
+
+def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
+    adapted = engine.adapt(colour_support()).classifier
+    gone = Cancellation()
+    gone.cancel()
+    stored = engine.store.count()
+    embedded: list[int] = []
+    batcher = engine.models["tiny"].batcher
+    embed = batcher._embed
+    batcher._embed = lambda images: (embedded.append(len(images)), embed(images))[1]
+    for action in (
+        lambda: engine.adapt(colour_support(), cancellation=gone),
+        lambda: engine.predict([image_bytes()], adapted.id, cancellation=gone),
+        # Not blamed on the image, which nobody looked at.
+        lambda: engine.predict([b"not an image"], adapted.id, cancellation=gone),
+    ):
+        fails(ErrorCode.CLIENT_GONE, action)
+    assert embedded == []
+    assert engine.store.count() == stored
+    assert engine.images.pending == 0
+
+
+def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancellation = Cancellation()
+    solve = engine._solve
+
+    def leaves(*arguments: object) -> object:
+        cancellation.cancel()
+        return solve(*arguments)
+
+    monkeypatch.setattr(engine, "_solve", leaves)
+    fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
+    assert engine.store.count() == 0
+
+
+def test_classifiers_in_use_are_not_read_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engine.adapt(colour_support(), name="kept").classifier
+    monkeypatch.setattr(engine.store, "find", lambda _: pytest.fail("the store was read"))
+    for key in (made.id, "kept", made.id):
+        assert engine.predict([image_bytes()], key).classifier is made
+
+
+def test_what_another_server_changes_is_seen(settings: Settings, make_engine: MakeEngine) -> None:
+    """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
+    one, other = make_engine(settings), make_engine(settings)
+    older = one.adapt(colour_support(), name="shared").classifier
+    assert other.predict([image_bytes()], "shared").classifier.id == older.id
+    newer = one.adapt(colour_support(2), name="shared").classifier
+    assert other.predict([image_bytes()], "shared").classifier.id == newer.id
+    assert other.predict([image_bytes()], older.id).classifier.id == older.id
+    one.delete_classifier("shared")
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: other.predict([image_bytes()], newer.id))
+    assert other.predict([image_bytes()], "shared").classifier.id == older.id
+    other.delete_classifier(older.id)
+    for key in ("shared", older.id):
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda key=key: one.predict([image_bytes()], key))
 
 
 def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:

@@ -70,6 +70,7 @@ def unavailable(action: Callable[[], object]) -> str:
 def every_method(store: SqliteStore) -> list[Callable[[], object]]:
     return [
         lambda: store.add(classifier("clf_new")),
+        lambda: store.resolve("clf_a"),
         lambda: store.find("clf_a"),
         lambda: store.page(limit=10, before=None),
         lambda: store.delete("clf_a"),
@@ -86,6 +87,17 @@ def test_found_by_id_and_by_name(store: SqliteStore) -> None:
     assert store.find("dogs") is None
     assert store.find("") is None
     assert store.count() == 2
+
+
+def test_resolve_says_which_id_find_would_find(store: SqliteStore) -> None:
+    for key, name in (("clf_a", "cats"), ("clf_b", "cats"), ("clf_c", None)):
+        store.add(classifier(key, name))
+    for key, expected in {
+        "clf_a": "clf_a", "clf_c": "clf_c", "cats": "clf_b", "dogs": None, "": None,
+    }.items():  # fmt: skip
+        assert store.resolve(key) == expected
+    store.delete("clf_b")
+    assert [store.resolve(key) for key in ("cats", "clf_b")] == ["clf_a", None]
 
 
 def test_names_are_exact(store: SqliteStore) -> None:

@@ -29,6 +29,9 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.OVERLOADED: 429,
+    ErrorCode.QUEUE_TIMEOUT: 503,
+    ErrorCode.INFERENCE_TIMEOUT: 504,
+    ErrorCode.CLIENT_GONE: 499,  # of nginx's making: nobody reads it
     ErrorCode.NOT_READY: 503,
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,

@@ -1,7 +1,7 @@
 """The HTTP routes: read, call the engine, write. No decisions are made here."""
 
+import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, TypeVar
 
 from anyio import to_thread
@@ -14,6 +14,7 @@ from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.metrics import CONTENT_TYPE
 from comln_serve.api.openapi import openapi_body
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
@@ -30,6 +31,8 @@ _BODY_ERRORS = (
     ErrorCode.BODY_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.OVERLOADED,
+    ErrorCode.QUEUE_TIMEOUT,
+    ErrorCode.INFERENCE_TIMEOUT,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
 _ONE_CLASSIFIER_ERRORS = (
@@ -44,9 +47,26 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
-async def _work(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run an engine call on a thread of its own pool, so that light routes never wait for it."""
-    return await to_thread.run_sync(call, limiter=request.app.state.work_threads)
+async def _work(request: Request, call: Callable[[Cancellation], _Result]) -> _Result:
+    """Run an engine call on a thread of its own pool, so that light routes never wait for it.
+
+    What is left of its work is dropped when the client leaves, and when the server gives the
+    request up.
+    """
+    cancellation = Cancellation()
+    watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
+    try:
+        return await to_thread.run_sync(call, cancellation, limiter=request.app.state.work_threads)
+    finally:
+        watching.cancel()
+        cancellation.cancel()
+
+
+async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
+    """The body has been read: what may still be received is that the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    cancellation.cancel()
 
 
 async def _probe(request: Request, call: Callable[[], _Result]) -> _Result:
@@ -72,12 +92,12 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
         record.images = len(support)
         adapted = await _work(
             request,
-            partial(
-                engine.adapt,
+            lambda cancellation: engine.adapt(
                 support,
                 model=options.model,
                 name=options.name,
                 horizon=options.horizon,
+                cancellation=cancellation,
             ),
         )
     record.model, record.stages_ms = adapted.classifier.model, adapted.timings_ms
@@ -102,13 +122,17 @@ async def predict(request: Request) -> schemas.PredictResponse:
     with request.app.state.requests.admit():
         images, options = await read_predict(request, engine.settings)
         record.images = len(images)
-        predicted = await _work(request, partial(engine.predict, images, options.classifier))
-    record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
-    return schemas.PredictResponse(
-        classifier=predicted.classifier.id,
-        predictions=_predictions(predicted, options.top_k),
-        timings_ms=predicted.timings_ms,
-    )
+
+        def answer(cancellation: Cancellation) -> schemas.PredictResponse:
+            predicted = engine.predict(images, options.classifier, cancellation=cancellation)
+            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+            return schemas.PredictResponse(
+                classifier=predicted.classifier.id,
+                predictions=_predictions(predicted, options.top_k),
+                timings_ms=predicted.timings_ms,
+            )
+
+        return await _work(request, answer)
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")

@@ -3,6 +3,8 @@
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,23 +21,34 @@ logger = logging.getLogger(__name__)
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
-# On an accelerator batches are padded up to one of these sizes: it plans each new input shape anew,
-# and a handful of shapes can all be warmed before the server says it is ready.
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-
 
 class Backbone:
     """f_Phi: uint8 RGB images (n, S, S, 3) -> embeddings (n, d) float32.
+
+    On CUDA a batch is padded with zeros up to one of a few sizes: CUDA plans each new input shape
+    anew, and a handful of shapes can all be warmed before the server says it is ready.
+
+    On a CPU the images of a batch are run one by one, on all cores at once. The activations of one
+    image stay in a core's cache, those of a batch do not: a Conv-4 at 84 pixels takes 1.4 ms for
+    an image and 3.3 ms for each of a batch of any size. There is one shape to warm, nothing is
+    padded, and an embedding is the same to the last bit whatever it is computed with.
 
     Attributes:
         provider: "cuda" or "cpu": what the session really runs on.
     """
 
-    def __init__(self, bundle: Bundle, provider: Provider, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        provider: Provider,
+        threads: int | None = None,
+        max_batch_size: int = 64,
+    ) -> None:
         """Open the graph and check its signature against the manifest.
 
         Args:
-            threads: threads of one inference on CPU; default: the CPUs this process may use.
+            threads: threads of inference on CPU; default: the CPUs this process may use.
+            max_batch_size: images in one inference on CUDA.
 
         Raises:
             StartupError: not a readable graph, another signature than the manifest's, or "cuda"
@@ -44,6 +57,7 @@ class Backbone:
         self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
         self._width = bundle.manifest.embedding_size
+        threads = threads or usable_cpus()
         self._session = open_session(bundle.backbone, str(bundle.folder), provider, threads)
         self.provider: Literal["cuda", "cpu"] = (
             "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
@@ -54,6 +68,11 @@ class Backbone:
                 "Check the driver and install comln-serve[cuda], or start with --provider cpu"
             )
         self._check_signature(bundle)
+        self._batch_sizes = batch_sizes(max_batch_size) if self.provider == "cuda" else (1,)
+        self._run_options = ort.RunOptions()
+        # The calling thread is one of them, too.
+        self._strands = ThreadPoolExecutor(threads, thread_name_prefix=f"infer-{bundle.name}")
+        self._threads = threads
 
     def warm(self) -> None:
         """Run every batch size once, so that no request pays for planning.
@@ -62,26 +81,57 @@ class Backbone:
             StartupError: the embeddings are not finite.
         """
         noise = np.random.default_rng(0)
-        for size in _BATCH_SIZES:
+        for size in self._batch_sizes:
             shape = (size, self._size, self._size, 3)
             if not np.isfinite(self.embed(noise.integers(0, 256, shape, dtype=np.uint8))).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Call it from one thread at a time."""
-        largest = _BATCH_SIZES[-1]
+        self._run_options = ort.RunOptions()
+        if self.provider == "cpu":
+            return self._embed_one_by_one(images)
+        largest = self._batch_sizes[-1]
         return np.concatenate(
-            [self._run(images[i : i + largest]) for i in range(0, len(images), largest)]
+            [self._embed_padded(images[i : i + largest]) for i in range(0, len(images), largest)]
         )
 
-    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def interrupt(self) -> None:
+        """Make the `embed` that runs now raise soon. Called from another thread."""
+        self._run_options.terminate = True
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._strands.shutdown()
+
+    def _embed_one_by_one(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        embeddings = np.empty((len(images), self._width), np.float32)
+        positions = iter(range(len(images)))  # shared: whoever is free takes the next
+
+        def work(positions: Iterator[int]) -> None:
+            for i in positions:
+                embeddings[i] = self._run(images[i : i + 1])
+
+        helpers = min(self._threads, len(images)) - 1
+        tasks = [self._strands.submit(work, positions) for _ in range(helpers)]
+        try:
+            work(positions)
+        finally:
+            for task in tasks:
+                task.result()
+        return embeddings
+
+    def _embed_padded(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         count = len(images)
-        size = next(size for size in _BATCH_SIZES if size >= count)
-        if size != count and self.provider == "cuda":
+        size = next(size for size in self._batch_sizes if size >= count)
+        if size != count:
             padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
             images = np.concatenate([images, padding])
-        (embeddings,) = self._session.run(None, {self._input: images})
-        result: NDArray[np.float32] = embeddings[:count]
+        return self._run(images)[:count]
+
+    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        (embeddings,) = self._session.run(None, {self._input: images}, self._run_options)
+        result: NDArray[np.float32] = embeddings
         return result
 
     def _check_signature(self, bundle: Bundle) -> None:
@@ -101,12 +151,18 @@ class Backbone:
         self._input = inputs[0].name
 
 
+def batch_sizes(largest: int) -> tuple[int, ...]:
+    """The sizes that batches are padded to: 1, 2, 4, 8, ... and the largest."""
+    powers = [1 << i for i in range(largest.bit_length()) if 1 << i < largest]
+    return (*powers, largest)
+
+
 def open_session(graph: bytes, where: str, provider: Provider, threads: int | None = None) -> Any:
     """An ONNX Runtime session of a graph, on CUDA where asked for and possible.
 
     Args:
         where: the graph's origin, for messages.
-        threads: of one inference on CPU; default: the CPUs this process may use.
+        threads: of inference on CPU; default: the CPUs this process may use.
 
     Raises:
         StartupError: ONNX Runtime cannot open the graph.
@@ -115,6 +171,8 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or usable_cpus()
         options.inter_op_num_threads = 1
+        # Threads that wait for work by spinning would take the CPU from those that decode images.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # A graph may name other files to take weights from, which no checksum covers: let it look
         # for them in an empty folder.
         options.add_session_config_entry(

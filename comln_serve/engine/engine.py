@@ -6,7 +6,6 @@ Calls block and are safe from many threads. Anything a caller did wrong is a `Se
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock, Timer
@@ -17,11 +16,13 @@ from numpy.typing import NDArray
 from comln_serve.bundle import BundleError, Head, SolverSettings, find_bundles, load_bundle
 from comln_serve.classifier import ID_PREFIX, Classifier, softmax
 from comln_serve.engine.admission import Admission
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.classifier_cache import ClassifierCache
 from comln_serve.engine.clock import StageClock
+from comln_serve.engine.decoders import Decoders
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.flow import FlowError
-from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
 from comln_serve.settings import Settings
 from comln_serve.storage import ClassifierStore
@@ -58,10 +59,7 @@ def load_models(settings: Settings) -> dict[str, Model]:
         bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
     except BundleError as error:
         raise StartupError(str(error)) from error
-    return {
-        bundle.name: Model(bundle, settings.provider, settings.inference_threads)
-        for bundle in bundles
-    }
+    return {bundle.name: Model(bundle, settings) for bundle in bundles}
 
 
 class Engine:
@@ -79,9 +77,10 @@ class Engine:
         self.failure: Exception | None = None
         self._warming = Lock()
         self._warm = False
-        self._decoders = ThreadPoolExecutor(
-            settings.decode_threads or usable_cpus(), thread_name_prefix="decode"
+        self._decoders = Decoders(
+            settings.decode_threads or usable_cpus(), settings.max_image_pixels
         )
+        self._classifiers = ClassifierCache(settings.classifier_cache_bytes)
 
     def warm(self) -> None:
         """Compile the flow and run every backbone once; the first call does it, others wait.
@@ -104,7 +103,7 @@ class Engine:
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False
-        self._decoders.shutdown(wait=True, cancel_futures=True)
+        self._decoders.close()
         for model in self.models.values():
             model.close()
         self.store.close()
@@ -116,6 +115,7 @@ class Engine:
         model: str | None = None,
         name: str | None = None,
         horizon: float | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Adapted:
         """Fit a classifier to labelled images (file bytes, label) and store it.
 
@@ -123,6 +123,7 @@ class Engine:
             model: a served model's name; default: `default_model`.
             name: for the classifier; a later one of the same name takes the name over.
             horizon: T instead of the model's own.
+            cancellation: drops the work that is left when it is raised.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
@@ -136,10 +137,7 @@ class Engine:
         head = chosen.bundle.head
         _check_classes(labels, len(support), head, chosen.name)
         with self.images.admit(len(support)):
-            with clock.stage("decode"):
-                images = self._decode([data for data, _ in support], chosen)
-            with clock.stage("embed"):
-                phi = chosen.embed(images)
+            phi = self._embed([data for data, _ in support], chosen, clock, cancellation)
             if horizon is None:
                 horizon = head.horizon_of(phi, len(labels))
             with clock.stage("solve"):
@@ -160,12 +158,24 @@ class Engine:
             created_at=datetime.now(UTC),
             W=W,
         )
+        if cancellation is not None:
+            cancellation.check()
         with clock.stage("store"):
             self.store.add(classifier)
+        self._classifiers.put(classifier)
         return Adapted(classifier, clock.milliseconds())
 
-    def predict(self, images: Sequence[bytes], classifier: str) -> Predicted:
+    def predict(
+        self,
+        images: Sequence[bytes],
+        classifier: str,
+        *,
+        cancellation: Cancellation | None = None,
+    ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier, by id or name.
+
+        Args:
+            cancellation: drops the work that is left when it is raised.
 
         Raises:
             ServiceError: anything wrong with the request.
@@ -183,10 +193,7 @@ class Engine:
                 embedder_sha256=found.embedder_sha256,
             )
         with self.images.admit(len(images)):
-            with clock.stage("decode"):
-                prepared = self._decode(images, model)
-            with clock.stage("embed"):
-                embeddings = model.embed(prepared)
+            embeddings = self._embed(images, model, clock, cancellation)
         with clock.stage("classify"):
             probabilities = found.probabilities(embeddings)
         return Predicted(found, probabilities, clock.milliseconds())
@@ -213,7 +220,12 @@ class Engine:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        found = self.store.find(id_or_name)
+        known = self.store.resolve(id_or_name)
+        found = None if known is None else self._classifiers.get(known)
+        if known is not None and found is None:
+            found = self.store.find(id_or_name)
+            if found is not None:
+                self._classifiers.put(found)
         if found is None:
             raise _no_classifier(id_or_name)
         return found
@@ -224,8 +236,10 @@ class Engine:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        if not self.store.delete(self.find_classifier(id_or_name).id):
-            raise _no_classifier(id_or_name)  # somebody else was faster
+        known = self.store.resolve(id_or_name)
+        if known is None or not self.store.delete(known):
+            raise _no_classifier(id_or_name)
+        self._classifiers.discard(known)
 
     def _solve(
         self,
@@ -259,28 +273,19 @@ class Engine:
                 ErrorCode.NOT_READY, "The server is stopping or could not start; try another."
             )
 
-    def _decode(self, files: Sequence[bytes], model: Model) -> NDArray[np.uint8]:
-        policy = model.bundle.manifest.preprocessing
-        limit = self.settings.max_image_pixels
-        tasks = [
-            self._decoders.submit(prepare_image, data, policy, max_pixels=limit) for data in files
-        ]
-        prepared = []
-        try:
-            for position, task in enumerate(tasks):
-                try:
-                    prepared.append(task.result())
-                except ServiceError as error:
-                    raise ServiceError(
-                        error.code,
-                        f"Image {position + 1} of {len(files)}: {error.message}",
-                        image=position,
-                        **error.detail,
-                    ) from error
-        finally:
-            for task in tasks:
-                task.cancel()
-        return np.stack(prepared)
+    def _embed(
+        self,
+        files: Sequence[bytes],
+        model: Model,
+        clock: StageClock,
+        cancellation: Cancellation | None,
+    ) -> NDArray[np.float32]:
+        """Embeddings (n, d) of n image files."""
+        with model.turn(len(files), cancellation) as turn:
+            with clock.stage("decode"):
+                images = self._decoders.prepare(files, model.bundle.manifest.preprocessing, turn)
+            with clock.stage("embed"):
+                return turn.embed(images)
 
 
 def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:

@@ -1,26 +1,35 @@
-"""A model being served: a bundle, its backbone, and the one thread that runs it."""
+"""A model being served: a bundle, its backbone, and the batches that run through it."""
 
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
-from numpy.typing import NDArray
+from contextlib import AbstractContextManager
 
 from comln_serve.bundle import Bundle
 from comln_serve.engine.backbone import Backbone
-from comln_serve.settings import Provider
+from comln_serve.engine.batcher import Batcher, BatchLimits, Turn
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.settings import Settings
 
 
 class Model:
     """Embeds images with a bundle's backbone. Safe to call from many threads.
 
-    A CUDA session has one compute stream, and on CPU one inference already uses every core, so a
-    single thread per model runs them one after another.
+    A CUDA session has one compute stream, and on CPU one batch already uses every core, so the
+    batches of a model run one after another.
     """
 
-    def __init__(self, bundle: Bundle, provider: Provider, threads: int | None) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self.bundle = bundle
-        self.backbone = Backbone(bundle, provider, threads)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"embed-{bundle.name}")
+        self.backbone = Backbone(
+            bundle, settings.provider, settings.inference_threads, settings.max_batch_size
+        )
+        limits = BatchLimits(
+            max_images=settings.max_batch_size,
+            max_delay_s=1e-3 * settings.max_batch_delay_ms,
+            max_queue_s=settings.max_queue_seconds,
+            max_run_s=settings.max_inference_seconds,
+        )
+        self.batcher = Batcher(
+            self.backbone.embed, limits, name=bundle.name, interrupt=self.backbone.interrupt
+        )
 
     @property
     def name(self) -> str:
@@ -30,13 +39,15 @@ class Model:
     def embedder_sha256(self) -> str:
         return self.bundle.embedder_sha256
 
-    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Embeddings (n, d) of prepared images (n, S, S, 3)."""
-        return self._thread.submit(self.backbone.embed, images).result()
+    def turn(self, count: int, cancellation: Cancellation | None) -> AbstractContextManager[Turn]:
+        """Announce `count` images: `Batcher.turn`."""
+        return self.batcher.turn(count, cancellation)
 
     def warm(self) -> None:
-        """Run the backbone once in every batch size."""
-        self._thread.submit(self.backbone.warm).result()
+        """Run the backbone once in every batch size; before the first turn."""
+        self.backbone.warm()
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Embed what has been handed over, then release the threads."""
+        self.batcher.close()
+        self.backbone.close()

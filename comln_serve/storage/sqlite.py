@@ -84,13 +84,12 @@ class SqliteStore:
 
         self._call(insert)
 
+    def resolve(self, id_or_name: str) -> str | None:
+        row = self._find("id", id_or_name)
+        return None if row is None else str(row[0])
+
     def find(self, id_or_name: str) -> Classifier | None:
-        row = self._row(f"SELECT {_COLUMNS} FROM classifiers WHERE id = ?", (id_or_name,))
-        if row is None:
-            row = self._row(
-                f"SELECT {_COLUMNS} FROM classifiers WHERE name = ? ORDER BY sequence DESC LIMIT 1",
-                (id_or_name,),
-            )
+        row = self._find(_COLUMNS, id_or_name)
         return None if row is None else _classifier(row)
 
     def page(self, *, limit: int, before: int | None) -> tuple[list[ClassifierInfo], int | None]:
@@ -121,6 +120,14 @@ class SqliteStore:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _find(self, columns: str, id_or_name: str) -> tuple[Any, ...] | None:
+        return self._row(
+            f"SELECT {columns} FROM classifiers WHERE id = ?", (id_or_name,)
+        ) or self._row(
+            f"SELECT {columns} FROM classifiers WHERE name = ? ORDER BY sequence DESC LIMIT 1",
+            (id_or_name,),
+        )
 
     def _row(self, query: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._call(lambda connection: connection.execute(query, values).fetchone())

@@ -1,0 +1,59 @@
+"""Telling work under way that nobody waits for its result any more."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Lock
+
+from comln_serve.errors import ErrorCode, ServiceError
+
+
+class Cancellation:
+    """A flag that is raised once, from any thread, and calls back whoever waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._cancelled = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    def cancel(self) -> None:
+        """Raise the flag. What is registered then is called on this thread; once is enough."""
+        with self._lock:
+            self._cancelled = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def check(self) -> None:
+        """Stop here if the flag is raised.
+
+        Raises:
+            ServiceError: CLIENT_GONE.
+        """
+        if self._cancelled:
+            raise client_gone()
+
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Generator[None, None, None]:
+        """Call `callback` when the flag is raised during the block, at once if it is already."""
+        with self._lock:
+            if not self._cancelled:
+                self._callbacks.append(callback)
+                late = False
+            else:
+                late = True
+        if late:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
+
+
+def client_gone() -> ServiceError:
+    """The error that ends work for a caller who has left; it is never sent."""
+    return ServiceError(
+        ErrorCode.CLIENT_GONE,
+        "The client closed the connection before it was answered; its work was dropped.",
+    )

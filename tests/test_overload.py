@@ -1,0 +1,222 @@
+"""More work than the server can do, over real HTTP: it says so, drops some, and recovers."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from socket import create_connection
+from threading import Event
+
+import httpx2
+import numpy as np
+import pytest
+import uvicorn
+from numpy.typing import NDArray
+
+from comln_serve.api.app import create_app
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.settings import Settings
+from tests.conftest import image_bytes
+from tests.live import free_port
+from tests.test_api import adapt_form, check_error, predict_form
+from tests.test_batcher import wait_until
+
+MakeEngine = Callable[[Settings], Engine]
+RED = image_bytes()
+
+
+class Held:
+    """Stands before the backbone of `tiny`: batches run only while it is open."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._batcher = engine.models["tiny"].batcher
+        self._embed = self._batcher._embed
+        self._open = Event()
+        self._open.set()
+        self.batches: list[int] = []
+        self._batcher._embed = self._run
+
+    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self.batches.append(len(images))
+        assert self._open.wait(60)
+        return self._embed(images)
+
+    @property
+    def queued(self) -> int:
+        return self._batcher.queued
+
+    def hold(self) -> None:
+        self._open.clear()
+        self.batches.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def served(engine: Engine) -> Generator[str, None, None]:
+    """The URL of the engine's application, served by a thread of this process."""
+    port = free_port()
+    config = uvicorn.Config(create_app(engine), port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started and engine.ready)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def small(settings: Settings, make_engine: MakeEngine) -> Iterator[tuple[str, Engine, Held]]:
+    """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
+    limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4}
+    engine = make_engine(settings.model_copy(update=limits))
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        try:
+            yield url, engine, held
+        finally:
+            held.release()
+
+
+def predict(url: str, count: int = 1) -> httpx2.Response:
+    return httpx2.post(f"{url}/predict", timeout=60, **predict_form(*[RED] * count))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int) -> None:
+    """Whatever fits is answered 200 and the rest 429, counted in images; then all is well again."""
+    url, engine, held = small
+    held.hold()
+    clients = 10 * 8 // count
+    with ThreadPoolExecutor(clients) as pool:
+        tasks = [pool.submit(predict, url, count) for _ in range(clients)]
+        wait_until(lambda: sum(task.done() for task in tasks) == clients - 8 // count)
+        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        held.release()
+        answers = [task.result() for task in tasks]
+    assert Counter(answer.status_code for answer in answers) == {
+        200: 8 // count,
+        429: clients - 8 // count,
+    }
+    for answer in answers:
+        if answer.status_code == 429:
+            error = check_error(answer, ErrorCode.OVERLOADED)
+            assert error["detail"] == {"pending": 8, "received": count, "limit": 8}
+            assert int(answer.headers["retry-after"]) >= 1
+    assert sum(held.batches) == 8
+    assert max(held.batches) <= 4
+    assert engine.images.pending == 0
+    for _ in range(5):
+        assert predict(url, 8).status_code == 200
+
+
+def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
+    """Ten times as many clients as fit, each trying again at once: nothing but 200 and 429."""
+    url, engine, _ = small
+    statuses: Counter[int] = Counter()
+
+    def client(_: int) -> list[int]:
+        with httpx2.Client(timeout=60) as session:
+            return [
+                session.post(f"{url}/predict", **predict_form(RED)).status_code for _ in range(5)
+            ]
+
+    with ThreadPoolExecutor(80) as pool:
+        for answers in pool.map(client, range(80)):
+            statuses.update(answers)
+    assert set(statuses) <= {200, 429}
+    assert statuses[200] > 0
+    assert predict(url).status_code == 200
+    assert engine.images.pending == 0
+
+
+@pytest.mark.parametrize("route", ["predict", "adapt"])
+def test_clients_that_leave_are_dropped_before_they_are_embedded(
+    small: tuple[str, Engine, Held], route: str
+) -> None:
+    url, engine, held = small
+    held.hold()
+    form = predict_form(RED, RED) if route == "predict" else adapt_form(name="left")
+    request = httpx2.Request("POST", f"{url}/{route}", **form)
+    raw = b"".join(
+        [f"POST /{route} HTTP/1.1\r\n".encode()]
+        + [f"{name}: {value}\r\n".encode() for name, value in request.headers.items()]
+        + [b"\r\n", request.read()]
+    )
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(predict, url)
+        wait_until(lambda: held.batches == [1])
+        address = (request.url.host, request.url.port or 80)
+        connections = [create_connection(address, timeout=30) for _ in range(3)]
+        for connection in connections:
+            connection.sendall(raw)
+        wait_until(lambda: held.queued == 6)
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: held.queued == 0)
+        wait_until(lambda: engine.images.pending == 1)
+        held.release()
+        assert first.result().status_code == 200
+    assert held.batches == [1]
+    listed = httpx2.get(f"{url}/classifiers").json()["classifiers"]
+    assert [item["name"] for item in listed] == ["known"]
+
+
+def test_a_batch_that_fails_is_a_500_for_its_own_requests(
+    small: tuple[str, Engine, Held], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, engine, held = small
+    batcher = engine.models["tiny"].batcher
+    sound = batcher._embed
+
+    def fails(_: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise RuntimeError("made up")
+
+    batcher._embed = fails
+    answer = predict(url)
+    error = check_error(answer, ErrorCode.INTERNAL)
+    assert "made up" not in error["message"]
+    assert "made up" in caplog.text
+    batcher._embed = sound
+    assert predict(url).status_code == 200
+    assert held.batches[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT),
+        ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT),
+    ],
+)
+def test_deadlines(
+    settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode
+) -> None:
+    engine = make_engine(settings.model_copy(update={setting: 0.3, "max_batch_size": 1}))
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        held.hold()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(predict, url)
+            wait_until(lambda: held.batches == [1])
+            try:
+                if code is ErrorCode.QUEUE_TIMEOUT:
+                    check_error(predict(url), code)
+                    assert held.queued == 0
+                else:
+                    check_error(running.result(30), code)
+            finally:
+                held.release()
+            assert running.result(30).status_code == (
+                200 if code is ErrorCode.QUEUE_TIMEOUT else 504
+            )
+        wait_until(lambda: predict(url).status_code == 200)
+        assert engine.images.pending == 0
