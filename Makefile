@@ -32,6 +32,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.bench  ## side-by-side benchmarks, half an hour; results in benchmarks/results
 	$(BIN)/python -m benchmarks.adaptation
 	$(BIN)/python -m benchmarks.meta_gradient
+	for bundle in models/*/; do $(BIN)/python -m benchmarks.serving $$bundle || exit 1; done
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.settings > docs/settings.md

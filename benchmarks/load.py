@@ -1,0 +1,180 @@
+"""HTTP load on a server, made by a process of its own with little work per request.
+
+    python -m benchmarks.load '{"url": "http://127.0.0.1:8000", "path": "/predict", ...}'
+
+Reads one job as JSON, sends requests on keep-alive connections, and writes what came of them as
+JSON to the file the job names: answers by status, the seconds it took, the milliseconds of each.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to send.
+
+    Attributes:
+        bodies: files, each the body of a request; sent in turns.
+        outcome: the file to write.
+        clients: connections.
+        seconds: for which new requests are sent.
+        rate: requests a second, at random moments, over all clients; None: each client sends its
+            next request when the last is answered.
+        requests: stop after this many, whatever the time.
+    """
+
+    url: str
+    path: str
+    content_type: str
+    bodies: list[str]
+    outcome: str
+    clients: int
+    seconds: float
+    rate: float | None = None
+    requests: int | None = None
+    seed: int = 0
+
+
+@dataclass
+class Outcome:
+    """Answers by status, seconds from the first request to the last answer, ms of each answer."""
+
+    statuses: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    ms: list[float] = field(default_factory=list)
+
+    @property
+    def answered(self) -> int:
+        """Successes."""
+        return self.statuses.get("200", 0) + self.statuses.get("201", 0)
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with one request at a time on it."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._waiter: asyncio.Future[int] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+
+    async def send(self, request: bytes) -> int:
+        """Send a request, head and body; the status of its answer."""
+        assert self._transport is not None
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._waiter
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, mark, body = bytes(self._received).partition(b"\r\n\r\n")
+        if not mark or self._waiter is None:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(body) >= length and not self._waiter.done():
+            self._received.clear()
+            self._waiter.set_result(int(head[9:12]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(ConnectionError(f"the server closed the connection: {exc}"))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def send_load(job: Job, bodies: list[bytes]) -> Outcome:
+    """Do a job whose bodies have been read."""
+    url = urlsplit(job.url)
+    requests = [_request(job, url.netloc, body) for body in bodies]
+    loop = asyncio.get_running_loop()
+    connections = [
+        (await loop.create_connection(Connection, url.hostname or "", url.port or 80))[1]
+        for _ in range(job.clients)
+    ]
+    statuses: Counter[str] = Counter()
+    milliseconds: list[float] = []
+    sent = 0
+
+    async def one(connection: Connection, due: float) -> None:
+        nonlocal sent
+        sent += 1
+        status = await connection.send(requests[sent % len(requests)])
+        milliseconds.append(1e3 * (time.perf_counter() - due))
+        statuses[str(status)] += 1
+
+    began = time.perf_counter()
+
+    def more() -> bool:
+        enough = job.requests is not None and sent >= job.requests
+        return not enough and time.perf_counter() - began < job.seconds
+
+    async def closed_loop(connection: Connection) -> None:
+        while more():
+            await one(connection, time.perf_counter())
+
+    async def open_loop(rate: float) -> None:
+        """Time counts from the moment a request was due, whether or not a client was free."""
+        rng = np.random.default_rng(job.seed)
+        free, due_later = deque(connections), deque[float]()
+
+        async def serve(connection: Connection, due: float) -> None:
+            await one(connection, due)
+            while due_later:
+                await one(connection, due_later.popleft())
+            free.append(connection)
+
+        due = began
+        async with asyncio.TaskGroup() as tasks:
+            while more():
+                due += rng.exponential(1 / rate)
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                if free:
+                    tasks.create_task(serve(free.popleft(), due))
+                else:
+                    due_later.append(due)
+
+    if job.rate is not None:
+        await open_loop(job.rate)
+    else:
+        await asyncio.gather(*(closed_loop(connection) for connection in connections))
+    seconds = time.perf_counter() - began
+    for connection in connections:
+        connection.close()
+    return Outcome(dict(statuses), seconds, milliseconds)
+
+
+def _request(job: Job, host: str, body: bytes) -> bytes:
+    head = (
+        f"POST {job.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {job.content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def main() -> None:
+    try:
+        from uvloop import run  # noqa: PLC0415 (half the work per request where there is one)
+    except ImportError:
+        from asyncio import run  # noqa: PLC0415
+    job = Job(**json.loads(sys.argv[1]))
+    bodies = [Path(name).read_bytes() for name in job.bodies]
+    outcome = run(send_load(job, bodies))
+    Path(job.outcome).write_text(json.dumps(asdict(outcome)), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,362 @@
+"""Speed and memory of the server over real HTTP, next to the same work in a bare loop.
+
+The load comes from a second process on the same machine, so what it costs is part of the figures.
+Server and bare loop take turns, so that a noisy machine disturbs both alike.
+
+    python -m benchmarks.serving [models/omniglot-conv4] [--clients 64] [--seconds 5] [--rounds 3]
+
+Prints Markdown and writes it with the raw figures to benchmarks/results/serving-BUNDLE.*.
+"""
+
+import argparse
+import contextlib
+import http.client
+import io
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.load import Job, Outcome
+from comln_serve.bundle import Bundle, load_bundle
+from comln_serve.engine.backbone import Backbone
+from comln_serve.imaging import prepare_image
+from comln_serve.machine import usable_cpus
+from comln_serve.settings import Settings
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+BATCH = Settings.model_fields["max_batch_size"].default
+BOUNDARY = "benchmark-of-the-server"
+CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+WAYS, SHOTS = 5, 5
+START_SECONDS = 120
+
+
+@dataclass
+class Figures:
+    """What is reported; rates in images a second, times in ms, memory in MB."""
+
+    server: list[float]
+    bare_slices: list[float]
+    bare_batch: list[float]
+    server_cpu_ms: float  # of one request, in the server's process alone
+    bare_cpu_ms: float
+    load_at_70: float
+    p50: float
+    p99: float
+    alone_p50: float
+    adapt_ms: list[float]
+    bare_adapt_ms: list[float]
+    memory_start: float
+    memory_after_predictions: float
+    memory_after_cycles: float
+    predictions: int
+    cycles: int
+
+
+def photo(rng: np.random.Generator, width: int, height: int) -> bytes:
+    """A JPEG with the detail of a photograph: noise in octaves, each finer one weaker."""
+    pixels = np.zeros((height, width, 3))
+    for octave in range(8):
+        side = 2 ** (octave + 1)
+        noise = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        layer = noise.resize((width, height), Image.Resampling.BICUBIC)
+        pixels += np.asarray(layer, dtype=np.float64) * 0.6**octave
+    pixels *= 255.0 / pixels.max()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def form(files: Sequence[bytes], fields: Sequence[tuple[str, str]]) -> bytes:
+    """A multipart body of `images` files and text fields."""
+    parts = [
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, value in fields
+    ]
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="image.jpg"\r\n'
+        "Content-Type: image/jpeg\r\n\r\n"
+    ).encode()
+    parts += [head + data + b"\r\n" for data in files]
+    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+class Server:
+    """A running `comln-serve` with one model."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", url: str, folder: Path) -> None:
+        self.process, self.url, self.folder = process, url, folder
+        self._last_call = 0.0
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """The JSON of an answer; one connection, one call at a time."""
+        headers = {} if body is None else {"Content-Type": CONTENT_TYPE}
+        # The server closes connections that are idle for some seconds.
+        if time.monotonic() - self._last_call > 2:
+            self._connection.close()
+        self._connection.request(method, path, body, headers)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        self._last_call = time.monotonic()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {content[:500]!r}")
+        return json.loads(content) if content else None
+
+    def load(self, bodies: Sequence[bytes], **job: Any) -> Outcome:
+        """Have a second process send `bodies` to /predict in turns; see `benchmarks.load.Job`."""
+        names: list[str] = []
+        for i, body in enumerate(bodies):
+            path = self.folder / f"body-{i}"
+            path.write_bytes(body)
+            names.append(str(path))
+        result = self.folder / "outcome"
+        order = Job(self.url, "/predict", CONTENT_TYPE, names, str(result), **job)
+        command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(order))]
+        subprocess.run(command, cwd=ROOT, check=True)
+        outcome = Outcome(**json.loads(result.read_text("ascii")))
+        if set(outcome.statuses) != {"200"}:
+            raise RuntimeError(f"the server answered {outcome.statuses}")
+        return outcome
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the process so far, user's and system's."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text("ascii").rpartition(")")[2]
+        user, system = fields.split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """Resident memory, MB."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text("ascii").splitlines():
+            if line.startswith("VmRSS"):
+                return float(line.split()[1]) / 1024
+        raise RuntimeError("the server has ended")
+
+
+@contextlib.contextmanager
+def running_server(bundle: Path, *flags: str) -> Generator[Server, None, None]:
+    """A server of that bundle alone, on a free port, ready."""
+    with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
+        folder = Path(name)
+        (folder / "models").mkdir()
+        (folder / "models" / bundle.name).symlink_to(bundle.resolve(), target_is_directory=True)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "comln_serve.cli", "--port", str(port),
+                    "--models-dir", str(folder / "models"), "--provider", "cpu",
+                    "--database-url", f"sqlite:///{folder}/classifiers.db", *flags,
+                ],
+                cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            server = Server(process, f"http://127.0.0.1:{port}", folder)
+            _wait_until_ready(server)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def _wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while server.process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, RuntimeError, http.client.HTTPException):
+            server.call("GET", "/health/ready")
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the server did not start:\n{(server.folder / 'log').read_text()}")
+
+
+class Bare:
+    """The same work without a server: files to embeddings, a batch at a time, on every core."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._policy = bundle.manifest.preprocessing
+        self._decoders = ThreadPoolExecutor(usable_cpus())
+        self._backbone = Backbone(bundle, "cpu")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = usable_cpus()
+        self._session = ort.InferenceSession(
+            bundle.backbone, options, providers=["CPUExecutionProvider"]
+        )
+        self._input = self._session.get_inputs()[0].name
+
+    def decode(self, files: Sequence[bytes]) -> NDArray[np.uint8]:
+        return np.stack(list(self._decoders.map(lambda f: prepare_image(f, self._policy), files)))
+
+    def slices(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """As the server does it: one image an inference, on all cores."""
+        return self._backbone.embed(images)
+
+    def batch(self, images: NDArray[np.uint8]) -> Any:
+        """One call of ONNX Runtime, as its defaults have it."""
+        return self._session.run(None, {self._input: images})[0]
+
+    def rate(
+        self, embed: Callable[[NDArray[np.uint8]], Any], files: Sequence[bytes], seconds: float
+    ) -> float:
+        """Images a second from files to embeddings."""
+        source, done = cycle(files), 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            embed(self.decode(list(islice(source, BATCH))))
+            done += BATCH
+        return done / (time.perf_counter() - began)
+
+    def adapt(self, files: Sequence[bytes]) -> float:
+        """Milliseconds of decode, embed and solve."""
+        began = time.perf_counter()
+        phi = self.slices(self.decode(files))
+        self.bundle.head.adapt(phi, np.repeat(np.arange(WAYS), SHOTS), WAYS)
+        return 1e3 * (time.perf_counter() - began)
+
+
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Everything, in one run."""
+    rng = np.random.default_rng(0)
+    files = [photo(rng, arguments.width, arguments.height) for _ in range(WAYS * SHOTS)]
+    labels = [("labels", f"class {i // SHOTS}") for i in range(len(files))]
+    adapt_body = form(files, labels)
+    bare = Bare(load_bundle(arguments.bundle))
+    with running_server(arguments.bundle) as server:
+        made = server.call("POST", "/adapt", adapt_body)
+        bodies = [form([data], [("classifier", made["id"])]) for data in files]
+        clients, seconds = arguments.clients, arguments.seconds
+        server.load(bodies, clients=clients, seconds=2.0)  # warms up
+        rates: dict[str, list[float]] = {"server": [], "slices": [], "batch": []}
+        cpu_ms: dict[str, list[float]] = {"server": [], "slices": []}
+        for _ in range(arguments.rounds):
+            before = time.process_time()
+            rates["slices"].append(bare.rate(bare.slices, files, seconds))
+            done = rates["slices"][-1] * seconds
+            cpu_ms["slices"].append(1e3 * (time.process_time() - before) / done)
+            rates["batch"].append(bare.rate(bare.batch, files, seconds))
+            before = server.cpu_seconds()
+            outcome = server.load(bodies, clients=clients, seconds=seconds)
+            rates["server"].append(outcome.answered / outcome.seconds)
+            cpu_ms["server"].append(1e3 * (server.cpu_seconds() - before) / outcome.answered)
+        load = 0.7 * float(np.median(rates["server"]))
+        at_70 = server.load(bodies, clients=clients, seconds=2 * seconds, rate=load)
+        alone = server.load(bodies, clients=1, seconds=seconds)
+
+        adapt_ms: list[float] = []
+        bare_ms: list[float] = []
+        for _ in range(arguments.repeats + 1):
+            bare_ms.append(bare.adapt(files))
+            began = time.perf_counter()
+            made_too = server.call("POST", "/adapt", adapt_body)
+            adapt_ms.append(1e3 * (time.perf_counter() - began))
+            server.call("DELETE", f"/classifiers/{made_too['id']}")
+
+        memory = [server.memory()]
+        server.load(bodies, clients=clients, seconds=1e9, requests=arguments.predictions)
+        memory.append(server.memory())
+        for _ in range(arguments.cycles):
+            made_too = server.call("POST", "/adapt", adapt_body)
+            server.call("DELETE", f"/classifiers/{made_too['id']}")
+        memory.append(server.memory())
+    p50, p99 = np.percentile(at_70.ms, [50, 99])
+    return Figures(
+        server=rates["server"],
+        bare_slices=rates["slices"],
+        bare_batch=rates["batch"],
+        server_cpu_ms=float(np.median(cpu_ms["server"])),
+        bare_cpu_ms=float(np.median(cpu_ms["slices"])),
+        load_at_70=load,
+        p50=float(p50),
+        p99=float(p99),
+        alone_p50=float(np.median(alone.ms)),
+        adapt_ms=adapt_ms[1:],
+        bare_adapt_ms=bare_ms[1:],
+        memory_start=memory[0],
+        memory_after_predictions=memory[1],
+        memory_after_cycles=memory[2],
+        predictions=arguments.predictions,
+        cycles=arguments.cycles,
+    )
+
+
+def report(figures: Figures, arguments: argparse.Namespace) -> str:
+    """The figures as Markdown."""
+    server, slices, batch = (
+        float(np.median(values))
+        for values in (figures.server, figures.bare_slices, figures.bare_batch)
+    )
+    adapt, bare_adapt = (
+        float(np.median(values)) for values in (figures.adapt_ms, figures.bare_adapt_ms)
+    )
+    after, end = figures.memory_after_predictions, figures.memory_after_cycles
+    text = f"""
+{arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
+{platform.python_version()}, ONNX Runtime {ort.__version__}; JPEGs of \
+{arguments.width}x{arguments.height}; {arguments.clients} clients with one image a request in a \
+second process on the same cores; batches of {BATCH}. Medians of {arguments.rounds} interleaved \
+rounds of {arguments.seconds:g} s.
+
+| | images/s | server / it | CPU time of an image, ms |
+|---|---|---|---|
+| server, POST /predict | {server:.0f} | 1 | {figures.server_cpu_ms:.2f}, without the clients |
+| bare loop: decode + embed as the server does | {slices:.0f} | {server / slices:.2f} \
+| {figures.bare_cpu_ms:.2f} |
+| bare loop: decode + one ONNX Runtime call a batch | {batch:.0f} | {server / batch:.2f} | |
+
+| | p50, ms | p99, ms |
+|---|---|---|
+| /predict at 70 % of that load, {figures.load_at_70:.0f}/s | {figures.p50:.1f} \
+| {figures.p99:.1f} |
+| /predict, one client | {figures.alone_p50:.1f} | |
+| /adapt, {WAYS * SHOTS} images, one client | {adapt:.1f} | |
+| bare decode + embed + solve of the same | {bare_adapt:.1f} | |
+
+/adapt takes {adapt / bare_adapt:.2f} x the bare loop. Memory of the server: \
+{figures.memory_start:.0f} MB, {after - figures.memory_start:+.1f} MB after {figures.predictions} \
+more predictions, {end - after:+.1f} MB after {figures.cycles} cycles of adapting and deleting."""
+    return text.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path, nargs="?", default=ROOT / "models/omniglot-conv4")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=30, help="adaptations")
+    parser.add_argument("--predictions", type=int, default=20_000, help="for the memory")
+    parser.add_argument("--cycles", type=int, default=500, help="adapt and delete, for the memory")
+    parser.add_argument("--width", type=int, default=500)
+    parser.add_argument("--height", type=int, default=375)
+    arguments = parser.parse_args()
+    figures = measure(arguments)
+    text = report(figures, arguments)
+    RESULTS.mkdir(exist_ok=True)
+    name = RESULTS / f"serving-{arguments.bundle.name}"
+    name.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    name.with_suffix(".json").write_text(json.dumps(asdict(figures), indent=1) + "\n", "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
