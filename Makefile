@@ -29,7 +29,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench  ## side-by-side benchmarks, half an hour; results in benchmarks/results
+bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.adaptation
 	$(BIN)/python -m benchmarks.meta_gradient
 	for bundle in models/*/; do $(BIN)/python -m benchmarks.serving $$bundle || exit 1; done

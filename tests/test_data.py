@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from comln_serve.imaging import Preprocessing, prepare_image
@@ -19,6 +20,7 @@ from training.data import _LOADERS, DataError, ImageSet, check_episodes, sample_
 from training.data.image_folder import load_image_folder
 from training.data.images import fit_pixels
 from training.data.omniglot import load_omniglot
+from training.data.resident import ResidentImages
 
 POLICY = Preprocessing(image_size=16)
 SHARES = (0.5, 0.25, 0.25)
@@ -201,7 +203,8 @@ class TestEpisodes:
     def test_turned_classes_show_turned_images(self) -> None:
         data = toy_set(rotations=4)
         classes = np.array([0, 1, 2, 3])
-        turned = data.gather(classes, np.zeros(4, dtype=np.intp))
+        resident = ResidentImages(data, torch.device("cpu"))
+        turned = resident.gather(classes, np.zeros(4, dtype=np.intp)).numpy()
         for turn in range(4):
             np.testing.assert_array_equal(turned[turn], np.rot90(data.images[0], turn))
 

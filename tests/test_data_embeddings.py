@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.data_files import pickle_of_python2, write_pickle
 from training.config import DataConfig
 from training.data import DataError, ImageSet, load_split, sample_episode
+from training.data.resident import ResidentImages
 
 
 def vectors(count: int = 6, size: int = 5, dtype: type = np.float32) -> Any:
@@ -66,7 +68,8 @@ class TestWhatIsRead:
         data = read(tmp_path)
         episode = sample_episode(np.random.default_rng(0), data, ways=2, shots=1, queries=2)
         drawn = np.concatenate([episode.support, episode.query], axis=1)
-        gathered = data.gather(np.repeat(episode.classes, 3), drawn.ravel())
+        resident = ResidentImages(data, torch.device("cpu"))
+        gathered = resident.gather(np.repeat(episode.classes, 3), drawn.ravel()).numpy()
         assert gathered.shape == (6, 5)
         assert gathered.dtype == np.float32
         np.testing.assert_array_equal(gathered, vectors()[drawn.ravel()])

@@ -21,6 +21,7 @@ from training.checkpoint import BEST, LAST, Checkpoint
 from training.cli import main
 from training.config import Config
 from training.data import ImageSet, sample_episode
+from training.data.resident import ResidentImages
 from training.embedded import embed_once
 from training.episodes import MetaBatch, episode_loss
 from training.evaluation.subject import open_subject
@@ -60,8 +61,9 @@ def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations:
         for seed in range(5):
             episode = sample_episode(np.random.default_rng(seed), source, 4, 2, 3)
             indices = np.concatenate([episode.support, episode.query], axis=1)
-            images = source.gather(np.repeat(episode.classes, 5), indices.ravel())
-            batch = torch.from_numpy(images).unflatten(0, (1, 4, 5))
+            resident = ResidentImages(source, torch.device("cpu"))
+            images = resident.gather(np.repeat(episode.classes, 5), indices.ravel())
+            batch = images.unflatten(0, (1, 4, 5))
             row.append(float(episode_loss(learner, MetaBatch(batch, 2)).detach()))
         losses.append(row)
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)

@@ -1,9 +1,11 @@
 """Sets of images turned into sets of embeddings, where the backbone no longer changes."""
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from training.data import ImageSet
+from training.data.resident import ResidentImages
 from training.model import MetaModel
 
 _BATCH = 1024
@@ -16,14 +18,15 @@ def embed_once(model: MetaModel, data: ImageSet) -> ImageSet:
     """
     count, width = len(data.images), model.backbone.embedding_size
     embeddings = np.empty((data.rotations * count, width), dtype=np.float32)
+    pixels = ResidentImages(data, torch.device("cpu"))
     batches = [
         (turn, np.arange(first, min(first + _BATCH, count)))
         for turn in range(data.rotations)
         for first in range(0, count, _BATCH)
     ]
     for turn, indices in tqdm(batches, desc="embedding", leave=False, disable=None):
-        images = data.gather(np.full(len(indices), turn), indices)
-        embeddings[turn * count + indices] = model.embed(images)
+        images = pixels.gather(np.full(len(indices), turn), indices)
+        embeddings[turn * count + indices] = model.embed(images.numpy())
     members = [own + turn * count for own in data.members for turn in range(data.rotations)]
     names = [name for name in data.names for _ in range(data.rotations)]
     return ImageSet(embeddings, tuple(members), tuple(names))

@@ -117,6 +117,11 @@ def _check(config: Config, train: ImageSet, val: ImageSet, group: Group) -> None
             f"{group.size} processes cannot share {episodes.tasks} tasks an update evenly: set "
             "episodes.tasks to a multiple"
         )
+    if config.pretraining is not None and config.pretraining.batch_size < group.size:
+        raise ConfigError(
+            f"a batch of {config.pretraining.batch_size} images is too small for {group.size} "
+            "processes: raise pretraining.batch_size"
+        )
 
 
 class _Run:

@@ -40,15 +40,6 @@ class ImageSet:
     def n_classes(self) -> int:
         return len(self.members) * self.rotations
 
-    def gather(self, classes: NDArray[np.intp], indices: NDArray[np.intp]) -> NDArray[Any]:
-        """Images or embeddings at `indices` (n,), images turned as their classes (n,) ask."""
-        picked = self.images[indices]
-        turns = classes % self.rotations
-        for turn in range(1, self.rotations):
-            mask = turns == turn
-            picked[mask] = np.rot90(picked[mask], turn, axes=(1, 2))
-        return picked
-
 
 def build_image_set(
     classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]],

@@ -20,8 +20,6 @@ from comln_serve.machine import usable_cpus
 from training.data import ImageSet
 from training.evaluation.tasks import Task
 
-Embed = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-
 Classify = Callable[
     [NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]
 ]
