@@ -41,8 +41,9 @@ def main() -> None:
     model = MetaModel(config)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
-    shape = (TASKS, WAYS, SHOTS + QUERIES, SIZE, SIZE, 3)
-    batch = MetaBatch(torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8)), SHOTS)
+    shape = (TASKS, WAYS * (SHOTS + QUERIES), SIZE, SIZE, 3)
+    images = torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
+    batch = MetaBatch(images, (SHOTS,) * WAYS)
 
     spent: list[float] = []
 

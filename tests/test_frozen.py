@@ -60,11 +60,11 @@ def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations:
         row: list[float] = []
         for seed in range(5):
             episode = sample_episode(np.random.default_rng(seed), source, 4, 2, 3)
-            indices = np.concatenate([episode.support, episode.query], axis=1)
+            classes = np.concatenate([np.repeat(episode.classes, 2), np.repeat(episode.classes, 3)])
+            indices = np.concatenate([episode.support.ravel(), episode.query.ravel()])
             resident = ResidentImages(source, torch.device("cpu"))
-            images = resident.gather(np.repeat(episode.classes, 5), indices.ravel())
-            batch = images.unflatten(0, (1, 4, 5))
-            row.append(float(episode_loss(learner, MetaBatch(batch, 2)).detach()))
+            batch = MetaBatch(resident.gather(classes, indices)[None], (2,) * 4)
+            row.append(float(episode_loss(learner, batch).detach()))
         losses.append(row)
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     assert len(set(losses[0])) == 5

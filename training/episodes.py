@@ -23,12 +23,13 @@ class MetaBatch:
     """Episodes of one shape.
 
     Attributes:
-        images: (B, N, k + q, ...) as the data has them, the k support images of each class first.
-        shots: k.
+        images: (B, M + N q, ...) as the data has them: the M support images of a task, class by
+            class, then the q query images of each class.
+        shots: (N,) support images of each class, M in all.
     """
 
     images: Tensor
-    shots: int
+    shots: tuple[int, ...]
 
 
 def draw_batch(
@@ -46,36 +47,42 @@ def draw_batch(
     ways = settings.ways[0]
     if settings.ways[1] > ways:
         ways = int(rng.integers(ways, settings.ways[1] + 1))
-    per_class = shots + settings.queries
+    kept = np.full(ways, shots)
+    if settings.unequal and rng.random() < settings.unequal:
+        kept = rng.integers(settings.shots[0], settings.shots[1] + 1, size=ways)
+    chosen = np.arange(kept.max()) < kept[:, None]  # (N, k)
     tasks = []
     for task in range(settings.tasks):
-        episode = sample_episode(rng, data.data, ways, shots, settings.queries)
+        episode = sample_episode(rng, data.data, ways, int(kept.max()), settings.queries)
         if task % group.size != group.rank:
             continue
         noise = np.random.default_rng((config.seed, update, _AUGMENTATION, task))
         seed = int(noise.integers(2**63))
         if not tasks:  # what the network itself draws
             torch.manual_seed(seed)
-        indices = np.concatenate([episode.support, episode.query], axis=1)
-        images = data.gather(np.repeat(episode.classes, per_class), indices.ravel())
+        images = data.gather(
+            np.concatenate([
+                np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries),
+            ]),
+            np.concatenate([episode.support[chosen], episode.query.ravel()]),
+        )  # fmt: skip
         how = draw(noise, len(images), config.augmentation)
-        images = augment(images, how, config.augmentation)
-        tasks.append(images.unflatten(0, (ways, per_class)))
-    return MetaBatch(torch.stack(tasks), shots)
+        tasks.append(augment(images, how, config.augmentation))
+    return MetaBatch(torch.stack(tasks), tuple(kept.tolist()))
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
     """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
-    tasks, ways, per_class = batch.images.shape[:3]
-    shots, device = batch.shots, batch.images.device
-    embeddings = model.embeddings(batch.images.flatten(0, 2)).unflatten(0, (tasks, ways, per_class))
-    phi = embeddings[:, :, :shots].flatten(1, 2)  # (B, N k, d)
-    query = embeddings[:, :, shots:].flatten(1, 2)  # (B, N q, d)
+    tasks, images = batch.images.shape[:2]
+    ways, M, device = len(batch.shots), sum(batch.shots), batch.images.device
+    embeddings = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (tasks, images))
+    phi, query = embeddings[:, :M], embeddings[:, M:]  # (B, M, d), (B, N q, d)
     labels = torch.arange(ways, device=device)
-    Y = functional.one_hot(labels.repeat_interleave(shots), ways).to(phi.dtype)
+    of_support = labels.repeat_interleave(torch.tensor(batch.shots, device=device))
+    Y = functional.one_hot(of_support, ways).to(phi.dtype)
     W = model.adapt(phi, Y.expand(tasks, -1, -1))
     logits = query @ W.transpose(1, 2)
-    targets = labels.repeat_interleave(per_class - shots).repeat(tasks)
+    targets = labels.repeat_interleave((images - M) // ways).repeat(tasks)
     return functional.cross_entropy(
         logits.flatten(0, 1), targets, label_smoothing=model.config.episodes.label_smoothing
     )

@@ -150,6 +150,7 @@ def _write(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool) ->
         regularisation=head.regularisation,
         weighting=head.weighting,
         exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
+        similarity=head.similarity,
     )
     manifest = Manifest(
         format_version=format_version(head_entry, accuracy, ()),

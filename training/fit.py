@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from training.backbones import Backbone
+from training.backbones.warm_start import warm_start
 from training.checkpoint import BEST, LAST, Checkpoint, resume_from
 from training.config import Config, ConfigError, OptimiserConfig
 from training.data import ImageSet, check_episodes
@@ -23,6 +25,9 @@ from training.pretrain import pretrain
 from training.run_log import RunLog
 from training.run_report import write_report
 from training.validate import validate
+
+# Of a bundle's network to start from: how many images batch norm is measured on, and which.
+_STATISTICS_IMAGES, _STATISTICS = 1024, 3
 
 
 def fit(
@@ -70,6 +75,12 @@ def _fit(
         train, val = embed_once(model, train), embed_once(model, val)
         model = model.on_embeddings()
     images = ResidentImages(train, device)
+    if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
+        some = np.random.default_rng((config.seed, _STATISTICS)).permutation(len(train.images))
+        warm_start(
+            model.backbone, Path(config.backbone.warm_start),
+            images.pixels[torch.from_numpy(np.sort(some[:_STATISTICS_IMAGES])).to(device)],
+        )  # fmt: skip
     hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
         spent = pretrain(

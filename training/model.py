@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from training.backbones import Backbone, Precomputed
@@ -23,13 +24,14 @@ _REFERENCE_EXAMPLES, _REFERENCE_CLASSES = 25, 5
 class MetaModel(nn.Module):
     """Backbone and head; `adapt` is equation 4 from the configured start.
 
-    T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does. One that follows
-    the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured
+    T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does, and the similarity
+    sigmoid(similarity_odds) of a levelled start between 0 and 1. A T that follows the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured
     against a task of 5-way 5-shot, so that T and the exponents are not learned against each other.
     """
 
     W0: nn.Parameter | None
     log_alpha: nn.Parameter | None
+    similarity_odds: nn.Parameter | None
     exponents: nn.Parameter | None
 
     backbone: Backbone | Precomputed
@@ -55,6 +57,7 @@ class MetaModel(nn.Module):
         )
         self.W0 = None
         self.log_alpha = None
+        self.similarity_odds = None
         if head.start == "learned":
             self.W0 = nn.Parameter(
                 torch.zeros(config.episodes.ways[0], self.backbone.embedding_size)
@@ -63,6 +66,10 @@ class MetaModel(nn.Module):
             self.log_alpha = nn.Parameter(
                 torch.tensor(math.log(head.initial_alpha), dtype=torch.float64)
             )
+            if head.initial_similarity is not None:
+                self.similarity_odds = nn.Parameter(
+                    torch.logit(torch.tensor(head.initial_similarity, dtype=torch.float64))
+                )
 
     def mixed_precision(self) -> torch.autocast:
         """The context in which the backbone is run, in the configured precision."""
@@ -90,6 +97,10 @@ class MetaModel(nn.Module):
             W0 = self.W0
         elif self.log_alpha is not None:
             prototypes = Y.transpose(1, 2) @ phi / per_class[:, :, None]
+            if self.similarity_odds is not None:
+                rho = self.similarity_odds.sigmoid()
+                lengths = (rho + (1 - rho) / per_class).sqrt().to(phi.dtype)
+                prototypes = functional.normalize(prototypes, dim=2) * lengths[:, :, None]
             W0 = self.log_alpha.exp().to(phi.dtype) * prototypes
         else:
             W0 = phi.new_zeros(Y.shape[-1], phi.shape[-1])
@@ -117,14 +128,15 @@ class MetaModel(nn.Module):
         return log_T.exp()
 
     def amounts(self) -> list[nn.Parameter]:
-        """The learned scalars of the head: log T, its exponents, log alpha."""
-        found = (self.log_T, self.exponents, self.log_alpha)
+        """The learned scalars of the head: log T, its exponents, log alpha, the similarity."""
+        found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds)
         return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:
         """The head as a bundle holds it, with the current values."""
         W0 = None if self.W0 is None else self.W0.detach().cpu().numpy().astype(np.float32)
         alpha = None if self.log_alpha is None else float(self.log_alpha.detach().exp())
+        odds = self.similarity_odds
         log_T, exponents = float(self.log_T.detach()), None
         if self.exponents is not None:
             exponents = HorizonExponents(*self.exponents.tolist())
@@ -138,6 +150,7 @@ class MetaModel(nn.Module):
             solver=SERVED_SOLVER,
             W0=W0,
             alpha=alpha,
+            similarity=None if odds is None else float(odds.detach().sigmoid()),
             exponents=exponents,
         )
 

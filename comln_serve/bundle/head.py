@@ -56,6 +56,11 @@ class Head:
         weighting: "uniform", each example counts 1/M (the paper); "balanced", each class 1/N.
         W0: (N, d) float32 for "learned", else None.
         alpha: scale of the prototypes for "prototype", else None.
+        similarity: of a "prototype" start that is levelled, else None: the expected cosine rho
+            between two images of a class. Each class's row then has the direction of its mean, and
+            the length alpha sqrt(rho + (1 - rho) / k) that the mean of k unit vectors with that
+            cosine has. Actual lengths would favour classes whose few images happen to agree;
+            equal ones would favour those with many.
         exponents: of a horizon that depends on the task, else None.
     """
 
@@ -66,6 +71,7 @@ class Head:
     solver: SolverSettings
     W0: NDArray[np.float32] | None = None
     alpha: float | None = None
+    similarity: float | None = None
     exponents: HorizonExponents | None = None
 
     @property
@@ -86,7 +92,12 @@ class Head:
             if self.alpha is None:
                 raise ValueError("a prototype start needs alpha")
             np.add.at(W0, classes, phi.astype(np.float64))
-            W0 *= self.alpha / np.bincount(classes, minlength=n_classes)[:, None]
+            per_class = np.bincount(classes, minlength=n_classes)[:, None]
+            W0 /= per_class
+            if self.similarity is not None:
+                norms = np.maximum(np.linalg.norm(W0, axis=1, keepdims=True), _SMALLEST_NORM)
+                W0 *= np.sqrt(self.similarity + (1 - self.similarity) / per_class) / norms
+            W0 *= self.alpha
         return W0
 
     def horizon_of(self, phi: NDArray[np.float32], n_classes: int) -> float:

@@ -179,5 +179,6 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
         solver=SolverSettings(**manifest.solver.model_dump()),
         W0=tensors.get("W0"),
         alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
+        similarity=spec.similarity,
         exponents=spec.exponents and HorizonExponents(**spec.exponents.model_dump()),
     )

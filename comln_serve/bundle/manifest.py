@@ -65,6 +65,7 @@ class HeadEntry(_Part):
         ways: number of classes a "learned" start is tied to, null otherwise.
         horizon: T, in flow time. regularisation: lambda.
         exponents: of a horizon that depends on the task, null otherwise.
+        similarity: of a prototype start that is levelled, null otherwise.
     """
 
     start: Start
@@ -74,6 +75,13 @@ class HeadEntry(_Part):
     weighting: Weighting
     # Left out where there are none: version 1 has no such key.
     exponents: Annotated[ExponentsEntry | None, Field(exclude_if=lambda e: e is None)] = None
+    similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
+
+    @model_validator(mode="after")
+    def _level_prototypes(self) -> Self:
+        if self.similarity is not None and self.start != "prototype":
+            raise ValueError(f"similarity is for a prototype start, not for a {self.start} one")
+        return self
 
 
 class SolverEntry(_Part):
@@ -156,8 +164,9 @@ def format_version(
     head: HeadEntry, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry]
 ) -> FormatVersion:
     """The lowest version that has a place for this head and these measurements."""
-    plain = all(isinstance(entry.shots, int) for entry in accuracy)
-    return 1 if plain and not comparisons and head.exponents is None else 2
+    plain_shots = all(isinstance(entry.shots, int) for entry in accuracy)
+    plain_head = head.exponents is None and head.similarity is None
+    return 1 if plain_shots and plain_head and not comparisons else 2
 
 
 class Manifest(_Part):
@@ -184,7 +193,7 @@ class Manifest(_Part):
         needed = format_version(self.head, self.accuracy, self.comparisons)
         if self.format_version < needed:
             raise ValueError(
-                "ranges of shots, comparisons and exponents of the horizon need format_version "
-                f"{needed}, got {self.format_version}"
+                "ranges of shots, comparisons, exponents of the horizon and similarity need "
+                f"format_version {needed}, got {self.format_version}"
             )
         return self

@@ -36,6 +36,8 @@ class BackboneConfig(Section):
         architecture: torchvision: the name in `torchvision.models`, such as resnet18.
         weights: torchvision: null (random), DEFAULT or another name of the architecture's published
             weights, or the path of a state dict (.pt, .pth or .safetensors).
+        warm_start: conv4: a bundle of the same network whose weights training starts from; null:
+            random ones. Relative as `path`.
         frozen: torchvision: the weights stay as they are; only the head is learned. Graphs and
             embeddings are always frozen.
         path: onnx: the file. A relative path is relative to the recipe; in an override, to the
@@ -58,6 +60,7 @@ class BackboneConfig(Section):
     drop_block: DropBlockConfig | None = None
     architecture: str | None = None
     weights: str | None = None
+    warm_start: str | None = None
     frozen: bool = False
     path: str | None = None
     layout: Literal["nchw", "nhwc", "as_is"] = "nchw"
@@ -131,6 +134,7 @@ _KEYS_OF_KINDS = {
     "drop_block": ("resnet12",),
     "architecture": ("torchvision",),
     "weights": ("torchvision",),
+    "warm_start": ("conv4",),
     "frozen": ("torchvision", "onnx", "identity"),
     "path": ("onnx",),
     "layout": ("onnx",),

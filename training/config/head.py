@@ -1,8 +1,8 @@
 """Start and amount of adaptation."""
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from comln_serve.bundle.head import Start, Weighting
 from training.config.section import NonNegative, Positive, Section
@@ -16,6 +16,8 @@ class HeadConfig(Section):
         condition_horizon: log T is learned as an affine function of log M, log N and
             log mean ||phi||^2, so that it can follow the task; `initial_horizon` is of any task.
         initial_alpha: scale of a prototype start before training (log alpha is learned).
+        initial_similarity: rho of a levelled prototype start before training (its log odds are
+            learned); null: prototypes keep their own lengths.
     """
 
     start: Start = "prototype"
@@ -25,9 +27,12 @@ class HeadConfig(Section):
     learn_horizon: bool = True
     condition_horizon: bool = False
     initial_alpha: Positive = 1.0
+    initial_similarity: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @model_validator(mode="after")
-    def _learned_if_conditioned(self) -> Self:
+    def _consistent(self) -> Self:
+        if self.initial_similarity is not None and self.start != "prototype":
+            raise ValueError(f"initial_similarity is for a prototype start, not a {self.start} one")
         if self.condition_horizon and not self.learn_horizon:
             raise ValueError("condition_horizon needs learn_horizon")
         return self

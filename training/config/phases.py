@@ -12,12 +12,14 @@ class EpisodeConfig(Section):
 
     Attributes:
         ways, shots: drawn anew for each update, from [least, most] where they are ranges.
+        unequal: share of the updates in which every class draws its own number of shots.
         queries: query images of each class. tasks: episodes an update.
         label_smoothing: of the query loss.
     """
 
     ways: Range = (5, 5)
     shots: Range = (1, 5)
+    unequal: Annotated[float, Field(ge=0, le=1)] = 0.0
     queries: Count = 15
     tasks: Count = 1
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -26,6 +28,8 @@ class EpisodeConfig(Section):
     def _two_classes(self) -> Self:
         if self.ways[0] < 2:
             raise ValueError(f"a task has 2 ways or more, got {self.ways[0]}")
+        if self.unequal and self.shots[0] == self.shots[1]:
+            raise ValueError(f"unequal needs a range of shots, got {self.shots[0]} alone")
         return self
 
 

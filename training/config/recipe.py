@@ -61,9 +61,10 @@ def _resolve_paths(tree: dict[str, Any], base: Path) -> None:
     if not isinstance(backbone, dict):
         return
     section = cast("dict[str, Any]", backbone)
-    for key in ("path", "weights"):
+    for key in ("path", "warm_start", "weights"):
         value = section.get(key)
-        if isinstance(value, str) and (key == "path" or any(mark in value for mark in _PATH_MARKS)):
+        names_file = key != "weights"  # published weights have plain names
+        if isinstance(value, str) and (names_file or any(mark in value for mark in _PATH_MARKS)):
             section[key] = str((base / Path(value).expanduser()).resolve())
 
 
