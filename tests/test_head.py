@@ -62,6 +62,32 @@ def test_the_prototype_start_is_alpha_times_the_class_means() -> None:
     np.testing.assert_allclose(head.initial_weights(phi, CLASSES, 3), expected, rtol=1e-14)
 
 
+def test_a_levelled_start_has_the_directions_of_the_class_means_and_lengths_of_the_shots() -> None:
+    phi = embeddings()
+    W0 = replace(make_head("prototype"), similarity=0.4).initial_weights(phi, CLASSES, 3)
+    means = make_head("prototype").initial_weights(phi, CLASSES, 3)
+    np.testing.assert_allclose(
+        np.linalg.norm(W0, axis=1), [2.0, 2 * 0.7**0.5, 2 * 0.6**0.5], rtol=1e-12
+    )
+    cosines = (W0 * means).sum(axis=1) / np.linalg.norm(W0, axis=1) / np.linalg.norm(means, axis=1)
+    np.testing.assert_allclose(cosines, 1.0, rtol=1e-12)
+    assert (
+        not replace(make_head("prototype"), similarity=0.4)
+        .initial_weights(0 * phi, CLASSES, 3)
+        .any()
+    )
+
+
+def test_lengths_of_a_levelled_start_are_those_of_means_of_vectors_with_that_cosine() -> None:
+    """The mean of k unit vectors of which each pair has the cosine rho is as long as that."""
+    rho, k = 0.4, 3
+    vectors = np.linalg.cholesky(np.full((k, k), rho) + (1 - rho) * np.eye(k)).astype(np.float32)
+    phi, classes = np.concatenate([vectors, -vectors]), np.repeat([0, 1], k)
+    plain = make_head("prototype").initial_weights(phi, classes, 2)
+    levelled = replace(make_head("prototype"), similarity=rho).initial_weights(phi, classes, 2)
+    np.testing.assert_allclose(levelled, plain, rtol=1e-6)
+
+
 @pytest.mark.parametrize("start", ["prototype", "learned"])
 def test_a_start_without_its_parameters_is_refused(start: Start) -> None:
     head = Head(start, 20.0, 0.0, "uniform", SOLVER)
@@ -136,8 +162,16 @@ def test_the_trainer_adapts_as_the_server_does(
     start: Start, weighting: Weighting, lam: float
 ) -> None:
     """`MetaModel.adapt` in torch and its exported `Head.adapt` in NumPy, one set of embeddings."""
+    _check_same_adaptation(start, {"weighting": weighting, "regularisation": lam})
+
+
+def test_the_trainer_levels_prototypes_as_the_server_does() -> None:
+    _check_same_adaptation("prototype", {"initial_similarity": 0.4})
+
+
+def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
     document = tiny_config(start).model_dump()
-    document["head"] |= {"weighting": weighting, "regularisation": lam}
+    document["head"] |= changes
     model = tiny_model(Config.model_validate(document))
     classes = np.array([0, 1, 1, 2, 2, 2, 3, 4])
     phi = embeddings(8, model.backbone.embedding_size)

@@ -73,14 +73,17 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
 
 def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
     tree = config("prototype").model_dump(mode="json")
-    tree["head"] |= {"condition_horizon": True}
-    data = colour_classes()
-    best = fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
+    tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4}
+    tree["episodes"] |= {"unequal": 1.0}
+    data, settings = colour_classes(), Config.model_validate(tree)
+    best = fit(settings, data, data, tmp_path / "run", resume=False)
     head = best.restore_model().head()
     assert head.exponents is not None
     assert head.exponents.norm != 0
     export_bundle(best, tmp_path / "models" / "law", ABOUT)
-    assert load_bundle(tmp_path / "models" / "law").head.exponents == head.exponents
+    assert head.similarity is not None
+    assert head.similarity != settings.head.initial_similarity
+    assert load_bundle(tmp_path / "models" / "law").head == head
     card = (tmp_path / "models" / "law" / "README.md").read_text()
     assert "for M examples of N classes" in card
 

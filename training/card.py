@@ -23,6 +23,13 @@ def _horizon(head: HeadEntry) -> str:
     )
 
 
+def _start(head: HeadEntry) -> str:
+    text = _STARTS[head.start].format(ways=head.ways)
+    if head.similarity is None:
+        return text
+    return f"{text}, levelled for a cosine of {head.similarity:.3f} between images of a class"
+
+
 def render_card(name: str, manifest: Manifest) -> str:
     """`README.md` of a bundle."""
     head, training = manifest.head, manifest.training
@@ -42,7 +49,7 @@ def render_card(name: str, manifest: Manifest) -> str:
 |---|---|
 | input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {pre.resize}, {pre.interpolation} |
 | embedding | {manifest.embedding_size} numbers |
-| start | {_STARTS[head.start].format(ways=head.ways)} |
+| start | {_start(head)} |
 | horizon T | {_horizon(head)} (flow time) |
 | regularisation | {head.regularisation:g} |
 | weighting of support examples | {head.weighting} |

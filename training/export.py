@@ -229,7 +229,7 @@ def _figures(entry: AccuracyEntry) -> tuple[object, ...]:
 def _without_folders(config: Config) -> dict[str, Any]:
     """The configuration for others to read: files by their names, not where they lay here."""
     tree = config.model_dump(mode="json")
-    for key in ("path", "weights"):
+    for key in ("path", "warm_start", "weights"):
         if tree["backbone"][key] is not None:
             tree["backbone"][key] = PurePath(tree["backbone"][key]).name
     return tree

@@ -19,6 +19,7 @@ from training.distributed import Group, average_gradients, join, leave, share_ba
 from training.embedded import embed_once
 from training.episodes import draw_batch, episode_loss
 from training.hardware import describe_hardware
+from training.memory import trim_freed_memory
 from training.model import MetaModel
 from training.optimiser import half_cosine, sgd, steps
 from training.pretrain import pretrain
@@ -27,7 +28,8 @@ from training.run_report import write_report
 from training.validate import validate
 
 # Of a bundle's network to start from: how many images batch norm is measured on, and which.
-_STATISTICS_IMAGES, _STATISTICS = 1024, 3
+_STATISTICS_IMAGES, _STATISTICS = 256, 3
+_TRIM_EVERY = 10  # updates
 
 
 def fit(
@@ -108,6 +110,8 @@ def _fit(
         schedule.step()
 
         done = update + 1
+        if done % _TRIM_EVERY == 0:
+            trim_freed_memory()
         if done % config.validation.every == 0 or done == config.updates:
             if log is not None:
                 run.measure(done, loss, log)

@@ -25,8 +25,9 @@ class MetaModel(nn.Module):
     """Backbone and head; `adapt` is equation 4 from the configured start.
 
     T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does, and the similarity
-    sigmoid(similarity_odds) of a levelled start between 0 and 1. A T that follows the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured
-    against a task of 5-way 5-shot, so that T and the exponents are not learned against each other.
+    sigmoid(similarity_odds) of a levelled start between 0 and 1. A T that follows the task is
+    T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured against a
+    task of 5-way 5-shot, so that T and the exponents are not learned against each other.
     """
 
     W0: nn.Parameter | None
