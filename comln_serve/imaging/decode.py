@@ -1,6 +1,7 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
+from contextlib import suppress
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -90,10 +91,9 @@ def _open(data: bytes) -> Image.Image:
 
 def _upright(image: Image.Image) -> Image.Image:
     """Apply the EXIF orientation; broken EXIF data does not make a readable image unreadable."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # noqa: BLE001 (any damage to the EXIF block, of any kind)
-        return image
+    with suppress(Exception):  # any damage to the EXIF block, of any kind
+        ImageOps.exif_transpose(image, in_place=True)  # which else copies images that are upright
+    return image
 
 
 def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
@@ -109,4 +109,4 @@ def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image
         canvas = Image.new("RGBA", layer.size, (*background, 255))
         canvas.alpha_composite(layer)
         image = canvas
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # which copies, too
