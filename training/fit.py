@@ -29,7 +29,7 @@ from training.validate import validate
 
 # Of a bundle's network to start from: how many images batch norm is measured on, and which.
 _STATISTICS_IMAGES, _STATISTICS = 256, 3
-_TRIM_EVERY = 10  # updates
+_TRIM_EVERY = 2  # updates
 
 
 def fit(
