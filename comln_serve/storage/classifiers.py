@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.errors import ErrorCode, ServiceError
@@ -60,14 +60,10 @@ class TenantStore:
 
     def support(self, reference: str) -> tuple[ClassifierInfo, SupportSet] | None:
         """The same with its support set."""
+        of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
-            row = self._row(connection, reference, classifiers.c.sequence)
-            if row is None:
-                return None
-            query = select(supports).where(supports.c.classifier == row.sequence)
-            found = connection.execute(query).first()
-        # Deleted between the two, where the database lets that be seen.
-        return None if found is None else (rows.to_info(row), rows.to_support(found))
+            row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
+        return None if row is None else (rows.to_info(row), rows.to_support(row))
 
     def page(
         self,
@@ -264,10 +260,21 @@ class TenantStore:
         row = None if query is None else connection.execute(query).first()
         return None if row is None else Resolved(row.id, row.revision)
 
-    def _row(self, connection: Connection, reference: str, *more: Any) -> Any:
+    def _row(
+        self,
+        connection: Connection,
+        reference: str,
+        *more: Any,
+        where: ColumnElement[bool] | None = None,
+    ) -> Any:
+        """Of the classifier a reference stands for `rows.INFO`, `promoted`, and more columns; of
+        another table where `where` says which of its rows.
+        """
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = self._where(select(*rows.INFO, promoted, *more), reference)
-        return None if query is None else connection.execute(query).first()
+        if query is None:
+            return None
+        return connection.execute(query if where is None else query.where(where)).first()
 
     def _where(self, query: Rows, reference: str) -> Rows | None:
         """The rows a reference stands for: one or none; None where it is no reference."""

@@ -46,9 +46,9 @@ def claim(
     claimed = connection.execute(
         insert.on_conflict_do_update(
             index_elements=[keys.c.tenant, keys.c.key], set_=values, where=keys.c.expires_at <= now
-        )
+        ).returning(keys.c.key)
     )
-    if claimed.rowcount == 0:
+    if claimed.first() is None:
         raise KeyTakenError
 
 

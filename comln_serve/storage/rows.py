@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Row
 
 from comln_serve.classifier import Classifier, ClassifierInfo
-from comln_serve.storage.tables import classifiers
+from comln_serve.storage.tables import classifiers, supports
 from comln_serve.support import SupportSet
 
 # Columns of the same name as the fields they hold.
@@ -18,6 +18,13 @@ _FIELDS = (
 )  # fmt: skip
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
+# Both tables have labels: of the classes, and of the examples.
+SUPPORT = (
+    supports.c.labels.label("example_labels"),
+    supports.c.numbers,
+    supports.c.next_number,
+    supports.c.embeddings,
+)
 
 
 def of_classifier(classifier: Classifier) -> dict[str, Any]:
@@ -47,10 +54,10 @@ def of_support(support: SupportSet) -> dict[str, Any]:
 
 
 def to_support(row: Row[Any]) -> SupportSet:
-    """From the columns of `supports`."""
+    """From `SUPPORT`."""
     return SupportSet(
-        _matrix(row.embeddings, len(row.labels)),
-        tuple(row.labels),
+        _matrix(row.embeddings, len(row.example_labels)),
+        tuple(row.example_labels),
         tuple(row.numbers),
         row.next_number,
     )
