@@ -1,12 +1,15 @@
 """An adapted classifier: labels and a linear layer over a model's embeddings."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-ID_PREFIX = "clf_"
+from comln_serve.reference import ID_PREFIX
+
+__all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "softmax"]
 
 
 @dataclass(frozen=True)
@@ -17,10 +20,17 @@ class ClassifierInfo:
         id: unique, assigned by the server. name: chosen by the caller, or None.
         model: name of the bundle; embedder_sha256: of the graph and preprocessing it was fit to.
         labels: (N,) in order of first appearance. examples: (N,) support images of each.
-        horizon: T that was used.
+        horizon: T that was used; horizon_given: by the caller's wish, not by the model's law.
         support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
         support_accuracy: share of the support set the classifier gets right.
         created_at: UTC.
+        version: of its name, from 1; None where it has no name.
+        promoted: whether its name stood for it when this was read. It alone may change without
+            `revision` doing so.
+        revision: from 1, one more with every change in place.
+        metadata: the caller's own.
+        expires_at: UTC, from when on it is gone; None: never.
+        report: of the adaptation; JSON values only.
     """
 
     id: str
@@ -33,9 +43,16 @@ class ClassifierInfo:
     support_loss: float
     support_accuracy: float
     created_at: datetime
+    version: int | None = None
+    promoted: bool = False
+    revision: int = 1
+    horizon_given: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    expires_at: datetime | None = None
+    report: dict[str, object] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Classifier(ClassifierInfo):
     """The result of one adaptation. Immutable: predicting never changes it.
 

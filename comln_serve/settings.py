@@ -43,7 +43,18 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "sqlite:///comln-serve.db",
         description="Where classifiers are kept: sqlite:///FILE, relative to the working folder, "
-        "or sqlite:////absolute/FILE.",
+        "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+    )
+    max_classifiers: Positive = Field(
+        100_000, description="Classifiers that are kept, each version of a name for itself."
+    )
+    max_examples: Positive = Field(
+        5000,
+        description="Support images of one classifier, those added later included; adapting takes "
+        "memory and time with their number.",
+    )
+    idempotency_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] = Field(
+        86_400, description="How long a request's Idempotency-Key is remembered."
     )
     provider: Provider = Field(
         "auto",

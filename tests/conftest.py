@@ -14,10 +14,13 @@ from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
+from tests.databases import database_url, make_url, postgresql
 from training.checkpoint import Checkpoint
 from training.config import Config
 from training.export import About, export_bundle
 from training.model import MetaModel
+
+__all__ = ["database_url", "make_url", "postgresql"]  # fixtures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none")

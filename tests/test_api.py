@@ -153,6 +153,9 @@ def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
     made = [client.post("/adapt", **adapt_form(name="same")).json() for _ in range(3)]
     for item in made:
         del item["timings_ms"]
+    assert [(item["version"], item["promoted"]) for item in made] == [(n, True) for n in (1, 2, 3)]
+    for item in made[:2]:
+        item["promoted"] = False
     listed = client.get("/classifiers")
     assert listed.status_code == 200
     assert listed.json() == {"classifiers": made[::-1], "next": None}
@@ -161,10 +164,11 @@ def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
 
     deleted = client.delete("/classifiers/same")
     assert (deleted.status_code, deleted.content) == (204, b"")
+    made[1]["promoted"] = True
     assert client.get("/classifiers/same").json() == made[1], "the older one takes the name back"
     assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 204
     assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 404
-    assert client.get("/classifiers").json()["classifiers"] == [made[0]]
+    assert client.get("/classifiers").json()["classifiers"] == [{**made[0], "promoted": True}]
 
 
 def test_pages(client: TestClient) -> None:
@@ -694,7 +698,7 @@ def test_failure(service: TestClient, failure: Failure) -> None:
 
     route = failure.path.partition("?")[0]
     if route.startswith("/classifiers/"):
-        route = "/classifiers/{id}"
+        route = "/classifiers/{ref}"
     document = service.get("/openapi.json").json()
     responses = document["paths"][route][failure.method.lower()]["responses"]
     assert failure.code.value in responses[str(answer.status_code)]["description"]
@@ -829,7 +833,7 @@ def test_a_model_that_changed(
 
 def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient) -> None:
     """Thread pools that are gone stand for any bug."""
-    engine_of(client)._decoders.close()
+    engine_of(client)._embedder.close()
     error = check_error(client.post("/adapt", **adapt_form()), ErrorCode.INTERNAL)
     assert error["detail"] == {}
     assert "shutdown" not in error["message"]
@@ -876,7 +880,10 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     body = service.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
     assert body["required"]
     form = body["content"]["multipart/form-data"]["schema"]
-    options = {"model", "name", "horizon"} if path == "/adapt" else {"classifier", "top_k"}
+    options = {
+        "/adapt": {"model", "name", "horizon", "promote", "metadata", "expires_in_seconds"},
+        "/predict": {"classifier", "top_k"},
+    }[path]
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images
     assert set(form["required"]) == images | ({"classifier"} & options)

@@ -154,6 +154,7 @@ def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     rest = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
     assert len(rest) == len(project["dependencies"]) - 2
+    rest += project["optional-dependencies"]["postgres"]
     for variant, runtime in (
         ("cpu", r"onnxruntime>=[\d.]+"),
         ("cuda", r"onnxruntime-gpu\[cuda,cudnn\]>=[\d.]+"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import load_bundle
 from comln_serve.classifier import softmax
+from comln_serve.engine import fitting
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.backbone import Backbone, batch_sizes
 from comln_serve.engine.cancellation import Cancellation
@@ -21,6 +22,7 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
+from comln_serve.storage import TenantStore
 from tests.conftest import colour_support, image_bytes, tiny_config, tiny_model
 from tests.test_batcher import wait_until
 from tests.test_bundle import edit_manifest, poison_backbone, replace_file
@@ -276,7 +278,7 @@ def test_a_request_that_waits_too_long_for_a_decoder(
     engine = make_engine(settings.model_copy(update=update))
     adapted = engine.adapt(colour_support()).classifier
     blocked = Event()
-    occupying = engine._decoders._pool.submit(blocked.wait, 30)
+    occupying = engine._embedder.decoders._pool.submit(blocked.wait, 30)
     fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * 3, adapted.id))
     assert not occupying.done()
     blocked.set()
@@ -309,13 +311,13 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancellation = Cancellation()
-    solve = engine._solve
+    solve = fitting.solve
 
     def leaves(*arguments: object) -> object:
         cancellation.cancel()
         return solve(*arguments)
 
-    monkeypatch.setattr(engine, "_solve", leaves)
+    monkeypatch.setattr(fitting, "solve", leaves)
     fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
     assert engine.store.count() == 0
 
@@ -324,7 +326,7 @@ def test_classifiers_in_use_are_not_read_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = engine.adapt(colour_support(), name="kept").classifier
-    monkeypatch.setattr(engine.store, "find", lambda _: pytest.fail("the store was read"))
+    monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
     for key in (made.id, "kept", made.id):
         assert engine.predict([image_bytes()], key).classifier is made
 

@@ -80,13 +80,22 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
     assert client.get("/health/ready").json()["classifiers"] == 1
 
 
-OPERATIONS_WITH_INPUT = [("POST", "/adapt"), ("POST", "/predict"), ("GET", "/classifiers")]
+OPERATIONS_WITH_INPUT = [
+    ("POST", "/adapt"),
+    ("POST", "/predict"),
+    ("POST", "/classifiers/{ref}/examples"),
+    ("GET", "/classifiers"),
+]
 OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
     ("GET", "/metrics"),
     ("GET", "/models"),
-    ("GET", "/classifiers/{id}"),
-    ("DELETE", "/classifiers/{id}"),
+    ("GET", "/classifiers/{ref}"),
+    ("DELETE", "/classifiers/{ref}"),
+    ("POST", "/classifiers/{ref}/promote"),
+    ("POST", "/classifiers/{ref}/rollback"),
+    ("GET", "/classifiers/{ref}/examples"),
+    ("DELETE", "/classifiers/{ref}/examples/{number}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
 ]

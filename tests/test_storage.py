@@ -1,46 +1,58 @@
-"""The SQLite store: what was acknowledged is there, as it was, and failures are said plainly."""
+"""The store: what was acknowledged is there, as it was, on SQLite and on PostgreSQL."""
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
 
 from comln_serve.classifier import Classifier
-from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import SqliteStore, open_store
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
+from comln_serve.support import SupportSet
+
+LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
 
 
-def classifier(id: str, name: str | None = None, *, seed: int = 0) -> Classifier:  # noqa: A002
+def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) -> Classifier:  # noqa: A002
     rng = np.random.default_rng(seed)
-    return Classifier(
-        id=id,
-        name=name,
-        model="tiny",
-        embedder_sha256="0" * 64,
-        labels=(
-            "a",
-            "a ",
-            "\N{CAT FACE}\u0301",
-            "\u05e9\u05dc\u05d5\u05dd",
-            "nul\0",
-            "line\n'\";--",
-        ),
-        examples=(1, 2, 3, 4, 5, 6),
-        horizon=0.1 + seed,
-        support_loss=1 / 3,
-        support_accuracy=2 / 3,
-        created_at=datetime(2026, 11, 20, 12, 30, 1, 234567, tzinfo=UTC),
-        W=rng.standard_normal((6, 4)).astype(np.float32),
-    )
+    values: dict[str, Any] = {
+        "id": id,
+        "name": name,
+        "model": "tiny",
+        "embedder_sha256": "0" * 64,
+        "labels": LABELS,
+        "examples": (1, 1, 1, 1, 1, 1),
+        "horizon": 0.1 + seed,
+        "support_loss": 1 / 3,
+        "support_accuracy": 2 / 3,
+        "created_at": datetime(2026, 11, 20, 12, 30, 1, 234567, tzinfo=UTC),
+        "W": rng.standard_normal((6, 4)).astype(np.float32),
+    }
+    return Classifier(**{**values, **more})
 
 
-def equal(first: Classifier | None, second: Classifier) -> bool:
+def support(seed: int = 0) -> SupportSet:
+    rng = np.random.default_rng(seed)
+    return SupportSet.of(rng.standard_normal((6, 4)).astype(np.float32), LABELS)
+
+
+def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -> Classifier:
+    """Add a classifier with fields and options of `TenantStore.add`."""
+    keywords = {
+        option: options.pop(option)
+        for option in ("promote", "key", "limit", "derived_from")
+        if option in options
+    }
+    return store.add(classifier(id_, name, **options), support(), **{"limit": 1000, **keywords})
+
+
+def same(first: Classifier | None, second: Classifier) -> bool:
     """Equal to the last bit."""
     if first is None:
         return False
@@ -49,105 +61,127 @@ def equal(first: Classifier | None, second: Classifier) -> bool:
     return ours == theirs and W.dtype == expected.dtype and np.array_equal(W, expected)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "classifiers.db"
+def ids(store: TenantStore, **filters: Any) -> list[str]:
+    return [item.id for item in store.page(limit=100, **filters)[0]]
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(path)) as store:
+def store(database_url: str) -> Iterator[Store]:
+    with closing(open_store(database_url)) as store:
         yield store
 
 
-def unavailable(action: Callable[[], object]) -> str:
-    with pytest.raises(ServiceError) as caught:
-        action()
-    assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
-    return caught.value.message
+@pytest.fixture
+def mine(store: Store) -> TenantStore:
+    return store.for_tenant("")
 
 
-def every_method(store: SqliteStore) -> list[Callable[[], object]]:
-    return [
-        lambda: store.add(classifier("clf_new")),
-        lambda: store.resolve("clf_a"),
-        lambda: store.find("clf_a"),
-        lambda: store.page(limit=10, before=None),
-        lambda: store.delete("clf_a"),
-        store.count,
-    ]
-
-
-def test_found_by_id_and_by_name(store: SqliteStore) -> None:
-    store.add(classifier("clf_a", "cats", seed=1))
-    store.add(classifier("clf_b", seed=2))
-    assert equal(store.find("clf_a"), classifier("clf_a", "cats", seed=1))
-    assert equal(store.find("cats"), classifier("clf_a", "cats", seed=1))
-    assert equal(store.find("clf_b"), classifier("clf_b", seed=2))
-    assert store.find("dogs") is None
-    assert store.find("") is None
+def test_found_by_id_and_by_name(mine: TenantStore, store: Store) -> None:
+    one = add(mine, "clf_a", "cats", seed=1)
+    two = add(mine, "clf_b", seed=2)
+    assert (one.version, one.promoted) == (1, True)
+    assert (two.version, two.promoted) == (None, False)
+    for reference, expected in {"clf_a": one, "cats": one, "cats@1": one, "clf_b": two}.items():
+        assert same(mine.find(reference), expected)
+        assert mine.resolve(reference) == Resolved(expected.id, 1)
+        described = mine.describe(reference)
+        assert described is not None
+        assert vars(described) == {k: v for k, v in vars(expected).items() if k != "W"}
     assert store.count() == 2
 
 
-def test_resolve_says_which_id_find_would_find(store: SqliteStore) -> None:
-    for key, name in (("clf_a", "cats"), ("clf_b", "cats"), ("clf_c", None)):
-        store.add(classifier(key, name))
-    for key, expected in {
-        "clf_a": "clf_a", "clf_c": "clf_c", "cats": "clf_b", "dogs": None, "": None,
-    }.items():  # fmt: skip
-        assert store.resolve(key) == expected
-    store.delete("clf_b")
-    assert [store.resolve(key) for key in ("cats", "clf_b")] == ["clf_a", None]
+@pytest.mark.parametrize(
+    "reference",
+    ["dogs", "", "Cats", "cats ", "cat_", "cat%", "CLF_A", "cats@2", "cats@0", "cats@", "cats@1 ",
+     "cats@01", "cats@1\n", "clf_a@1", "@1", "a\0b", "\ud800", "cats@9999999999", "x" * 70],
+)  # fmt: skip
+def test_what_names_nothing_is_not_found(mine: TenantStore, reference: str) -> None:
+    add(mine, "clf_a", "cats")
+    for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.delete, mine.promote):
+        assert call(reference) is None
+    if "@" not in reference:
+        assert mine.roll_back(reference) is None
+    assert mine.find("cats") is not None
 
 
-def test_names_are_exact(store: SqliteStore) -> None:
-    store.add(classifier("clf_a", "cats"))
-    assert [store.find(name) for name in ("Cats", "cats ", "cat_", "cat%", "CLF_A")] == [None] * 5
-
-
-def test_newest_of_a_name_and_back(store: SqliteStore) -> None:
-    for position, id_ in enumerate(("clf_a", "clf_b", "clf_c")):
-        store.add(classifier(id_, "cats", seed=position))
-    for id_ in ("clf_c", "clf_b", "clf_a"):
-        found = store.find("cats")
+def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
+    made = classifier(
+        "clf_a", "cats", horizon_given=True, metadata={"line": "3", "\N{CAT FACE}": "\0"},
+        report={"calibration": {"ece": 1 / 3}, "notes": [None, True]},
+        expires_at=datetime(9000, 1, 1, tzinfo=UTC),
+        W=np.array([[-0.0, 1e-45, 3.4e38, -1.0]] * 6, dtype=np.float32),
+    )  # fmt: skip
+    kept = support(3)
+    with closing(open_store(database_url)) as store:
+        stored = store.for_tenant("").add(made, kept, limit=10)
+    assert same(stored, replace(made, version=1, promoted=True))
+    with closing(open_store(database_url)) as store:
+        found = store.for_tenant("").find("cats")
+        assert same(found, stored)
         assert found is not None
-        assert found.id == id_
-        assert store.delete(id_)
-    assert store.find("cats") is None
+        assert found.W.tobytes() == made.W.tobytes()
+        read = store.for_tenant("").support("clf_a")
+    assert read is not None
+    assert read[1].embeddings.tobytes() == kept.embeddings.tobytes()
+    assert read[1].embeddings.dtype == np.float32
+    assert read[1].labels == LABELS
+    assert (read[1].numbers, read[1].next_number) == ((1, 2, 3, 4, 5, 6), 7)
 
 
-def test_an_id_goes_before_a_name(store: SqliteStore) -> None:
-    store.add(classifier("clf_a", "clf_b"))
-    store.add(classifier("clf_b", "other"))
-    found = store.find("clf_b")
+def test_time_is_kept_in_utc(mine: TenantStore) -> None:
+    local = datetime(2026, 11, 20, 14, 0, tzinfo=timezone(timedelta(hours=2)))
+    add(mine, "clf_a", created_at=local)
+    found = mine.find("clf_a")
     assert found is not None
-    assert found.id == "clf_b"
+    assert found.created_at == local
+    assert found.created_at.utcoffset() == timedelta(0)
 
 
-def test_delete(store: SqliteStore) -> None:
-    store.add(classifier("clf_a", "cats"))
-    assert store.delete("clf_a")
-    assert not store.delete("clf_a")
-    assert not store.delete("cats"), "delete takes ids only"
-    assert store.find("clf_a") is None
+def test_delete(mine: TenantStore, store: Store) -> None:
+    add(mine, "clf_a", "cats")
+    assert mine.delete("clf_a") == Resolved("clf_a", 1)
+    assert mine.delete("clf_a") is None
+    assert mine.find("clf_a") is None
+    assert mine.support("clf_a") is None
     assert store.count() == 0
 
 
-def test_same_id_twice_changes_nothing(store: SqliteStore) -> None:
-    store.add(classifier("clf_a", "cats"))
-    unavailable(lambda: store.add(classifier("clf_a", "dogs")))
-    assert equal(store.find("clf_a"), classifier("clf_a", "cats"))
+def test_same_id_twice_changes_nothing(mine: TenantStore, store: Store) -> None:
+    made = add(mine, "clf_a", "cats")
+    with pytest.raises(ServiceError) as caught:
+        add(mine, "clf_a", "dogs")
+    assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
+    assert same(mine.find("clf_a"), made)
+    assert mine.find("dogs") is None
     assert store.count() == 1
 
 
+def test_tenants_know_nothing_of_each_other(store: Store) -> None:
+    one, other = store.for_tenant("one"), store.for_tenant("other")
+    add(one, "clf_a", "cats")
+    assert add(other, "clf_b", "cats").version == 1
+    assert add(one, "clf_c", "cats").version == 2
+    assert (ids(one), ids(other)) == (["clf_c", "clf_a"], ["clf_b"])
+    for reference in ("clf_a", "cats@2", "clf_c"):
+        for call in (other.find, other.resolve, other.support, other.delete, other.promote):
+            assert call(reference) is None
+    with pytest.raises(ChangedError):
+        other.replace(classifier("clf_a", revision=2), support())
+    found = other.find("cats")
+    assert found is not None
+    assert found.id == "clf_b"
+    other.delete("cats")
+    assert [store.count(), ids(one)] == [2, ["clf_c", "clf_a"]]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_pages_hold_everything_once_newest_first(store: SqliteStore, limit: int) -> None:
+def test_pages_hold_everything_once_newest_first(mine: TenantStore, limit: int) -> None:
     for i in range(7):
-        store.add(classifier(f"clf_{i}"))
+        add(mine, f"clf_{i}")
     seen: list[str] = []
     before = None
     while True:
-        page, before = store.page(limit=limit, before=before)
+        page, before = mine.page(limit=limit, before=before)
         assert 1 <= len(page) <= limit
         seen += [item.id for item in page]
         if before is None:
@@ -155,194 +189,125 @@ def test_pages_hold_everything_once_newest_first(store: SqliteStore, limit: int)
     assert seen == [f"clf_{i}" for i in reversed(range(7))]
 
 
-def test_page_of_nothing(store: SqliteStore) -> None:
-    assert store.page(limit=5, before=None) == ([], None)
-    store.add(classifier("clf_a"))
-    assert store.page(limit=5, before=0) == ([], None)
+def test_page_of_nothing(mine: TenantStore) -> None:
+    assert mine.page(limit=5) == ([], None)
+    add(mine, "clf_a")
+    assert mine.page(limit=5, before=0) == ([], None)
+
+
+def test_pages_of_a_name_and_of_a_model(mine: TenantStore) -> None:
+    add(mine, "clf_a", "cats")
+    add(mine, "clf_b", "dogs", model="other")
+    add(mine, "clf_c", "cats", model="other", promote=False)
+    assert ids(mine, name="cats") == ["clf_c", "clf_a"]
+    assert ids(mine, model="other") == ["clf_c", "clf_b"]
+    assert ids(mine, name="cats", model="other") == ["clf_c"]
+    assert ids(mine, name="cat") == ids(mine, model="absent") == []
+    page, following = mine.page(limit=1, name="cats")
+    assert [(item.version, item.promoted) for item in page] == [(2, False)]
+    page, following = mine.page(limit=1, name="cats", before=following)
+    assert [(item.version, item.promoted) for item in page] == [(1, True)]
+    assert following is None
 
 
 @pytest.mark.parametrize("deleted", ["clf_5", "clf_4", "clf_3"])
-def test_changes_between_pages_neither_repeat_nor_skip(store: SqliteStore, deleted: str) -> None:
+def test_changes_between_pages_neither_repeat_nor_skip(mine: TenantStore, deleted: str) -> None:
     """Deleted: one already shown, the last one shown, the first of the next page."""
     for i in range(6):
-        store.add(classifier(f"clf_{i}"))
-    first, before = store.page(limit=2, before=None)
-    store.delete(deleted)
-    store.add(classifier("clf_late"))
-    second, _ = store.page(limit=10, before=before)
+        add(mine, f"clf_{i}")
+    first, before = mine.page(limit=2)
+    mine.delete(deleted)
+    add(mine, "clf_late")
+    second, _ = mine.page(limit=10, before=before)
     assert [item.id for item in first] == ["clf_5", "clf_4"]
     assert [item.id for item in second] == [
         id_ for id_ in ("clf_3", "clf_2", "clf_1", "clf_0") if id_ != deleted
     ]
 
 
-def test_a_sequence_number_is_never_given_twice(store: SqliteStore) -> None:
+def test_a_sequence_number_is_never_given_twice(mine: TenantStore) -> None:
     """A page's start would point at another classifier otherwise."""
     for i in range(3):
-        store.add(classifier(f"clf_{i}"))
-    _, before = store.page(limit=1, before=None)
-    store.delete("clf_2")
-    store.add(classifier("clf_new"))
-    page, _ = store.page(limit=10, before=before)
+        add(mine, f"clf_{i}")
+    _, before = mine.page(limit=1)
+    mine.delete("clf_2")
+    add(mine, "clf_new")
+    page, _ = mine.page(limit=10, before=before)
     assert [item.id for item in page] == ["clf_1", "clf_0"]
 
 
-def test_survives_reopening_to_the_last_bit(path: Path) -> None:
-    originals = [classifier(f"clf_{i}", "same", seed=i) for i in range(3)]
-    with closing(SqliteStore(path)) as store:
-        for original in originals:
-            store.add(original)
-    with closing(SqliteStore(path)) as store:
-        assert all(equal(store.find(original.id), original) for original in originals)
-        assert equal(store.find("same"), originals[-1])
+def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:
+    for i in range(3):
+        add(mine, f"clf_{i}", "cats", limit=3)
+    with pytest.raises(ServiceError) as caught:
+        add(mine, "clf_3", "cats", limit=3)
+    assert caught.value.code is ErrorCode.TOO_MANY_CLASSIFIERS
+    assert caught.value.detail == {"stored": 3, "limit": 3}
+    add(store.for_tenant("other"), "clf_o", limit=1)
+    mine.delete("clf_0")
+    assert add(mine, "clf_4", "cats", limit=3).version == 4, "a refused one took no number"
 
 
-def test_weights_keep_special_values(store: SqliteStore) -> None:
-    values = np.array([[-0.0, 1e-45, 3.4e38]], dtype=np.float32)
-    original = classifier("clf_a")
-    store.add(Classifier(**{**vars(original), "labels": ("x",), "examples": (1,), "W": values}))
-    found = store.find("clf_a")
+def test_replaced_in_place(mine: TenantStore) -> None:
+    add(mine, "clf_a")
+    changed = classifier("clf_a", seed=5, revision=2)
+    more = support().extended(np.ones((1, 4), np.float32), ["a"])
+    mine.replace(changed, more)
+    assert same(mine.find("clf_a"), changed)
+    assert mine.resolve("clf_a") == Resolved("clf_a", 2)
+    found = mine.support("clf_a")
     assert found is not None
-    assert found.W.tobytes() == values.tobytes()
+    assert (found[1].numbers, found[1].next_number) == ((1, 2, 3, 4, 5, 6, 7), 8)
+    for stale in (1, 2, 4):
+        with pytest.raises(ChangedError):
+            mine.replace(classifier("clf_a", seed=6, revision=stale), support())
+    assert same(mine.find("clf_a"), changed)
+    mine.delete("clf_a")
+    with pytest.raises(ChangedError):
+        mine.replace(classifier("clf_a", revision=3), support())
 
 
-def test_time_is_kept_in_utc(store: SqliteStore) -> None:
-    local = datetime(2026, 11, 20, 14, 0, tzinfo=timezone(timedelta(hours=2)))
-    store.add(Classifier(**{**vars(classifier("clf_a")), "created_at": local}))
-    found = store.find("clf_a")
+def test_of_threads_that_replace_the_same_revision_one_succeeds(mine: TenantStore) -> None:
+    add(mine, "clf_a")
+    start = Barrier(8)
+
+    def work(thread: int) -> bool:
+        start.wait()
+        try:
+            mine.replace(classifier("clf_a", seed=thread, revision=2), support(thread))
+        except ChangedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(work, range(8)))
+    assert sum(won) == 1
+    thread = won.index(True)
+    assert same(mine.find("clf_a"), classifier("clf_a", seed=thread, revision=2))
+    found = mine.support("clf_a")
     assert found is not None
-    assert found.created_at == local
-    assert found.created_at.utcoffset() == timedelta(0)
+    assert np.array_equal(found[1].embeddings, support(thread).embeddings)
 
 
-def test_write_ahead_log_flushed_at_every_commit(store: SqliteStore, path: Path) -> None:
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_a_committed_classifier_is_seen_by_another_process(store: SqliteStore, path: Path) -> None:
-    """`add` returned: nothing is left in a transaction of this connection."""
-    store.add(classifier("clf_a"))
-    with closing(SqliteStore(path)) as other:
-        assert equal(other.find("clf_a"), classifier("clf_a"))
-
-
-@pytest.mark.parametrize("version", [2, 99, -1])
-def test_other_schema_version_is_refused(path: Path, version: int) -> None:
-    SqliteStore(path).close()
-    with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {version}")
-    with pytest.raises(StartupError, match=f"schema version {version}; this release knows 1"):
-        SqliteStore(path)
-
-
-@pytest.mark.parametrize("content", [b"not a database at all, just text " * 40, b"\xff" * 4096])
-def test_file_that_is_no_database_is_refused_and_kept(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(StartupError, match=r"cannot use .* as the database"):
-        SqliteStore(path)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_database_of_another_program_is_refused_and_kept(path: Path, version: int) -> None:
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE bookmarks (url TEXT)")
-        other.execute(f"PRAGMA user_version = {version}")
-    content = path.read_bytes()
-    with pytest.raises(StartupError, match="another program"):
-        SqliteStore(path)
-    assert path.read_bytes() == content
-
-
-def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="folder"):
-        SqliteStore(tmp_path / "absent" / "classifiers.db")
-    with pytest.raises(StartupError, match="cannot use"):
-        SqliteStore(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "url", ["postgres://host/db", "sqlite:///", "sqlite://file.db", "x.db", ""]
-)
-def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(StartupError, match="must read sqlite:///FILE"):
-        open_store(url)
-
-
-def test_url_with_absolute_path(path: Path) -> None:
-    with closing(open_store(f"sqlite:///{path}")) as store:
-        assert store.count() == 0
-    assert path.is_file()
-
-
-def test_closed_store_is_unavailable(path: Path) -> None:
-    store = SqliteStore(path)
-    store.close()
-    for action in every_method(store):
-        assert "closed" in unavailable(action)
-
-
-def test_locked_database_is_unavailable_to_writers_only(store: SqliteStore, path: Path) -> None:
-    store.add(classifier("clf_a"))
-    store._connection.execute("PRAGMA busy_timeout = 20")  # instead of five seconds
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert "locked" in unavailable(lambda: store.add(classifier("clf_b")))
-        assert "locked" in unavailable(lambda: store.delete("clf_a"))
-        assert store.count() == 1
-        other.execute("ROLLBACK")
-    store.add(classifier("clf_b"))
-    assert store.count() == 2
-
-
-def test_readonly_database_is_unavailable_to_writers_only(store: SqliteStore) -> None:
-    """As with a disk that was remounted read-only; file modes do not stop an administrator."""
-    store.add(classifier("clf_a"))
-    store._connection.execute("PRAGMA query_only = ON")
-    assert "readonly" in unavailable(lambda: store.add(classifier("clf_b")))
-    assert "readonly" in unavailable(lambda: store.delete("clf_a"))
-    store._connection.execute("PRAGMA query_only = OFF")
-    assert equal(store.find("clf_a"), classifier("clf_a"))
-    store.add(classifier("clf_b"))
-
-
-def test_dropped_table_is_unavailable(store: SqliteStore, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("DROP TABLE classifiers")
-    for action in every_method(store):
-        assert "no such table" in unavailable(action)
-
-
-def test_threads_add_together(store: SqliteStore) -> None:
+def test_threads_add_together(mine: TenantStore, store: Store) -> None:
     start = Barrier(8)
 
     def work(thread: int) -> None:
         start.wait()
         for i in range(10):
-            added = classifier(f"clf_{thread}_{i}", f"name-{thread}", seed=100 * thread + i)
-            store.add(added)
-            assert equal(store.find(added.id), added)
-            assert equal(store.find(f"name-{thread}"), added)
+            added = add(mine, f"clf_{thread}_{i}", f"name-{thread}", seed=100 * thread + i)
+            assert same(mine.find(added.id), added)
+            assert same(mine.find(f"name-{thread}"), added)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert store.count() == 80
-    page, following = store.page(limit=100, before=None)
-    assert following is None
-    assert {item.id for item in page} == {f"clf_{t}_{i}" for t in range(8) for i in range(10)}
+    assert set(ids(mine)) == {f"clf_{t}_{i}" for t in range(8) for i in range(10)}
 
 
-def test_servers_that_start_together_share_a_new_database(path: Path) -> None:
-    start = Barrier(4)
-
-    def work(server: int) -> None:
-        start.wait()
-        with closing(SqliteStore(path)) as store:
-            store.add(classifier(f"clf_{server}"))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    with closing(SqliteStore(path)) as store:
-        assert store.count() == 4
+def test_what_one_server_commits_another_sees(store: Store, database_url: str) -> None:
+    with closing(open_store(database_url)) as other:
+        made = add(store.for_tenant(""), "clf_a")
+        assert same(other.for_tenant("").find("clf_a"), made)
+        other.for_tenant("").delete("clf_a")
+        assert store.for_tenant("").find("clf_a") is None

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -13,9 +14,12 @@ from starlette.requests import ClientDisconnect
 from comln_serve.api import multipart
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.limits import check_bytes, check_count, check_label, limited
-from comln_serve.api.schemas import (
+from comln_serve.api.requests import (
+    AdaptForm,
     AdaptOptions,
     AdaptRequest,
+    ExamplesOptions,
+    ExamplesRequest,
     PredictOptions,
     PredictRequest,
     SupportImage,
@@ -36,37 +40,57 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
         ServiceError: anything wrong with the body.
     """
     if _is_multipart(request):
-        async with multipart.open_form(request, settings) as form:
-            files = await multipart.files(form, settings)
-            labels = multipart.texts(form, "labels")
-            options = _validate(
-                AdaptOptions, multipart.options(form, AdaptOptions, {"images", "labels"})
-            )
-        if len(files) != len(labels):
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one label for "
-                "each image, in the same order.",
-                received_images=len(files),
-                received_labels=len(labels),
-            )
-        for position, label in enumerate(labels):
-            check_label(position, label, settings)
-            _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
-        return list(zip(files, labels, strict=True)), options
-    return await to_thread.run_sync(_adapt_of_json, await _json(request, settings), settings)
+        return await _form(request, settings, AdaptForm)
+    body = await to_thread.run_sync(_parse, AdaptRequest, await _json(request, settings))
+    support = await to_thread.run_sync(_support_of, body.support, settings)
+    return support, body
 
 
-def _adapt_of_json(text: bytes, settings: Settings) -> tuple[Support, AdaptOptions]:
-    body = _parse(AdaptRequest, text)
-    check_count(len(body.support), settings)
-    for position, item in enumerate(body.support):
+async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions]:
+    """Support images (file bytes, label) and options of `POST /classifiers/{ref}/examples`.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    if _is_multipart(request):
+        support, options = await _form(request, settings, ExamplesOptions)
+    else:
+        options = await to_thread.run_sync(_parse, ExamplesRequest, await _json(request, settings))
+        support = await to_thread.run_sync(_support_of, options.support, settings)
+    _need_an_image(support)
+    return support, options
+
+
+async def _form(
+    request: Request, settings: Settings, model: type[_Model]
+) -> tuple[Support, _Model]:
+    """Labelled images, and the other fields as `model`."""
+    async with multipart.open_form(request, settings) as form:
+        files = await multipart.files(form, settings)
+        labels = multipart.texts(form, "labels")
+        options = _validate(model, multipart.options(form, model, {"images", "labels"}))
+    if len(files) != len(labels):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one label for "
+            "each image, in the same order.",
+            received_images=len(files),
+            received_labels=len(labels),
+        )
+    for position, label in enumerate(labels):
+        check_label(position, label, settings)
+        _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
+    return list(zip(files, labels, strict=True)), options
+
+
+def _support_of(items: list[SupportImage], settings: Settings) -> Support:
+    check_count(len(items), settings)
+    for position, item in enumerate(items):
         check_label(position, item.label, settings)
-    support = [
+    return [
         (_from_base64(f"support.{i}.image", item.image, settings), item.label)
-        for i, item in enumerate(body.support)
+        for i, item in enumerate(items)
     ]
-    return support, AdaptOptions(**body.model_dump(exclude={"support"}))
 
 
 async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes], PredictOptions]:
@@ -82,12 +106,7 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
     else:
         text = await _json(request, settings)
         files, options = await to_thread.run_sync(_predict_of_json, text, settings)
-    if not files:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            "No image was received. Send at least one in 'images'.",
-            received_images=0,
-        )
+    _need_an_image(files)
     return files, options
 
 
@@ -96,6 +115,15 @@ def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], Pred
     check_count(len(body.images), settings)
     files = [_from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
     return files, PredictOptions(**body.model_dump(exclude={"images"}))
+
+
+def _need_an_image(received: Sequence[object]) -> None:
+    if not received:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            "No image was received. Send at least one in 'images'.",
+            received_images=0,
+        )
 
 
 def _is_multipart(request: Request) -> bool:

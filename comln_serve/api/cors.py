@@ -18,8 +18,8 @@ class Cors(CORSMiddleware):
             app,
             allow_origins=origins,
             allow_methods=["DELETE", "GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", REQUEST_ID_HEADER],
-            expose_headers=["Retry-After", REQUEST_ID_HEADER],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID_HEADER],
+            expose_headers=["Idempotency-Replayed", "Retry-After", REQUEST_ID_HEADER],
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:

@@ -1,109 +1,13 @@
-"""Wire types: what requests and responses look like. No logic beyond their own validation."""
+"""What is answered: the wire types of responses."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, Field
 
-from comln_serve import classifier
-from comln_serve.bundle.head import MAX_HORIZON
-from comln_serve.classifier import ID_PREFIX
+from comln_serve import classifier as domain
 from comln_serve.errors import ErrorCode
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_MAX_FIELDS = 32
-
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("must be valid Unicode (it holds a lone surrogate)") from None
-    return text
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty or blank")
-    return text
-
-
-def _not_an_id(name: str) -> str:
-    if name.startswith(ID_PREFIX):
-        raise ValueError(f"must not start with {ID_PREFIX!r}, as ids do")
-    return name
-
-
-Text = Annotated[str, AfterValidator(_encodable)]
-Label = Annotated[Text, AfterValidator(_not_blank)]
-Base64 = Annotated[
-    str,
-    Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"}),
-]
-ClassifierName = Annotated[
-    str,
-    Field(
-        pattern=NAME_PATTERN,
-        description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
-        f"not with '{ID_PREFIX}'. A later classifier of the same name takes the name over.",
-    ),
-    AfterValidator(_not_an_id),
-]
-Horizon = Annotated[
-    float,
-    Field(
-        gt=0,
-        le=MAX_HORIZON,
-        allow_inf_nan=False,
-        description="Amount of adaptation T, in flow time; default: the model's own.",
-    ),
-]
-TopK = Annotated[int, Field(ge=1, description="How many of the likeliest classes to list.")]
-
-
-class _Request(BaseModel):
-    """What is received. A body of a million mistakes must not become a million reports: lists are
-    `FailFast`, and an object with far more fields than any request has is refused as a whole.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _few_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
-            raise ValueError(
-                f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}"
-            )
-        return value
-
-
-class SupportImage(_Request):
-    image: Base64
-    label: Label
-
-
-class AdaptOptions(_Request):
-    """What an adapt request may say beside its images, in either encoding."""
-
-    model: Text | None = Field(None, description="A model of GET /models.")
-    name: ClassifierName | None = None
-    horizon: Horizon | None = None
-
-
-class AdaptRequest(AdaptOptions):
-    support: Annotated[list[SupportImage], FailFast()]
-
-
-class PredictOptions(_Request):
-    """What a predict request says beside its images, in either encoding."""
-
-    classifier: Text = Field(description="Id or name of a classifier.")
-    top_k: TopK = 5
-
-
-class PredictRequest(PredictOptions):
-    images: Annotated[list[Base64], FailFast()]
+from comln_serve.support import SupportSet
 
 
 class ClassCount(BaseModel):
@@ -116,15 +20,21 @@ class ClassifierInfo(BaseModel):
 
     id: str
     name: str | None
+    version: int | None = Field(description="Of its name; null where it has none.")
+    promoted: bool = Field(description="Whether its name stands for it.")
+    revision: int = Field(description="One more with every change in place.")
     model: str
     classes: list[ClassCount]
     horizon: float
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified right.")
+    metadata: dict[str, str]
+    report: dict[str, Any] | None
     created_at: datetime
+    expires_at: datetime | None
 
     @classmethod
-    def of(cls, stored: classifier.ClassifierInfo) -> "ClassifierInfo":
+    def of(cls, stored: domain.ClassifierInfo) -> "ClassifierInfo":
         classes = [
             ClassCount(label=label, examples=examples)
             for label, examples in zip(stored.labels, stored.examples, strict=True)
@@ -132,12 +42,18 @@ class ClassifierInfo(BaseModel):
         return cls(
             id=stored.id,
             name=stored.name,
+            version=stored.version,
+            promoted=stored.promoted,
+            revision=stored.revision,
             model=stored.model,
             classes=classes,
             horizon=stored.horizon,
             support_loss=stored.support_loss,
             support_accuracy=stored.support_accuracy,
+            metadata=dict(stored.metadata),
+            report=stored.report,
             created_at=stored.created_at,
+            expires_at=stored.expires_at,
         )
 
 
@@ -167,6 +83,25 @@ class PredictResponse(BaseModel):
 class ClassifierPage(BaseModel):
     classifiers: list[ClassifierInfo] = Field(description="Newest first.")
     next: int | None = Field(description="`before` of the next page; null when this is the last.")
+
+
+class Example(BaseModel):
+    number: int = Field(description="Never given to another image.")
+    label: str
+
+
+class ExampleList(BaseModel):
+    classifier: str = Field(description="Id of the classifier.")
+    revision: int
+    examples: list[Example] = Field(description="In the order in which they were sent.")
+
+    @classmethod
+    def of(cls, stored: domain.ClassifierInfo, support: SupportSet) -> "ExampleList":
+        examples = [
+            Example(number=number, label=label)
+            for number, label in zip(support.numbers, support.labels, strict=True)
+        ]
+        return cls(classifier=stored.id, revision=stored.revision, examples=examples)
 
 
 class AccuracyInfo(BaseModel):

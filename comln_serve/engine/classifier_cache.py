@@ -12,9 +12,9 @@ _OBJECT_BYTES, _LABEL_BYTES = 2000, 100
 class ClassifierCache:
     """The most recently used classifiers by id, within a number of bytes. Safe from many threads.
 
-    A classifier never changes, so an entry is right for as long as its id exists: whether it does,
-    and which id a name stands for, is the store's to say, each time, because other servers may
-    write to it.
+    A revision of a classifier never changes, so an entry is right for as long as it is current:
+    whether it is, and which id a name stands for, is the store's to say, each time, because other
+    servers may write to it.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -28,11 +28,11 @@ class ClassifierCache:
         """What the entries take, by estimate."""
         return self._bytes
 
-    def get(self, classifier_id: str) -> Classifier | None:
-        """The classifier of that id, if it is here; it is the most recently used then."""
+    def get(self, classifier_id: str, revision: int = 1) -> Classifier | None:
+        """That revision of the classifier, if it is here; it is the most recently used then."""
         with self._lock:
             entry = self._entries.get(classifier_id)
-            if entry is None:
+            if entry is None or entry[0].revision != revision:
                 return None
             self._entries.move_to_end(classifier_id)
             return entry[0]

@@ -1,43 +1,39 @@
 """Adapt and predict, without HTTP: what the server does, as plain calls.
 
-Calls block and are safe from many threads. Anything a caller did wrong is a `ServiceError`.
+Calls block and are safe from many threads. Anything a caller did wrong is a `ServiceError`. A
+`reference` is an id, a name or `name@version` (`comln_serve.reference`); classifiers are found
+among those of one tenant.
 """
 
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from threading import Lock, Timer
+from threading import Lock
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import BundleError, Head, SolverSettings, find_bundles, load_bundle
-from comln_serve.classifier import ID_PREFIX, Classifier, softmax
-from comln_serve.engine.admission import Admission
+from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.engine.adaptation import Adaptation, Adapted, Caller
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.classifier_cache import ClassifierCache
+from comln_serve.engine.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.decoders import Decoders
+from comln_serve.engine.embedder import Embedder
+from comln_serve.engine.fitting import compile_flow
+from comln_serve.engine.housekeeping import Housekeeping
 from comln_serve.engine.model import Model
-from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.flow import FlowError
-from comln_serve.machine import usable_cpus
+from comln_serve.engine.models import Models, load_models
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
-from comln_serve.storage import ClassifierStore
+from comln_serve.storage import Store
+from comln_serve.support import SupportSet
+
+__all__ = ["Adapted", "Engine", "Predicted", "load_models"]
 
 logger = logging.getLogger(__name__)
 
-PREFERRED_MODEL = "miniimagenet-conv4"
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """A new classifier and how long each stage of making it took, in milliseconds."""
-
-    classifier: Classifier
-    timings_ms: dict[str, float]
+_NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -49,38 +45,26 @@ class Predicted:
     timings_ms: dict[str, float]
 
 
-def load_models(settings: Settings) -> dict[str, Model]:
-    """Open every bundle of `settings.models_dir`, by name.
-
-    Raises:
-        StartupError: a bundle or the provider cannot be used.
-    """
-    try:
-        bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
-    except BundleError as error:
-        raise StartupError(str(error)) from error
-    return {bundle.name: Model(bundle, settings) for bundle in bundles}
-
-
 class Engine:
     """The served models, the store of classifiers, and the threads that do the work."""
 
-    def __init__(
-        self, settings: Settings, models: Mapping[str, Model], store: ClassifierStore
-    ) -> None:
+    def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
         self.settings = settings
-        self.models = models
-        self.default_model = _choose_default(settings, models)
+        self.models = Models(settings, models)
         self.store = store
-        self.images = Admission(settings.max_pending_images, "images")
         self.ready = False
         self.failure: Exception | None = None
         self._warming = Lock()
         self._warm = False
-        self._decoders = Decoders(
-            settings.decode_threads or usable_cpus(), settings.max_image_pixels
-        )
-        self._classifiers = ClassifierCache(settings.classifier_cache_bytes)
+        self._embedder = Embedder(settings)
+        self._catalogue = Catalogue(store, settings.classifier_cache_bytes)
+        self._adaptation = Adaptation(settings, self.models, self._embedder, self._catalogue)
+        self._housekeeping: Housekeeping | None = None
+        self.images = self._embedder.images
+
+    @property
+    def default_model(self) -> str:
+        return self.models.default
 
     def warm(self) -> None:
         """Compile the flow and run every backbone once; the first call does it, others wait.
@@ -92,9 +76,10 @@ class Engine:
                 return
             self._warm = True
             try:
-                _compile_flow()
+                compile_flow()
                 for model in self.models.values():
                     model.warm()
+                self._housekeeping = Housekeeping(self.store)
                 self.ready = True
             except Exception as error:
                 logger.exception("the server cannot get ready")
@@ -103,7 +88,9 @@ class Engine:
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False
-        self._decoders.close()
+        if self._housekeeping is not None:
+            self._housekeeping.close()
+        self._embedder.close()
         for model in self.models.values():
             model.close()
         self.store.close()
@@ -115,64 +102,95 @@ class Engine:
         model: str | None = None,
         name: str | None = None,
         horizon: float | None = None,
+        promote: bool = True,
+        metadata: Mapping[str, str] = _NO_METADATA,
+        expires_in_seconds: int | None = None,
+        idempotency_key: str | None = None,
+        tenant: str = "",
         cancellation: Cancellation | None = None,
     ) -> Adapted:
         """Fit a classifier to labelled images (file bytes, label) and store it.
 
         Args:
             model: a served model's name; default: `default_model`.
-            name: for the classifier; a later one of the same name takes the name over.
-            horizon: T instead of the model's own.
+            name: for the classifier, which becomes the next version of it.
+            horizon: T instead of the model's own, now and whenever examples change.
+            promote: let the name stand for it; the first version of a name always does.
+            metadata: kept with it.
+            expires_in_seconds: after which it is gone.
+            idempotency_key: the same key with the same request makes one classifier.
             cancellation: drops the work that is left when it is raised.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
         self._need_ready()
-        clock = StageClock()
-        chosen = self.find_model(model)
-        labels = tuple(dict.fromkeys(label for _, label in support))
-        index = {label: i for i, label in enumerate(labels)}
-        classes = np.array([index[label] for _, label in support], dtype=np.intp)
-        head = chosen.bundle.head
-        _check_classes(labels, len(support), head, chosen.name)
-        with self.images.admit(len(support)):
-            phi = self._embed([data for data, _ in support], chosen, clock, cancellation)
-            if horizon is None:
-                horizon = head.horizon_of(phi, len(labels))
-            with clock.stage("solve"):
-                W = self._solve(head, phi, classes, len(labels), horizon)
-        probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
-        of_truth = probabilities[np.arange(len(classes)), classes]
-        weights = head.example_weights(classes, len(labels))
-        classifier = Classifier(
-            id=ID_PREFIX + uuid.uuid4().hex,
+        return self._adaptation.adapt(
+            support,
+            Caller(tenant, idempotency_key, cancellation),
+            model=model,
             name=name,
-            model=chosen.name,
-            embedder_sha256=chosen.embedder_sha256,
-            labels=labels,
-            examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
             horizon=horizon,
-            support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
-            support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
-            created_at=datetime.now(UTC),
-            W=W,
+            promote=promote,
+            metadata=metadata,
+            expires_in_seconds=expires_in_seconds,
         )
-        if cancellation is not None:
-            cancellation.check()
-        with clock.stage("store"):
-            self.store.add(classifier)
-        self._classifiers.put(classifier)
-        return Adapted(classifier, clock.milliseconds())
+
+    def add_examples(
+        self,
+        reference: str,
+        support: Sequence[tuple[bytes, str]],
+        *,
+        promote: bool = True,
+        idempotency_key: str | None = None,
+        tenant: str = "",
+        cancellation: Cancellation | None = None,
+    ) -> Adapted:
+        """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
+
+        One with a name gets a new version; one without changes in place. The result is that of
+        adapting to all the images at once.
+
+        Args:
+            promote, idempotency_key, cancellation: as in `adapt`.
+
+        Raises:
+            ServiceError: anything wrong with the request; nothing is changed then.
+        """
+        self._need_ready()
+        caller = Caller(tenant, idempotency_key, cancellation)
+        return self._adaptation.add_examples(reference, support, caller, promote=promote)
+
+    def remove_example(
+        self,
+        reference: str,
+        number: int,
+        *,
+        promote: bool = True,
+        tenant: str = "",
+        cancellation: Cancellation | None = None,
+    ) -> Adapted:
+        """Adapt a classifier anew without one of its examples, as `add_examples` does with more.
+
+        Args:
+            number: of the example, as `examples` has it.
+
+        Raises:
+            ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
+        """
+        self._need_ready()
+        caller = Caller(tenant, cancellation=cancellation)
+        return self._adaptation.remove_example(reference, number, caller, promote=promote)
 
     def predict(
         self,
         images: Sequence[bytes],
         classifier: str,
         *,
+        tenant: str = "",
         cancellation: Cancellation | None = None,
     ) -> Predicted:
-        """Class probabilities of images (file bytes) under a classifier, by id or name.
+        """Class probabilities of images (file bytes) under a classifier, by reference.
 
         Args:
             cancellation: drops the work that is left when it is raised.
@@ -182,18 +200,10 @@ class Engine:
         """
         self._need_ready()
         clock = StageClock()
-        found = self.find_classifier(classifier)
-        model = self.models.get(found.model)
-        if model is None or model.embedder_sha256 != found.embedder_sha256:
-            raise ServiceError(
-                ErrorCode.MODEL_CHANGED,
-                f"Classifier {classifier!r} was adapted on a version of model {found.model!r} that "
-                "is no longer served. Adapt again, or restore that bundle.",
-                model=found.model,
-                embedder_sha256=found.embedder_sha256,
-            )
+        found = self.find_classifier(classifier, tenant)
+        model = self.models.of(found)
         with self.images.admit(len(images)):
-            embeddings = self._embed(images, model, clock, cancellation)
+            embeddings = self._embedder.embed(images, model, clock, cancellation)
         with clock.stage("classify"):
             probabilities = found.probabilities(embeddings)
         return Predicted(found, probabilities, clock.milliseconds())
@@ -204,67 +214,72 @@ class Engine:
         Raises:
             ServiceError: MODEL_NOT_FOUND.
         """
-        key = self.default_model if name is None else name
-        if key not in self.models:
-            raise ServiceError(
-                ErrorCode.MODEL_NOT_FOUND,
-                f"There is no model {key!r}. Served are: {', '.join(self.models)}.",
-                received=key,
-                available=list(self.models),
-            )
-        return self.models[key]
+        return self.models.find(name)
 
-    def find_classifier(self, id_or_name: str) -> Classifier:
-        """A stored classifier, by id or, failing that, the newest of that name.
+    def find_classifier(self, reference: str, tenant: str = "") -> Classifier:
+        """A stored classifier with its weights. Its `promoted` may be of an earlier time.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        known = self.store.resolve(id_or_name)
-        found = None if known is None else self._classifiers.get(known)
-        if known is not None and found is None:
-            found = self.store.find(id_or_name)
-            if found is not None:
-                self._classifiers.put(found)
-        if found is None:
-            raise _no_classifier(id_or_name)
-        return found
+        return self._catalogue.find(reference, tenant)
 
-    def delete_classifier(self, id_or_name: str) -> None:
-        """Delete what `find_classifier` finds.
+    def describe_classifier(self, reference: str, tenant: str = "") -> ClassifierInfo:
+        """What is known of a stored classifier now, without its weights.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        known = self.store.resolve(id_or_name)
-        if known is None or not self.store.delete(known):
-            raise _no_classifier(id_or_name)
-        self._classifiers.discard(known)
+        return self._catalogue.describe(reference, tenant)
 
-    def _solve(
+    def list_classifiers(
         self,
-        head: Head,
-        phi: NDArray[np.float32],
-        classes: NDArray[np.intp],
-        ways: int,
-        horizon: float,
-    ) -> NDArray[np.float32]:
-        """W(T), within `max_solve_seconds`."""
-        cancel = np.zeros(1, dtype=np.bool_)
-        deadline = Timer(self.settings.max_solve_seconds, cancel.fill, (True,))
-        deadline.daemon = True
-        deadline.start()
-        try:
-            solution = head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
-        except FlowError as error:
-            raise ServiceError(
-                ErrorCode.CANNOT_ADAPT,
-                f"These images cannot be adapted to as asked: {error}.",
-                horizon=horizon,
-            ) from error
-        finally:
-            deadline.cancel()
-        return solution.W.astype(np.float32)
+        *,
+        limit: int,
+        before: int | None = None,
+        name: str | None = None,
+        model: str | None = None,
+        tenant: str = "",
+    ) -> tuple[list[ClassifierInfo], int | None]:
+        """At most `limit` classifiers, newest first, and `before` of the next page, if any.
+
+        Args:
+            before: where the page starts. name, model: only classifiers of these.
+        """
+        return self._catalogue.of(tenant).page(limit=limit, before=before, name=name, model=model)
+
+    def examples(self, reference: str, tenant: str = "") -> tuple[ClassifierInfo, SupportSet]:
+        """A classifier and its support set.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        return self._catalogue.support(reference, tenant)
+
+    def promote(self, reference: str, tenant: str = "") -> ClassifierInfo:
+        """Let its name stand for a version; what it is then.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, it has no name.
+        """
+        return self._catalogue.promote(reference, tenant)
+
+    def roll_back(self, name: str, tenant: str = "") -> ClassifierInfo:
+        """Let a name stand for the version that was promoted before; that one.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND, NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is an
+                id or a version.
+        """
+        return self._catalogue.roll_back(name, tenant)
+
+    def delete_classifier(self, reference: str, tenant: str = "") -> None:
+        """Delete what a reference stands for.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        self._catalogue.delete(reference, tenant)
 
     def _need_ready(self) -> None:
         self.warm()
@@ -272,71 +287,3 @@ class Engine:
             raise ServiceError(
                 ErrorCode.NOT_READY, "The server is stopping or could not start; try another."
             )
-
-    def _embed(
-        self,
-        files: Sequence[bytes],
-        model: Model,
-        clock: StageClock,
-        cancellation: Cancellation | None,
-    ) -> NDArray[np.float32]:
-        """Embeddings (n, d) of n image files."""
-        with model.turn(len(files), cancellation) as turn:
-            with clock.stage("decode"):
-                images = self._decoders.prepare(files, model.bundle.manifest.preprocessing, turn)
-            with clock.stage("embed"):
-                return turn.embed(images)
-
-
-def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
-    wanted = settings.default_model
-    if wanted is None:
-        return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
-    if wanted not in models:
-        raise StartupError(
-            f"default model {wanted!r} is not in {settings.models_dir}; there are: "
-            f"{', '.join(models)}"
-        )
-    return wanted
-
-
-def _check_classes(labels: tuple[str, ...], examples: int, head: Head, model: str) -> None:
-    if examples == 0:
-        raise ServiceError(
-            ErrorCode.CANNOT_ADAPT,
-            "No support image was received. Send at least one image of each of two or more "
-            "classes.",
-            received_images=0,
-        )
-    if len(labels) == 1:
-        raise ServiceError(
-            ErrorCode.CANNOT_ADAPT,
-            f"All {examples} support images carry the label {labels[0]!r}. A classifier needs at "
-            "least two classes; send images of a second one.",
-            received_classes=1,
-            least_classes=2,
-        )
-    if head.ways is not None and len(labels) != head.ways:
-        raise ServiceError(
-            ErrorCode.CANNOT_ADAPT,
-            f"Model {model!r} is tied to {head.ways} classes; received {len(labels)}. Send exactly "
-            f"{head.ways}, or use a model with a zero or prototype start.",
-            received_classes=len(labels),
-            needed_classes=head.ways,
-        )
-
-
-def _no_classifier(id_or_name: str) -> ServiceError:
-    return ServiceError(
-        ErrorCode.CLASSIFIER_NOT_FOUND,
-        f"There is no classifier with the id or name {id_or_name!r}. GET /classifiers lists them.",
-        received=id_or_name,
-    )
-
-
-def _compile_flow() -> None:
-    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before."""
-    head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
-    for features in (1, 8):
-        phi = np.linspace(-1.0, 1.0, 4 * features, dtype=np.float32).reshape(4, features)
-        head.adapt(phi, np.array([0, 0, 1, 1]), 2)

@@ -1,23 +1,25 @@
-"""Where classifiers are kept."""
+"""Where classifiers are kept: one database, SQLite's or PostgreSQL's."""
 
-from pathlib import Path
+from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
+from comln_serve.storage.idempotency import IdempotencyKey, KeyTakenError
+from comln_serve.storage.store import Store, utc_now
 
-from comln_serve.errors import StartupError
-from comln_serve.storage.base import ClassifierStore
-from comln_serve.storage.sqlite import SqliteStore
+__all__ = [
+    "ChangedError",
+    "IdempotencyKey",
+    "KeyTakenError",
+    "Resolved",
+    "Store",
+    "TenantStore",
+    "open_store",
+    "utc_now",
+]
 
-__all__ = ["ClassifierStore", "SqliteStore", "open_store"]
 
-_SQLITE = "sqlite:///"
-
-
-def open_store(url: str) -> ClassifierStore:
-    """The store at a database URL, `sqlite:///FILE`.
+def open_store(url: str) -> Store:
+    """The store at a database URL, `sqlite:///FILE` or `postgresql://...`.
 
     Raises:
-        StartupError: another kind of URL, or a store that cannot be opened.
+        StartupError: another kind of URL, or a database that cannot be used.
     """
-    path = url.removeprefix(_SQLITE)
-    if path == url or not path:
-        raise StartupError(f"database URL must read {_SQLITE}FILE, got {url!r}")
-    return SqliteStore(Path(path))
+    return Store(url)

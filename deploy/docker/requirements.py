@@ -22,6 +22,7 @@ def requirements(variant: str, pyproject: Path) -> list[str]:
     """
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     others = [line for line in project["dependencies"] if _name(line) not in RUNTIMES]
+    drivers = project["optional-dependencies"]["postgres"]
     candidates = {
         "cpu": [line for line in project["dependencies"] if _name(line) == "onnxruntime"],
         "cuda": project["optional-dependencies"]["cuda"],
@@ -31,7 +32,7 @@ def requirements(variant: str, pyproject: Path) -> list[str]:
     if len(project["dependencies"]) != len(others) + len(RUNTIMES) or len(candidates[variant]) != 1:
         raise SystemExit(f"{pyproject} must name each of {sorted(RUNTIMES)} once")
     # Without its marker: on a machine it is not made for, building the image has to fail.
-    return [*others, candidates[variant][0].partition(";")[0].strip()]
+    return [*others, *drivers, candidates[variant][0].partition(";")[0].strip()]
 
 
 def _name(requirement: str) -> str:

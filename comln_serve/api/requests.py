@@ -1,0 +1,162 @@
+"""What is received: the wire types of requests. No logic beyond their own validation."""
+
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    Json,
+    model_validator,
+)
+
+from comln_serve.bundle.head import MAX_HORIZON
+from comln_serve.reference import ID_PREFIX, NAME_PATTERN
+
+_MAX_FIELDS = 32
+_MAX_METADATA = 32
+_TEN_YEARS = 10 * 366 * 86_400
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("must be valid Unicode (it holds a lone surrogate)") from None
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty or blank")
+    return text
+
+
+def _few_entries(value: Any) -> Any:
+    """A million bad entries must not become a million reports."""
+    if isinstance(value, dict) and len(value) > _MAX_METADATA:
+        raise ValueError(f"holds {len(value)} entries; at most {_MAX_METADATA} are allowed")
+    return value
+
+
+def _not_an_id(name: str) -> str:
+    if name.startswith(ID_PREFIX):
+        raise ValueError(f"must not start with {ID_PREFIX!r}, as ids do")
+    return name
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Label = Annotated[Text, AfterValidator(_not_blank)]
+Base64 = Annotated[
+    str,
+    Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"}),
+]
+ClassifierName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
+        f"not with '{ID_PREFIX}'. A classifier of a name that is there becomes its next version.",
+    ),
+    AfterValidator(_not_an_id),
+]
+Horizon = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=MAX_HORIZON,
+        allow_inf_nan=False,
+        description="Amount of adaptation T, in flow time; default: the model's own.",
+    ),
+]
+Promote = Annotated[
+    bool,
+    Field(
+        description="Let the name stand for the new version at once. The first version of a "
+        "name always does."
+    ),
+]
+Metadata = Annotated[
+    dict[
+        Annotated[Text, Field(min_length=1, max_length=64)],
+        Annotated[Text, Field(max_length=512)],
+    ],
+    BeforeValidator(_few_entries),
+    Field(
+        max_length=_MAX_METADATA,
+        description="Your own notes: at most 32 texts of at most 512 characters, by keys of at "
+        "most 64.",
+    ),
+]
+Lifetime = Annotated[
+    int,
+    Field(ge=1, le=_TEN_YEARS, description="After which the classifier is gone; default: never."),
+]
+TopK = Annotated[int, Field(ge=1, description="How many of the likeliest classes to list.")]
+
+
+class _Request(BaseModel):
+    """What is received. A body of a million mistakes must not become a million reports: lists are
+    `FailFast`, and an object with far more fields than any request has is refused as a whole.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+            raise ValueError(
+                f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}"
+            )
+        return value
+
+
+class SupportImage(_Request):
+    image: Base64
+    label: Label
+
+
+class AdaptOptions(_Request):
+    """What an adapt request may say beside its images."""
+
+    model: Text | None = Field(None, description="A model of GET /models.")
+    name: ClassifierName | None = None
+    horizon: Horizon | None = None
+    promote: Promote = True
+    metadata: Metadata | None = None
+    expires_in_seconds: Lifetime | None = None
+
+
+class AdaptForm(AdaptOptions):
+    """The same as fields of a form, of which each is text."""
+
+    metadata: Json[Metadata] | None = None  # type: ignore[assignment]
+
+
+class AdaptRequest(AdaptOptions):
+    support: Annotated[list[SupportImage], FailFast()]
+
+
+class ExamplesOptions(_Request):
+    """What a request for more examples may say beside its images, in either encoding."""
+
+    promote: Promote = True
+
+
+class ExamplesRequest(ExamplesOptions):
+    support: Annotated[list[SupportImage], FailFast()]
+
+
+class PredictOptions(_Request):
+    """What a predict request says beside its images, in either encoding."""
+
+    classifier: Text = Field(description="Id, name or name@version of a classifier.")
+    top_k: TopK = 5
+
+
+class PredictRequest(PredictOptions):
+    images: Annotated[list[Base64], FailFast()]

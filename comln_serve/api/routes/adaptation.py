@@ -1,0 +1,102 @@
+"""Adapting to labelled images, and classifying others."""
+
+from fastapi import APIRouter, Request, Response
+
+from comln_serve.api import requests, schemas
+from comln_serve.api.bodies import read_adapt, read_predict
+from comln_serve.api.context import current_record
+from comln_serve.api.errors import error_responses
+from comln_serve.api.openapi import openapi_body
+from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, answer
+from comln_serve.api.work import engine_of, work
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.engine import Predicted
+from comln_serve.errors import ErrorCode
+
+router = APIRouter()
+
+
+@router.post(
+    "/adapt",
+    status_code=201,
+    tags=["adaptation"],
+    summary="Make a classifier from a few labelled images",
+    responses=error_responses(
+        *BODY_ERRORS,
+        ErrorCode.MODEL_NOT_FOUND,
+        ErrorCode.CLASSIFIER_NOT_FOUND,
+        ErrorCode.CANNOT_ADAPT,
+        ErrorCode.TOO_MANY_CLASSIFIERS,
+        ErrorCode.IDEMPOTENCY_MISMATCH,
+    ),
+    openapi_extra=openapi_body(requests.AdaptRequest, ["images", "labels"]),
+)
+async def adapt(
+    request: Request, response: Response, key: IdempotencyKey = None
+) -> schemas.AdaptResponse:
+    """Send images with one label each, of two classes or more, as multipart form or JSON."""
+    engine = engine_of(request)
+    record = current_record()
+    record.operation = "adapt"
+    with request.app.state.requests.admit():
+        support, options = await read_adapt(request, engine.settings)
+        record.images = len(support)
+        adapted = await work(
+            request,
+            lambda cancellation: engine.adapt(
+                support,
+                model=options.model,
+                name=options.name,
+                horizon=options.horizon,
+                promote=options.promote,
+                metadata=options.metadata or {},
+                expires_in_seconds=options.expires_in_seconds,
+                idempotency_key=key,
+                cancellation=cancellation,
+            ),
+        )
+    return answer(adapted, response)
+
+
+@router.post(
+    "/predict",
+    tags=["prediction"],
+    summary="Classify images",
+    responses=error_responses(
+        *BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
+    ),
+    openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
+)
+async def predict(request: Request) -> schemas.PredictResponse:
+    """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
+    engine = engine_of(request)
+    record = current_record()
+    record.operation = "predict"
+    with request.app.state.requests.admit():
+        images, options = await read_predict(request, engine.settings)
+        record.images = len(images)
+
+        def answer(cancellation: Cancellation) -> schemas.PredictResponse:
+            predicted = engine.predict(images, options.classifier, cancellation=cancellation)
+            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+            return schemas.PredictResponse(
+                classifier=predicted.classifier.id,
+                predictions=_predictions(predicted, options.top_k),
+                timings_ms=predicted.timings_ms,
+            )
+
+        return await work(request, answer)
+
+
+def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:
+    labels = predicted.classifier.labels
+    predictions = []
+    for row in predicted.probabilities:
+        top = [
+            schemas.ClassProbability(label=labels[i], probability=float(row[i]))
+            for i in (-row).argsort(kind="stable")[:top_k]
+        ]
+        predictions.append(
+            schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        )
+    return predictions

@@ -1,0 +1,82 @@
+"""The stored classifiers and their versions."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from comln_serve.api import schemas
+from comln_serve.api.errors import error_responses
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
+from comln_serve.api.work import engine_of
+from comln_serve.errors import ErrorCode
+from comln_serve.reference import NAME_PATTERN
+
+router = APIRouter(tags=["classifiers"])
+
+
+@router.get(
+    "/classifiers",
+    summary="List classifiers, newest first",
+    responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+)
+def classifiers(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        int | None, Query(ge=0, le=2**62, description="`next` of the page before.")
+    ] = None,
+    name: Annotated[
+        str | None, Query(pattern=NAME_PATTERN, description="Only versions of this name.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model."),
+    ] = None,
+) -> schemas.ClassifierPage:
+    page, following = engine_of(request).list_classifiers(
+        limit=limit, before=before, name=name, model=model
+    )
+    return schemas.ClassifierPage(
+        classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following
+    )
+
+
+@router.get(
+    "/classifiers/{ref}",
+    summary="Show a classifier, by id, name or name@version",
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+)
+def classifier(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+    return schemas.ClassifierInfo.of(engine_of(request).describe_classifier(ref))
+
+
+@router.delete(
+    "/classifiers/{ref}",
+    status_code=204,
+    summary="Delete a classifier, by id, name or name@version",
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+)
+def delete_classifier(request: Request, ref: Ref) -> Response:
+    """A name stands for the version promoted before then, else for the newest that is left."""
+    engine_of(request).delete_classifier(ref)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/classifiers/{ref}/promote",
+    summary="Let a name stand for one of its versions",
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+)
+def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+    """Name the version as name@version, or by its id."""
+    return schemas.ClassifierInfo.of(engine_of(request).promote(ref))
+
+
+@router.post(
+    "/classifiers/{ref}/rollback",
+    summary="Let a name stand for the version promoted before",
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO),
+)
+def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+    """Takes a name. Rolling back again goes one further."""
+    return schemas.ClassifierInfo.of(engine_of(request).roll_back(ref))

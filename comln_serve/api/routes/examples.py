@@ -1,0 +1,105 @@
+"""The support set of a classifier: listed, extended, reduced."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from comln_serve.api import requests, schemas
+from comln_serve.api.bodies import read_examples
+from comln_serve.api.context import current_record
+from comln_serve.api.errors import error_responses
+from comln_serve.api.openapi import openapi_body
+from comln_serve.api.routes.shared import (
+    BODY_ERRORS,
+    ONE_CLASSIFIER_ERRORS,
+    IdempotencyKey,
+    Ref,
+    answer,
+)
+from comln_serve.api.work import engine_of, work
+from comln_serve.errors import ErrorCode
+
+router = APIRouter(tags=["examples"])
+
+_CHANGE_ERRORS = (
+    ErrorCode.CLASSIFIER_NOT_FOUND,
+    ErrorCode.CANNOT_ADAPT,
+    ErrorCode.MODEL_CHANGED,
+    ErrorCode.TOO_MANY_CLASSIFIERS,
+)
+
+
+@router.get(
+    "/classifiers/{ref}/examples",
+    summary="List the examples a classifier was adapted to",
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+)
+def examples(request: Request, ref: Ref) -> schemas.ExampleList:
+    """Their images are not kept, only what the model sees in them."""
+    return schemas.ExampleList.of(*engine_of(request).examples(ref))
+
+
+@router.post(
+    "/classifiers/{ref}/examples",
+    status_code=201,
+    summary="Adapt a classifier to more labelled images",
+    responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
+    openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
+)
+async def add_examples(
+    request: Request, response: Response, ref: Ref, key: IdempotencyKey = None
+) -> schemas.AdaptResponse:
+    """A classifier with a name gets a new version, one without changes in place. New labels are
+    new classes.
+    """
+    engine = engine_of(request)
+    record = current_record()
+    record.operation = "adapt"
+    with request.app.state.requests.admit():
+        support, options = await read_examples(request, engine.settings)
+        record.images = len(support)
+        adapted = await work(
+            request,
+            lambda cancellation: engine.add_examples(
+                ref,
+                support,
+                promote=options.promote,
+                idempotency_key=key,
+                cancellation=cancellation,
+            ),
+        )
+    return answer(adapted, response)
+
+
+@router.delete(
+    "/classifiers/{ref}/examples/{number}",
+    summary="Adapt a classifier without one of its examples",
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS,
+        *_CHANGE_ERRORS,
+        ErrorCode.EXAMPLE_NOT_FOUND,
+        ErrorCode.OVERLOADED,
+    ),
+)
+async def remove_example(
+    request: Request,
+    response: Response,
+    ref: Ref,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    promote: Annotated[
+        bool, Query(description="Let the name stand for the new version at once.")
+    ] = True,
+) -> schemas.AdaptResponse:
+    """A classifier with a name gets a new version, one without changes in place. The last example
+    of a class takes the class with it.
+    """
+    engine = engine_of(request)
+    current_record().operation = "adapt"
+    with request.app.state.requests.admit():
+        adapted = await work(
+            request,
+            lambda cancellation: engine.remove_example(
+                ref, number, promote=promote, cancellation=cancellation
+            ),
+        )
+    return answer(adapted, response)

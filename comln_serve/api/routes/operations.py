@@ -1,0 +1,52 @@
+"""What orchestrators and monitoring ask."""
+
+from fastapi import APIRouter, Request, Response
+
+from comln_serve import __version__
+from comln_serve.api import schemas
+from comln_serve.api.errors import error_responses
+from comln_serve.api.metrics import CONTENT_TYPE
+from comln_serve.api.work import engine_of, probe
+from comln_serve.errors import ErrorCode, ServiceError
+
+router = APIRouter()
+
+
+@router.get("/health/live", tags=["health"], summary="The process answers")
+async def live() -> schemas.Live:
+    return schemas.Live(status="live")
+
+
+@router.get(
+    "/health/ready",
+    tags=["health"],
+    summary="Models are warmed and the store can be reached",
+    responses=error_responses(ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def ready(request: Request) -> schemas.Ready:
+    engine = engine_of(request)
+    if request.app.state.draining:
+        raise ServiceError(ErrorCode.NOT_READY, "The server is stopping; use another.")
+    if not engine.ready:
+        raise ServiceError(
+            ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
+        )
+    stored = await probe(request, engine.store.count)
+    return schemas.Ready(
+        status="ready",
+        version=__version__,
+        provider={name: model.backbone.provider for name, model in engine.models.items()},
+        classifiers=stored,
+    )
+
+
+@router.get(
+    "/metrics",
+    tags=["operation"],
+    summary="Metrics in Prometheus' text format",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(request: Request) -> Response:
+    text = await probe(request, request.app.state.metrics.text)
+    return Response(text, media_type=CONTENT_TYPE)

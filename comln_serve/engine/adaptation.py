@@ -1,0 +1,289 @@
+"""Making classifiers: from images, and from the support set of one that is there."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.classifier import ID_PREFIX, Classifier, ClassifierInfo
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.catalogue import Catalogue
+from comln_serve.engine.clock import StageClock
+from comln_serve.engine.embedder import Embedder
+from comln_serve.engine.fitting import Fit, check_classes, fit
+from comln_serve.engine.idempotency import fingerprint
+from comln_serve.engine.model import Model
+from comln_serve.engine.models import Models
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.settings import Settings
+from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, utc_now
+from comln_serve.support import SupportSet
+
+Change = Callable[[SupportSet, Model], SupportSet]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A classifier and how long each stage of making it took, in milliseconds.
+
+    Attributes:
+        replayed: it was made by an earlier request with the same idempotency key.
+    """
+
+    classifier: Classifier
+    timings_ms: dict[str, float]
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf, and under what conditions, a request is worked on.
+
+    Attributes:
+        tenant: whose classifiers it can see.
+        idempotency_key: the same key with the same request makes one classifier.
+        cancellation: drops the work that is left when it is raised.
+    """
+
+    tenant: str = ""
+    idempotency_key: str | None = None
+    cancellation: Cancellation | None = None
+
+    def check(self) -> None:
+        """Stop here if nobody waits any more."""
+        if self.cancellation is not None:
+            self.cancellation.check()
+
+
+class Adaptation:
+    """Embeds, solves and stores. Safe from many threads."""
+
+    def __init__(
+        self, settings: Settings, models: Models, embedder: Embedder, catalogue: Catalogue
+    ) -> None:
+        self._settings, self._models = settings, models
+        self._embedder, self._catalogue = embedder, catalogue
+
+    def adapt(
+        self,
+        support: Sequence[tuple[bytes, str]],
+        caller: Caller,
+        *,
+        model: str | None,
+        name: str | None,
+        horizon: float | None,
+        promote: bool,
+        metadata: Mapping[str, str],
+        expires_in_seconds: int | None,
+    ) -> Adapted:
+        """See `Engine.adapt`."""
+        clock = StageClock()
+        key = self._key(
+            caller, "adapt", support,
+            model=model, name=name, horizon=horizon, promote=promote, metadata=dict(metadata),
+            expires_in_seconds=expires_in_seconds,
+        )  # fmt: skip
+
+        def make() -> Classifier:
+            chosen = self._models.find(model)
+            labels = tuple(label for _, label in support)
+            check_classes(labels, chosen)
+            self._check_size(len(labels))
+            with self._embedder.images.admit(len(support)):
+                phi = self._embed(support, chosen, clock, caller)
+                examples = SupportSet.of(phi, labels)
+                with clock.stage("solve"):
+                    fitted = self._fit(chosen, examples, horizon)
+            now = utc_now()
+            lifetime = expires_in_seconds
+            classifier = Classifier(
+                **vars(fitted),
+                id=_new_id(),
+                name=name,
+                model=chosen.name,
+                embedder_sha256=chosen.embedder_sha256,
+                created_at=now,
+                metadata=metadata,
+                expires_at=None if lifetime is None else now + timedelta(seconds=lifetime),
+            )
+            caller.check()
+            with clock.stage("store"):
+                return self._catalogue.of(caller.tenant).add(
+                    classifier, examples, limit=self._settings.max_classifiers, promote=promote,
+                    key=key,
+                )  # fmt: skip
+
+        return self._once(key, caller, clock, make)
+
+    def add_examples(
+        self,
+        reference: str,
+        support: Sequence[tuple[bytes, str]],
+        caller: Caller,
+        *,
+        promote: bool,
+    ) -> Adapted:
+        """See `Engine.add_examples`."""
+        clock = StageClock()
+        key = self._key(caller, "examples", support, reference=reference, promote=promote)
+        labels = [label for _, label in support]
+        embedded: dict[str, NDArray[np.float32]] = {}  # once, unless the name changes its model
+
+        def extend(examples: SupportSet, model: Model) -> SupportSet:
+            self._check_size(len(examples) + len(labels))
+            check_classes((*examples.labels, *labels), model)
+            if model.embedder_sha256 not in embedded:
+                embedded[model.embedder_sha256] = self._embed(support, model, clock, caller)
+            return examples.extended(embedded[model.embedder_sha256], labels)
+
+        def make() -> Classifier:
+            with self._embedder.images.admit(len(support)):
+                return self._change(reference, extend, caller, clock, promote=promote, key=key)
+
+        return self._once(key, caller, clock, make)
+
+    def remove_example(
+        self, reference: str, number: int, caller: Caller, *, promote: bool
+    ) -> Adapted:
+        """See `Engine.remove_example`."""
+        clock = StageClock()
+
+        def shrink(examples: SupportSet, _model: Model) -> SupportSet:
+            try:
+                return examples.without(number)
+            except KeyError:
+                raise _no_example(reference, number) from None
+
+        made = self._change(reference, shrink, caller, clock, promote=promote, key=None)
+        return Adapted(made, clock.milliseconds())
+
+    def _change(
+        self,
+        reference: str,
+        change: Change,
+        caller: Caller,
+        clock: StageClock,
+        *,
+        promote: bool,
+        key: IdempotencyKey | None,
+    ) -> Classifier:
+        """Adapt to a changed support set; start over whenever someone else was faster.
+
+        That ends: every time around, another request has finished.
+        """
+        store = self._catalogue.of(caller.tenant)
+        while True:
+            caller.check()
+            info, examples = self._catalogue.support(reference, caller.tenant)
+            model = self._models.of(info)
+            changed = change(examples, model)
+            with clock.stage("solve"):
+                horizon = info.horizon if info.horizon_given else None
+                fitted = self._fit(model, changed, horizon)
+            caller.check()
+            try:
+                with clock.stage("store"):
+                    if info.name is None:
+                        made = _remade(info, fitted, revision=info.revision + 1)
+                        store.replace(made, changed, key=key)
+                        return made
+                    made = _remade(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
+                    return store.add(
+                        made, changed, limit=self._settings.max_classifiers, promote=promote,
+                        key=key, derived_from=(reference, Resolved(info.id, info.revision)),
+                    )  # fmt: skip
+            except ChangedError:
+                continue
+
+    def _once(
+        self,
+        key: IdempotencyKey | None,
+        caller: Caller,
+        clock: StageClock,
+        make: Callable[[], Classifier],
+    ) -> Adapted:
+        """Make a classifier, unless a request with the same key has done so."""
+        while True:
+            earlier = None if key is None else self._catalogue.of(caller.tenant).made_by(key)
+            if earlier is not None:
+                return Adapted(self._still_there(earlier, caller), clock.milliseconds(), True)
+            try:
+                made = make()
+            except KeyTakenError:
+                continue  # in the meantime; look what it has made
+            self._catalogue.remember(made)
+            return Adapted(made, clock.milliseconds())
+
+    def _still_there(self, classifier_id: str, caller: Caller) -> Classifier:
+        found = self._catalogue.of(caller.tenant).find(classifier_id)
+        if found is None:
+            raise ServiceError(
+                ErrorCode.CLASSIFIER_NOT_FOUND,
+                f"The first request with this Idempotency-Key made classifier {classifier_id!r}, "
+                "which has been deleted since, or has expired. Send a new key to make another.",
+                received=classifier_id,
+            )
+        return found
+
+    def _key(
+        self,
+        caller: Caller,
+        operation: str,
+        support: Sequence[tuple[bytes, str]],
+        **options: object,
+    ) -> IdempotencyKey | None:
+        if caller.idempotency_key is None:
+            return None
+        lifetime = timedelta(seconds=self._settings.idempotency_seconds)
+        return IdempotencyKey(
+            caller.idempotency_key,
+            fingerprint(operation, support, options),
+            utc_now() + lifetime,
+        )
+
+    def _embed(
+        self,
+        support: Sequence[tuple[bytes, str]],
+        model: Model,
+        clock: StageClock,
+        caller: Caller,
+    ) -> NDArray[np.float32]:
+        return self._embedder.embed(
+            [data for data, _ in support], model, clock, caller.cancellation
+        )
+
+    def _fit(self, model: Model, support: SupportSet, horizon: float | None) -> Fit:
+        return fit(model, support, horizon, self._settings.max_solve_seconds)
+
+    def _check_size(self, examples: int) -> None:
+        if examples > self._settings.max_examples:
+            raise ServiceError(
+                ErrorCode.TOO_MANY_IMAGES,
+                f"The classifier would have {examples} support images; at most "
+                f"{self._settings.max_examples} are allowed. Remove some first.",
+                received_images=examples,
+                allowed_images=self._settings.max_examples,
+            )
+
+
+def _remade(info: ClassifierInfo, fitted: Fit, **more: Any) -> Classifier:
+    """A classifier as it was, with the result of another fit."""
+    fields: dict[str, Any] = {**vars(info), "report": None, **vars(fitted), **more}
+    return Classifier(**fields)
+
+
+def _new_id() -> str:
+    return ID_PREFIX + uuid.uuid4().hex
+
+
+def _no_example(reference: str, number: int) -> ServiceError:
+    return ServiceError(
+        ErrorCode.EXAMPLE_NOT_FOUND,
+        f"Classifier {reference!r} has no example {number}. GET /classifiers/{reference}/examples "
+        "lists them; a number that was removed is not given again.",
+        received=number,
+    )

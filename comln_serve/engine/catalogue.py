@@ -1,0 +1,98 @@
+"""The stored classifiers by reference: found, listed, promoted, rolled back, deleted."""
+
+from typing import TypeVar
+
+from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.engine.classifier_cache import ClassifierCache
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage import Store, TenantStore
+from comln_serve.support import SupportSet
+
+_Found = TypeVar("_Found")
+
+
+class Catalogue:
+    """The store, and in front of it a memory of the classifiers in use.
+
+    What a reference stands for is the store's to say, each time: other servers may change it.
+    """
+
+    def __init__(self, store: Store, cache_bytes: int) -> None:
+        self._store = store
+        self._cache = ClassifierCache(cache_bytes)
+
+    def of(self, tenant: str) -> TenantStore:
+        """The store of a tenant."""
+        return self._store.for_tenant(tenant)
+
+    def remember(self, classifier: Classifier) -> None:
+        """Keep what has just been stored for those who use it next."""
+        self._cache.put(classifier)
+
+    def find(self, reference: str, tenant: str) -> Classifier:
+        """The classifier a reference stands for; its `promoted` may be of an earlier time.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        store = self.of(tenant)
+        known = store.resolve(reference)
+        found = None if known is None else self._cache.get(known.id, known.revision)
+        if known is not None and found is None:
+            found = store.find(reference)
+            if found is not None:
+                self._cache.put(found)
+        return _found(found, reference)
+
+    def describe(self, reference: str, tenant: str) -> ClassifierInfo:
+        """What is known of it now, without its weights.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        return _found(self.of(tenant).describe(reference), reference)
+
+    def support(self, reference: str, tenant: str) -> tuple[ClassifierInfo, SupportSet]:
+        """The same, with its support set.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        return _found(self.of(tenant).support(reference), reference)
+
+    def promote(self, reference: str, tenant: str) -> ClassifierInfo:
+        """Let its name stand for a version.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, it has no name.
+        """
+        return _found(self.of(tenant).promote(reference), reference)
+
+    def roll_back(self, name: str, tenant: str) -> ClassifierInfo:
+        """Let a name stand for the version that was promoted before.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND; NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is an
+                id or a version.
+        """
+        return _found(self.of(tenant).roll_back(name), name)
+
+    def delete(self, reference: str, tenant: str) -> None:
+        """Delete what a reference stands for.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
+        """
+        deleted = _found(self.of(tenant).delete(reference), reference)
+        self._cache.discard(deleted.id)
+
+
+def _found(result: _Found | None, reference: str) -> _Found:
+    if result is None:
+        raise ServiceError(
+            ErrorCode.CLASSIFIER_NOT_FOUND,
+            f"There is no classifier {reference!r}: an id, a name or name@version. GET "
+            "/classifiers lists them.",
+            received=reference,
+        )
+    return result

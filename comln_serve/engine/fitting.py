@@ -1,0 +1,126 @@
+"""From a support set to a linear layer: the solve, and what is said of its result."""
+
+from dataclasses import dataclass
+from threading import Timer
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle import Head, SolverSettings
+from comln_serve.classifier import softmax
+from comln_serve.engine.model import Model
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.flow import FlowError
+from comln_serve.support import SupportSet
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fields of a `Classifier` that follow from its support set, under the same names."""
+
+    labels: tuple[str, ...]
+    examples: tuple[int, ...]
+    horizon: float
+    horizon_given: bool
+    support_loss: float
+    support_accuracy: float
+    W: NDArray[np.float32]
+
+
+def fit(model: Model, support: SupportSet, horizon: float | None, max_seconds: float) -> Fit:
+    """Adapt a model's head to a support set.
+
+    Args:
+        horizon: T instead of the model's own law.
+        max_seconds: for the solve.
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    check_classes(support.labels, model)
+    head, phi = model.bundle.head, support.embeddings
+    labels, classes = support.classes, support.class_indices()
+    T = head.horizon_of(phi, len(labels)) if horizon is None else horizon
+    W = solve(head, phi, classes, len(labels), T, max_seconds)
+    probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
+    of_truth = probabilities[np.arange(len(classes)), classes]
+    weights = head.example_weights(classes, len(labels))
+    return Fit(
+        labels=labels,
+        examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
+        horizon=T,
+        horizon_given=horizon is not None,
+        support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
+        support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
+        W=W,
+    )
+
+
+def solve(
+    head: Head,
+    phi: NDArray[np.float32],
+    classes: NDArray[np.intp],
+    ways: int,
+    horizon: float,
+    max_seconds: float,
+) -> NDArray[np.float32]:
+    """W(T) (N, d), within `max_seconds`.
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    cancel = np.zeros(1, dtype=np.bool_)
+    deadline = Timer(max_seconds, cancel.fill, (True,))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        solution = head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
+    except FlowError as error:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"These images cannot be adapted to as asked: {error}.",
+            horizon=horizon,
+        ) from error
+    finally:
+        deadline.cancel()
+    return solution.W.astype(np.float32)
+
+
+def check_classes(labels: tuple[str, ...], model: Model) -> None:
+    """Refuse labels (M,) of a support set that no classifier can be fit to.
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    ways, needed = len(set(labels)), model.bundle.head.ways
+    if not labels:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            "No support image was received. Send at least one image of each of two or more "
+            "classes.",
+            received_images=0,
+        )
+    if ways == 1:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"All {len(labels)} support images carry the label {labels[0]!r}. A classifier needs "
+            "at least two classes; send images of a second one.",
+            received_classes=1,
+            least_classes=2,
+        )
+    if needed is not None and ways != needed:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"Model {model.name!r} is tied to {needed} classes; received {ways}. Send exactly "
+            f"{needed}, or use a model with a zero or prototype start.",
+            received_classes=ways,
+            needed_classes=needed,
+        )
+
+
+def compile_flow() -> None:
+    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before."""
+    head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
+    for features in (1, 8):
+        phi = np.linspace(-1.0, 1.0, 4 * features, dtype=np.float32).reshape(4, features)
+        head.adapt(phi, np.array([0, 0, 1, 1]), 2)

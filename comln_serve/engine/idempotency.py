@@ -1,0 +1,20 @@
+"""What makes two requests the same request."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def fingerprint(
+    operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, Any]
+) -> str:
+    """A hash of all that a request asks for: equal for equal requests, however they were encoded.
+
+    Args:
+        support: image files and their labels.
+        options: JSON values.
+    """
+    images = [[hashlib.sha256(data).hexdigest(), label] for data, label in support]
+    text = json.dumps([operation, images, options], sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

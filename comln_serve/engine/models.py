@@ -1,0 +1,92 @@
+"""The models being served, by name."""
+
+from collections.abc import Iterator, Mapping
+
+from comln_serve.bundle import BundleError, find_bundles, load_bundle
+from comln_serve.classifier import ClassifierInfo
+from comln_serve.engine.model import Model
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.settings import Settings
+
+PREFERRED_MODEL = "miniimagenet-conv4"
+
+
+def load_models(settings: Settings) -> dict[str, Model]:
+    """Open every bundle of `settings.models_dir`, by name.
+
+    Raises:
+        StartupError: a bundle or the provider cannot be used.
+    """
+    try:
+        bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
+    except BundleError as error:
+        raise StartupError(str(error)) from error
+    return {bundle.name: Model(bundle, settings) for bundle in bundles}
+
+
+class Models(Mapping[str, Model]):
+    """Models by name, one of them the default."""
+
+    def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
+        """Choose the default.
+
+        Raises:
+            StartupError: the settings name one that is not there.
+        """
+        self._models = dict(models)
+        self.default = _choose_default(settings, models)
+
+    def __getitem__(self, name: str) -> Model:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def find(self, name: str | None) -> Model:
+        """The model of that name, the default one for None.
+
+        Raises:
+            ServiceError: MODEL_NOT_FOUND.
+        """
+        key = self.default if name is None else name
+        if key not in self._models:
+            raise ServiceError(
+                ErrorCode.MODEL_NOT_FOUND,
+                f"There is no model {key!r}. Served are: {', '.join(self._models)}.",
+                received=key,
+                available=list(self._models),
+            )
+        return self._models[key]
+
+    def of(self, classifier: ClassifierInfo) -> Model:
+        """The model a classifier was adapted on.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, it is not served any more as it was.
+        """
+        model = self._models.get(classifier.model)
+        if model is None or model.embedder_sha256 != classifier.embedder_sha256:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"Classifier {classifier.name or classifier.id!r} was adapted on a version of "
+                f"model {classifier.model!r} that is no longer served. Adapt again, or restore "
+                "that bundle.",
+                model=classifier.model,
+                embedder_sha256=classifier.embedder_sha256,
+            )
+        return model
+
+
+def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
+    wanted = settings.default_model
+    if wanted is None:
+        return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
+    if wanted not in models:
+        raise StartupError(
+            f"default model {wanted!r} is not in {settings.models_dir}; there are: "
+            f"{', '.join(models)}"
+        )
+    return wanted

@@ -1,0 +1,309 @@
+"""The classifiers of one tenant: adding, finding, listing, changing and deleting them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.reference import parse_reference
+from comln_serve.storage import idempotency, rows, versions
+from comln_serve.storage.database import Database
+from comln_serve.storage.idempotency import IdempotencyKey
+from comln_serve.storage.tables import classifiers, supports
+from comln_serve.storage.versions import Rows
+from comln_serve.support import SupportSet
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a reference stands for at the moment."""
+
+    id: str
+    revision: int
+
+
+class ChangedError(Exception):
+    """What a change started from is not there any more as it was; start over."""
+
+
+class TenantStore:
+    """Durable classifiers of one tenant, by reference (`comln_serve.reference`).
+
+    Every method may raise `ServiceError` STORAGE_UNAVAILABLE.
+    """
+
+    def __init__(self, database: Database, tenant: str, clock: Callable[[], datetime]) -> None:
+        self._database, self._tenant, self._clock = database, tenant, clock
+
+    # --- Reading ---------------------------------------------------------------------------------
+
+    def resolve(self, reference: str) -> Resolved | None:
+        """What `find` would find; cheaper, as it reads no weights."""
+        with self._database.reading() as connection:
+            return self._resolve(connection, reference)
+
+    def find(self, reference: str) -> Classifier | None:
+        """The classifier a reference stands for."""
+        with self._database.reading() as connection:
+            row = self._row(connection, reference, classifiers.c.weights)
+        return None if row is None else rows.to_classifier(row)
+
+    def describe(self, reference: str) -> ClassifierInfo | None:
+        """The same without its weights."""
+        with self._database.reading() as connection:
+            row = self._row(connection, reference)
+        return None if row is None else rows.to_info(row)
+
+    def support(self, reference: str) -> tuple[ClassifierInfo, SupportSet] | None:
+        """The same with its support set."""
+        of_row = supports.c.classifier == classifiers.c.sequence
+        with self._database.reading() as connection:
+            row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
+        return None if row is None else (rows.to_info(row), rows.to_support(row))
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: int | None = None,
+        name: str | None = None,
+        model: str | None = None,
+    ) -> tuple[list[ClassifierInfo], int | None]:
+        """At most `limit` classifiers, newest first, and where the next page starts.
+
+        Args:
+            before: a start from an earlier call; None for the newest.
+            name, model: only classifiers of these.
+
+        Returns:
+            The page, and `before` of the next one (None: there is no more).
+        """
+        now = self._clock()
+        query = (
+            select(*rows.INFO, versions.is_promoted(now).label("promoted"), classifiers.c.sequence)
+            .where(classifiers.c.tenant == self._tenant, versions.alive(now))
+            .order_by(classifiers.c.sequence.desc())
+            .limit(limit + 1)
+        )
+        if before is not None:
+            query = query.where(classifiers.c.sequence < before)
+        if name is not None:
+            query = query.where(classifiers.c.name == name)
+        if model is not None:
+            query = query.where(classifiers.c.model == model)
+        with self._database.reading() as connection:
+            found = connection.execute(query).all()
+        page = [rows.to_info(row) for row in found[:limit]]
+        return page, found[limit - 1].sequence if len(found) > limit else None
+
+    def made_by(self, key: IdempotencyKey) -> str | None:
+        """The id of the classifier that a request with this key has made; None: there was none.
+
+        Raises:
+            ServiceError: IDEMPOTENCY_MISMATCH.
+        """
+        with self._database.reading() as connection:
+            return idempotency.made_by(connection, self._tenant, key, self._clock())
+
+    # --- Writing ---------------------------------------------------------------------------------
+
+    def add(
+        self,
+        classifier: Classifier,
+        support: SupportSet,
+        *,
+        limit: int,
+        promote: bool = True,
+        key: IdempotencyKey | None = None,
+        derived_from: tuple[str, Resolved] | None = None,
+    ) -> Classifier:
+        """Store a new classifier; one with a name becomes the next version of it.
+
+        Args:
+            limit: classifiers the tenant may have. On PostgreSQL, requests at the same time may
+                pass it by their own number.
+            promote: let the name stand for it; the first version of a name always does.
+            key: of the request, remembered with it.
+            derived_from: a reference and what it must still stand for.
+
+        Returns:
+            The same, with its version.
+
+        Raises:
+            ServiceError: TOO_MANY_CLASSIFIERS. KeyTakenError, ChangedError.
+        """
+        now = self._clock()
+        promotion = 0
+        with self._database.writing() as connection:
+            if key is not None:
+                idempotency.claim(connection, self._tenant, key, classifier.id, now)
+            self._need_room(connection, limit, now)
+            if classifier.name is not None:
+                versions.lock(connection, self._tenant, classifier.name)
+            if derived_from is not None:
+                reference, expected = derived_from
+                if self._resolve(connection, reference) != expected:
+                    raise ChangedError
+            if classifier.name is not None:
+                version, promotion = versions.next_version(
+                    connection, self._tenant, classifier.name, now, promote=promote
+                )
+                classifier = replace(classifier, version=version, promoted=promotion > 0)
+            sequence = connection.execute(
+                insert(classifiers)
+                .values(tenant=self._tenant, promotion=promotion, **rows.of_classifier(classifier))
+                .returning(classifiers.c.sequence)
+            ).scalar_one()
+            connection.execute(
+                insert(supports).values(classifier=sequence, **rows.of_support(support))
+            )
+        return classifier
+
+    def replace(
+        self,
+        classifier: Classifier,
+        support: SupportSet,
+        *,
+        key: IdempotencyKey | None = None,
+    ) -> None:
+        """Put a classifier and its support set in the place of their `revision` before.
+
+        Raises:
+            KeyTakenError, ChangedError.
+        """
+        now = self._clock()
+        with self._database.writing() as connection:
+            if key is not None:
+                idempotency.claim(connection, self._tenant, key, classifier.id, now)
+            sequence = connection.execute(
+                update(classifiers)
+                .where(
+                    classifiers.c.tenant == self._tenant,
+                    classifiers.c.id == classifier.id,
+                    classifiers.c.revision == classifier.revision - 1,
+                    versions.alive(now),
+                )
+                .values(**rows.of_classifier(classifier))
+                .returning(classifiers.c.sequence)
+            ).scalar_one_or_none()
+            if sequence is None:
+                raise ChangedError
+            connection.execute(
+                update(supports)
+                .where(supports.c.classifier == sequence)
+                .values(**rows.of_support(support))
+            )
+
+    def promote(self, reference: str) -> ClassifierInfo | None:
+        """Let its name stand for a version; what it is then, None where there is none.
+
+        Raises:
+            ServiceError: INVALID_REQUEST, it has no name.
+        """
+        with self._database.writing() as connection:
+            row = self._row(connection, reference)
+            if row is None:
+                return None
+            if row.name is None:
+                raise ServiceError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Classifier {reference!r} has no name; only a version of a name can be "
+                    "promoted.",
+                    received=reference,
+                )
+            versions.promote_version(connection, self._tenant, row.name, row.id)
+            promoted = self._row(connection, row.id)
+        return None if promoted is None else rows.to_info(promoted)
+
+    def roll_back(self, name: str) -> ClassifierInfo | None:
+        """Let a name stand for the version promoted before; that one, None where there is no such
+        name.
+
+        Raises:
+            ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is no name.
+        """
+        reference = parse_reference(name)
+        if reference is None:
+            return None
+        if reference.name is None or reference.version is not None:
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"A name is rolled back, as it stands for one of several versions; {name!r} names "
+                "one classifier.",
+                received=name,
+            )
+        with self._database.writing() as connection:
+            found = versions.roll_back(connection, self._tenant, name, self._clock())
+            row = None if found is None else self._row(connection, found)
+        return None if row is None else rows.to_info(row)
+
+    def delete(self, reference: str) -> Resolved | None:
+        """Remove what a reference stands for; what that was."""
+        with self._database.writing() as connection:
+            found = self._resolve(connection, reference)
+            if found is not None:
+                query = delete(classifiers).where(
+                    classifiers.c.tenant == self._tenant, classifiers.c.id == found.id
+                )
+                if connection.execute(query).rowcount == 0:
+                    return None
+        return found
+
+    # --- Within a transaction --------------------------------------------------------------------
+
+    def _resolve(self, connection: Connection, reference: str) -> Resolved | None:
+        query = self._where(select(classifiers.c.id, classifiers.c.revision), reference)
+        row = None if query is None else connection.execute(query).first()
+        return None if row is None else Resolved(row.id, row.revision)
+
+    def _row(
+        self,
+        connection: Connection,
+        reference: str,
+        *more: Any,
+        where: ColumnElement[bool] | None = None,
+    ) -> Any:
+        """Of the classifier a reference stands for `rows.INFO`, `promoted`, and more columns; of
+        another table where `where` says which of its rows.
+        """
+        promoted = versions.is_promoted(self._clock()).label("promoted")
+        query = self._where(select(*rows.INFO, promoted, *more), reference)
+        if query is None:
+            return None
+        return connection.execute(query if where is None else query.where(where)).first()
+
+    def _where(self, query: Rows, reference: str) -> Rows | None:
+        """The rows a reference stands for: one or none; None where it is no reference."""
+        parsed, now = parse_reference(reference), self._clock()
+        if parsed is None:
+            return None
+        if parsed.name is None:
+            return query.where(
+                classifiers.c.tenant == self._tenant,
+                classifiers.c.id == parsed.id,
+                versions.alive(now),
+            )
+        query = query.where(versions.of_name(self._tenant, parsed.name, now))
+        if parsed.version is not None:
+            return query.where(classifiers.c.version == parsed.version)
+        return versions.promoted_first(query)
+
+    def _need_room(self, connection: Connection, limit: int, now: datetime) -> None:
+        query = (
+            select(func.count())
+            .select_from(classifiers)
+            .where(classifiers.c.tenant == self._tenant, versions.alive(now))
+        )
+        stored = connection.execute(query).scalar_one()
+        if stored >= limit:
+            raise ServiceError(
+                ErrorCode.TOO_MANY_CLASSIFIERS,
+                f"There are {stored} classifiers, and at most {limit} are kept. Delete some that "
+                "are not needed, or let them expire (expires_in_seconds).",
+                stored=stored,
+                limit=limit,
+            )

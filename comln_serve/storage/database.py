@@ -1,0 +1,181 @@
+"""A connection to SQLite or PostgreSQL: URLs, transactions, and what is said when they fail."""
+
+import logging
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import URL, Connection, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+
+logger = logging.getLogger(__name__)
+
+_SQLITE, _POSTGRESQL = "sqlite:///", "postgresql://"
+_WRITES = "comln_writes"
+
+LOCK_SECONDS = 5.0
+_CONNECT_SECONDS = 3
+_SILENCE_MILLISECONDS = 10_000
+_POOL_SIZE = 16
+
+
+class Database:
+    """Transactions on one database. Safe from many threads, and from many servers.
+
+    SQLite writes ahead and flushes at every commit. Whoever writes says so at the beginning
+    (BEGIN IMMEDIATE): a transaction that reads first and then finds the file locked could only
+    start over.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Prepare; nothing is connected to yet.
+
+        Raises:
+            StartupError: a URL of another kind, or PostgreSQL without its driver.
+        """
+        self.url = parse_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.description = self.url.database if self.is_sqlite else str(self.url)
+        try:
+            self._engine = create_engine(
+                self.url,
+                pool_size=_POOL_SIZE,
+                max_overflow=0,
+                pool_timeout=LOCK_SECONDS,
+                pool_pre_ping=not self.is_sqlite,
+                hide_parameters=True,  # errors go to logs
+                connect_args=_SQLITE_ARGUMENTS if self.is_sqlite else _patience(self.url),
+            )
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                "PostgreSQL needs its driver: pip install 'comln-serve[postgres]'"
+            ) from error
+        # Of one server's writers none is starved while others take turns at the file's lock.
+        self._turn: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
+        self._closed = False
+        if self.is_sqlite:
+            event.listen(self._engine, "connect", _configure_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    @contextmanager
+    def reading(self) -> Generator[Connection, None, None]:
+        """A transaction that changes nothing.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        with self._explained(), self.connection() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection, None, None]:
+        """A transaction that is committed, and flushed, at the end of the block.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        with self._explained(), self._turn, self.connection(writes=True) as connection:
+            yield connection
+            try:
+                connection.commit()
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                raise _unavailable(
+                    self._why(error),
+                    "Whether the change was made is not known: look, or repeat it with the same "
+                    "Idempotency-Key.",
+                ) from error
+
+    @contextmanager
+    def connection(self, *, writes: bool = False) -> Generator[Connection, None, None]:
+        """A connection in a transaction that is rolled back unless it is committed; errors are
+        the driver's own.
+        """
+        with self._engine.execution_options(**{_WRITES: writes}).connect() as connection:
+            connection.begin()
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections; later calls fail."""
+        self._closed = True
+        self._engine.dispose()
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What a database that cannot be used raises."""
+        return (DBAPIError, PoolTimeout, self._engine.dialect.loaded_dbapi.Error)
+
+    @contextmanager
+    def _explained(self) -> Generator[None, None, None]:
+        if self._closed:
+            raise _unavailable("it is closed")
+        try:
+            yield
+        except self.errors as error:
+            logger.warning("the database cannot be used: %s", error)
+            raise _unavailable(self._why(error)) from error
+
+    def _why(self, error: Exception) -> str:
+        """The reason in the database's words, without the address and user that a driver tells."""
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+        if self.is_sqlite:
+            return str(cause)
+        told = getattr(getattr(cause, "diag", None), "message_primary", None)
+        return told or "it cannot be reached"
+
+
+def parse_url(url: str) -> URL:
+    """`sqlite:///FILE` or `postgresql://...` as SQLAlchemy takes it.
+
+    Raises:
+        StartupError: it is neither.
+    """
+    if url.startswith(_SQLITE) and url != _SQLITE:
+        return URL.create("sqlite", database=url.removeprefix(_SQLITE))
+    scheme = url.partition("://")[0].partition("+")[0]
+    if url.startswith(_POSTGRESQL):
+        try:
+            return make_url(url).set(drivername="postgresql+psycopg")
+        except (ArgumentError, ValueError):
+            scheme = "postgresql"
+    # What follows the scheme may hold a password.
+    raise StartupError(
+        f"database URL must read {_SQLITE}FILE or {_POSTGRESQL}USER:PASSWORD@HOST:PORT/DATABASE, "
+        f"got one that begins with {scheme[:20]!r}"
+    )
+
+
+_SQLITE_ARGUMENTS = {"timeout": LOCK_SECONDS, "check_same_thread": False}
+
+
+def _patience(url: URL) -> dict[str, Any]:
+    """How long PostgreSQL may be silent; what the URL says itself wins."""
+    defaults = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "tcp_user_timeout": _SILENCE_MILLISECONDS,
+        "application_name": "comln-serve",
+    }
+    return {name: value for name, value in defaults.items() if name not in url.query}
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says so
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _unavailable(why: str, outcome: str = "Nothing was changed; try again later.") -> ServiceError:
+    return ServiceError(
+        ErrorCode.STORAGE_UNAVAILABLE,
+        f"The store of classifiers cannot be used right now ({why}). {outcome}",
+    )

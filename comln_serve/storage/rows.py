@@ -1,0 +1,81 @@
+"""Between rows and the values they stand for. Arrays are little-endian float32, row by row."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Row
+
+from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.storage.tables import classifiers, supports
+from comln_serve.support import SupportSet
+
+# Columns of the same name as the fields they hold.
+_FIELDS = (
+    "id", "name", "version", "revision", "model", "embedder_sha256", "labels", "examples",
+    "horizon", "horizon_given", "support_loss", "support_accuracy", "metadata", "report",
+    "created_at", "expires_at",
+)  # fmt: skip
+
+INFO = tuple(classifiers.c[field] for field in _FIELDS)
+# Both tables have labels: of the classes, and of the examples.
+SUPPORT = (
+    supports.c.labels.label("example_labels"),
+    supports.c.numbers,
+    supports.c.next_number,
+    supports.c.embeddings,
+)
+
+
+def of_classifier(classifier: Classifier) -> dict[str, Any]:
+    """What the columns of `classifiers` hold, but for tenant and promotion."""
+    values = {field: getattr(classifier, field) for field in _FIELDS}
+    return {**values, "metadata": dict(classifier.metadata), "weights": _bytes(classifier.W)}
+
+
+def to_info(row: Row[Any]) -> ClassifierInfo:
+    """From `INFO` and `promoted`."""
+    return ClassifierInfo(**_info(row))
+
+
+def to_classifier(row: Row[Any]) -> Classifier:
+    """From `INFO`, `promoted` and `weights`."""
+    return Classifier(**_info(row), W=_matrix(row.weights, len(row.labels)))
+
+
+def of_support(support: SupportSet) -> dict[str, Any]:
+    """What the columns of `supports` hold, but for the classifier."""
+    return {
+        "labels": support.labels,
+        "numbers": support.numbers,
+        "next_number": support.next_number,
+        "embeddings": _bytes(support.embeddings),
+    }
+
+
+def to_support(row: Row[Any]) -> SupportSet:
+    """From `SUPPORT`."""
+    return SupportSet(
+        _matrix(row.embeddings, len(row.example_labels)),
+        tuple(row.example_labels),
+        tuple(row.numbers),
+        row.next_number,
+    )
+
+
+def _info(row: Row[Any]) -> dict[str, Any]:
+    values = {field: getattr(row, field) for field in _FIELDS}
+    return {
+        **values,
+        "labels": tuple(values["labels"]),
+        "examples": tuple(values["examples"]),
+        "promoted": bool(row.promoted),
+    }
+
+
+def _bytes(matrix: NDArray[np.float32]) -> bytes:
+    return matrix.astype("<f4").tobytes()
+
+
+def _matrix(data: bytes, rows: int) -> NDArray[np.float32]:
+    return np.frombuffer(data, dtype="<f4").reshape(rows, -1)

@@ -1,0 +1,109 @@
+"""Bringing a database to the newest schema at start, or refusing it.
+
+Alembic is imported only where there is something to migrate: it takes longer to load than a
+database that is up to date takes to open.
+"""
+
+import sqlite3
+import time
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from comln_serve.errors import StartupError
+from comln_serve.storage.database import LOCK_SECONDS, Database
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION_TABLE = "comln_schema"
+# The newest file in migrations/versions.
+NEWEST = "0001"
+
+# Any number that other programs in the same PostgreSQL are unlikely to lock.
+_ADVISORY_LOCK = int.from_bytes(b"comln", "big")
+
+
+def prepare(database: Database) -> None:
+    """Make the tables, or migrate them, where that is needed. Of servers that start together one
+    does it and the others wait.
+
+    Raises:
+        StartupError: it cannot be reached, is another program's, or of a later release.
+    """
+    try:
+        with database.connection() as connection:
+            stamp = _stamp(connection, database)
+        if stamp != NEWEST:
+            with database.connection(writes=True) as connection:
+                if not database.is_sqlite:  # SQLite has locked the file
+                    lock = text("SELECT pg_advisory_xact_lock(:key)")
+                    connection.execute(lock, {"key": _ADVISORY_LOCK})
+                if _stamp(connection, database) != NEWEST:
+                    migrate(connection)
+                connection.commit()
+        if database.is_sqlite:
+            _use_wal(database)
+    except database.errors as error:
+        cause = getattr(error, "orig", None) or error
+        advice = (
+            "Check that the folder exists and can be written to"
+            if database.is_sqlite
+            else "Check that it is running and lets this user in"
+        )
+        raise StartupError(
+            f"cannot use {database.description} as the database of classifiers: "
+            f"{str(cause).strip()}. {advice}, or choose another --database-url"
+        ) from error
+
+
+def migrate(connection: Connection, revision: str = "head") -> None:
+    """Migrate to a revision, within the transaction of the connection."""
+    from alembic import command  # noqa: PLC0415 - see above
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def _stamp(connection: Connection, database: Database) -> str | None:
+    """The revision a database is at, None where it is empty.
+
+    Raises:
+        StartupError: it is another program's, or of a later release.
+    """
+    tables = inspect(connection).get_table_names()
+    if not tables:
+        return None
+    if VERSION_TABLE not in tables:
+        raise StartupError(
+            f"{database.description} is a database of another program; choose another "
+            "--database-url"
+        )
+    found = connection.execute(
+        text(f"SELECT version_num FROM {VERSION_TABLE}")
+    ).scalar_one_or_none()
+    if found is not None and found > NEWEST:
+        raise StartupError(
+            f"{database.description} has schema version {found}; this release knows up to "
+            f"{NEWEST}. Use the release that wrote it, or another --database-url"
+        )
+    return found
+
+
+def _use_wal(database: Database) -> None:
+    """Switch to write-ahead logging; while another server does the same SQLite does not wait."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            with database.connection() as connection:
+                connection.rollback()  # it cannot be switched within a transaction
+                driver = connection.connection.dbapi_connection
+                if driver is not None:
+                    driver.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return

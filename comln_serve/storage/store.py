@@ -1,0 +1,71 @@
+"""The store: one database with the classifiers of every tenant."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sqlalchemy import delete, func, select
+
+from comln_serve.storage.classifiers import TenantStore
+from comln_serve.storage.database import Database
+from comln_serve.storage.schema import prepare
+from comln_serve.storage.tables import classifiers, idempotency_keys
+from comln_serve.storage.versions import alive
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The time, UTC."""
+    return datetime.now(UTC)
+
+
+class Store:
+    """Durable classifiers. Safe to call from many threads, and from many servers on one database.
+
+    What a call has written survives a crash of the process or the machine once it returns.
+    """
+
+    def __init__(self, url: str, clock: Clock = utc_now) -> None:
+        """Open the database, and make or migrate its tables.
+
+        Raises:
+            StartupError: it cannot be used; the message says why.
+        """
+        self._database = Database(url)
+        self._clock = clock
+        try:
+            prepare(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def for_tenant(self, tenant: str) -> TenantStore:
+        """The classifiers of one tenant; there is nothing to close."""
+        return TenantStore(self._database, tenant, self._clock)
+
+    def count(self) -> int:
+        """How many classifiers there are. Also the check that the store can be reached.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        with self._database.reading() as connection:
+            query = select(func.count()).select_from(classifiers).where(alive(self._clock()))
+            return connection.execute(query).scalar_one()
+
+    def purge(self) -> int:
+        """Remove what has expired: classifiers, which nobody has found since, and idempotency
+        keys. How many classifiers it was.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        now = self._clock()
+        with self._database.writing() as connection:
+            removed = connection.execute(delete(classifiers).where(classifiers.c.expires_at <= now))
+            connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
+            return removed.rowcount
+
+    def close(self) -> None:
+        """Release what is held; no call may follow."""
+        self._database.close()

@@ -1,0 +1,134 @@
+"""The tables, as the newest migration leaves them, and the types of their columns.
+
+Which version a name stands for is not written anywhere: it is the one with the highest
+`promotion`, else the highest `version`, of those that are there and have not expired. So deleting
+and expiring need no bookkeeping, and rolling back is taking a promotion away.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+
+class JsonText(TypeDecorator[Any]):
+    """A JSON value as ASCII text: PostgreSQL's text and jsonb cannot hold NUL, labels may."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else json.dumps(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment, given in any zone and read in UTC; SQLite knows no zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+# SQLite counts up by itself in a column of type INTEGER only.
+_Sequence = BigInteger().with_variant(Integer, "sqlite")
+
+metadata = MetaData()
+
+classifiers = Table(
+    "classifiers",
+    metadata,
+    Column("sequence", _Sequence, primary_key=True, autoincrement=True),
+    Column("tenant", Text, nullable=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("name", Text),
+    Column("version", Integer),
+    Column("promotion", Integer, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("embedder_sha256", Text, nullable=False),
+    Column("labels", JsonText, nullable=False),
+    Column("examples", JsonText, nullable=False),
+    Column("horizon", Double, nullable=False),
+    Column("horizon_given", Boolean, nullable=False),
+    Column("support_loss", Double, nullable=False),
+    Column("support_accuracy", Double, nullable=False),
+    Column("metadata", JsonText, nullable=False),
+    Column("report", JsonText),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("weights", LargeBinary, nullable=False),
+    UniqueConstraint("tenant", "name", "version", name="one_of_each_version"),
+    Index("classifiers_by_promotion", "tenant", "name", "promotion", "version"),
+    Index("classifiers_by_sequence", "tenant", "sequence"),
+    Index("classifiers_by_expiry", "tenant", "expires_at"),
+    sqlite_autoincrement=True,  # a sequence number is never given twice
+)
+
+# One row a classifier, apart from it: predicting never reads them.
+supports = Table(
+    "supports",
+    metadata,
+    Column(
+        "classifier",
+        _Sequence,
+        ForeignKey("classifiers.sequence", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("labels", JsonText, nullable=False),
+    Column("numbers", JsonText, nullable=False),
+    Column("next_number", Integer, nullable=False),
+    Column("embeddings", LargeBinary, nullable=False),
+)
+
+# What has been given out under a name; it outlives the versions, whose numbers are not reused.
+# Whoever changes a name's versions locks its row here first.
+names = Table(
+    "names",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("last_version", Integer, nullable=False),
+    Column("last_promotion", Integer, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("classifier", Text, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Index("idempotency_keys_by_expiry", "expires_at"),
+)

@@ -1,0 +1,133 @@
+"""Versions of a name: their numbers, and which of them the name stands for.
+
+Every function that writes locks the row of the name first, so changes of one name happen one after
+another.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, update
+
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage.dialects import upsert
+from comln_serve.storage.tables import classifiers, names
+
+_BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
+
+Rows = Select[*tuple[Any, ...]]
+
+
+def alive(now: datetime) -> ColumnElement[bool]:
+    """Whether a classifier has not expired."""
+    return or_(classifiers.c.expires_at.is_(None), classifiers.c.expires_at > now)
+
+
+def of_name(tenant: str, name: str, now: datetime) -> ColumnElement[bool]:
+    """Whether a classifier is one of the versions of a name."""
+    return and_(classifiers.c.tenant == tenant, classifiers.c.name == name, alive(now))
+
+
+def promoted_first(query: Rows) -> Rows:
+    """Of the versions of a name, the one that the name stands for."""
+    return query.order_by(*_BY_PROMOTION).limit(1)
+
+
+def is_promoted(now: datetime) -> ColumnElement[bool]:
+    """Whether a row of `classifiers` is what its name stands for."""
+    other = classifiers.alias("other")
+    promoted = (
+        select(other.c.id)
+        .where(
+            other.c.tenant == classifiers.c.tenant,
+            other.c.name == classifiers.c.name,
+            or_(other.c.expires_at.is_(None), other.c.expires_at > now),
+        )
+        .order_by(other.c.promotion.desc(), other.c.version.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return and_(classifiers.c.name.is_not(None), classifiers.c.id == promoted)
+
+
+def next_version(
+    connection: Connection, tenant: str, name: str, now: datetime, *, promote: bool
+) -> tuple[int, int]:
+    """The number of a new version and its promotion, 0 for none; the row is the caller's to insert.
+
+    The first version of a name is promoted whatever is asked for. Where a name stands for its
+    newest version for want of a promoted one, that one is promoted before a newer is added.
+    """
+    version, _ = _advance(connection, tenant, name, versions=1)
+    if not promote:
+        versions = select(classifiers.c.id, classifiers.c.promotion)
+        current = connection.execute(
+            promoted_first(versions.where(of_name(tenant, name, now)))
+        ).first()
+        if current is not None:
+            if current.promotion == 0:
+                promote_version(connection, tenant, name, current.id)
+            return version, 0
+    return version, _advance(connection, tenant, name, promotions=1)[1]
+
+
+def lock(connection: Connection, tenant: str, name: str) -> None:
+    """Let nobody else change the versions of a name until the transaction ends."""
+    _advance(connection, tenant, name)
+
+
+def promote_version(connection: Connection, tenant: str, name: str, classifier_id: str) -> None:
+    """Let a name stand for one of its versions, if that is still there."""
+    _, promotion = _advance(connection, tenant, name, promotions=1)
+    connection.execute(
+        update(classifiers)
+        .where(classifiers.c.tenant == tenant, classifiers.c.id == classifier_id)
+        .values(promotion=promotion)
+    )
+
+
+def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> str | None:
+    """Let a name stand for the version promoted before; its id, or None if there is no such name.
+
+    Raises:
+        ServiceError: NOTHING_TO_ROLL_BACK_TO.
+    """
+    lock(connection, tenant, name)
+    latest = connection.execute(
+        select(classifiers.c.id, classifiers.c.version, classifiers.c.promotion)
+        .where(of_name(tenant, name, now))
+        .order_by(*_BY_PROMOTION)
+        .limit(2)
+    ).all()
+    if not latest:
+        return None
+    if len(latest) < 2 or latest[1].promotion == 0:
+        raise ServiceError(
+            ErrorCode.NOTHING_TO_ROLL_BACK_TO,
+            f"{name!r} stands for its version {latest[0].version}, and no other version that is "
+            f"still there was promoted before. Promote one: POST /classifiers/{name}@N/promote.",
+            promoted=latest[0].version,
+        )
+    connection.execute(
+        update(classifiers).where(classifiers.c.id == latest[0].id).values(promotion=0)
+    )
+    return str(latest[1].id)
+
+
+def _advance(
+    connection: Connection, tenant: str, name: str, *, versions: int = 0, promotions: int = 0
+) -> tuple[int, int]:
+    """The last version and promotion given out under a name, after giving out more of them."""
+    insert = upsert(connection, names).values(
+        tenant=tenant, name=name, last_version=versions, last_promotion=promotions
+    )
+    row = connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=[names.c.tenant, names.c.name],
+            set_={
+                "last_version": names.c.last_version + versions,
+                "last_promotion": names.c.last_promotion + promotions,
+            },
+        ).returning(names.c.last_version, names.c.last_promotion)
+    ).one()
+    return row.last_version, row.last_promotion

@@ -1,0 +1,69 @@
+"""The support set of a classifier, kept so that it can be adapted again without its images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SupportSet:
+    """Labelled embeddings in the order their images were sent. Immutable.
+
+    Attributes:
+        embeddings: (M, d) float32, phi.
+        labels: (M,) of each.
+        numbers: (M,) increasing; what a caller knows an example by.
+        next_number: what the next example is given, so that no number is given twice.
+    """
+
+    embeddings: NDArray[np.float32]
+    labels: tuple[str, ...]
+    numbers: tuple[int, ...]
+    next_number: int
+
+    @classmethod
+    def of(cls, embeddings: NDArray[np.float32], labels: Sequence[str]) -> "SupportSet":
+        """Examples numbered from 1."""
+        count = len(labels)
+        return cls(embeddings, tuple(labels), tuple(range(1, count + 1)), count + 1)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """(N,) distinct labels, in order of first appearance."""
+        return tuple(dict.fromkeys(self.labels))
+
+    def class_indices(self) -> NDArray[np.intp]:
+        """(M,) position in `classes` of each example's label."""
+        index = {label: i for i, label in enumerate(self.classes)}
+        return np.array([index[label] for label in self.labels], dtype=np.intp)
+
+    def extended(self, embeddings: NDArray[np.float32], labels: Sequence[str]) -> "SupportSet":
+        """With more examples at its end, embeddings (m, d) and their labels (m,)."""
+        following = self.next_number + len(labels)
+        return SupportSet(
+            np.concatenate([self.embeddings, embeddings]),
+            (*self.labels, *labels),
+            (*self.numbers, *range(self.next_number, following)),
+            following,
+        )
+
+    def without(self, number: int) -> "SupportSet":
+        """Without the example of that number.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if number not in self.numbers:
+            raise KeyError(number)
+        i = self.numbers.index(number)
+        return SupportSet(
+            np.delete(self.embeddings, i, axis=0),
+            self.labels[:i] + self.labels[i + 1 :],
+            self.numbers[:i] + self.numbers[i + 1 :],
+            self.next_number,
+        )

@@ -1,0 +1,70 @@
+"""Databases for tests: SQLite in a file, and a PostgreSQL where one runs on this machine.
+
+A test that takes `database_url` runs on both, each time on an empty database.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+SERVER = "postgresql://127.0.0.1:5432"
+KINDS = ("sqlite", "postgresql")
+
+
+def administer(*statements: str, database: str = "postgres") -> None:
+    """Run statements outside of any transaction."""
+    url = f"{SERVER}/{database}"
+    with closing(psycopg.connect(url, autocommit=True, connect_timeout=3)) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """A PostgreSQL database of this session's own; its URL."""
+    name = f"comln_test_{uuid.uuid4().hex[:12]}"
+    try:
+        administer(f"CREATE DATABASE {name}")
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL at {SERVER}: {error}")
+    yield f"{SERVER}/{name}"
+    administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """URLs of empty databases, by kind."""
+
+    def make(kind: str) -> str:
+        unique = uuid.uuid4().hex[:12]
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path / f'{unique}.db'}"
+        url: str = request.getfixturevalue("postgresql")
+        administer(f"CREATE SCHEMA s{unique}", database=url.rpartition("/")[2])
+        return f"{url}?options=-csearch_path%3Ds{unique}"
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def database_url(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> str:
+    """The URL of an empty database of either kind."""
+    return make_url(request.param)
+
+
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """What another program gets for a statement; it is committed."""
+    from sqlalchemy import create_engine, text  # noqa: PLC0415 - not needed by whole sessions
+
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with engine.begin() as connection:
+            result = connection.execute(text(statement))
+            return [tuple(row) for row in result] if result.returns_rows else []
+    finally:
+        engine.dispose()
