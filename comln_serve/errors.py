@@ -23,6 +23,7 @@ class ErrorCode(StrEnum):
     CLASSIFIER_NOT_FOUND = "classifier_not_found"
     MODEL_CHANGED = "model_changed"
     CANNOT_ADAPT = "cannot_adapt"
+    CANNOT_EXPORT = "cannot_export"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     OVERLOADED = "overloaded"

@@ -80,7 +80,12 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
     assert client.get("/health/ready").json()["classifiers"] == 1
 
 
-OPERATIONS_WITH_INPUT = [("POST", "/adapt"), ("POST", "/predict"), ("GET", "/classifiers")]
+OPERATIONS_WITH_INPUT = [
+    ("POST", "/adapt"),
+    ("POST", "/predict"),
+    ("GET", "/classifiers"),
+    ("GET", "/classifiers/{id}/export"),
+]
 OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
     ("GET", "/metrics"),

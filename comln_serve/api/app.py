@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
+from comln_serve.api import export
 from comln_serve.api.cors import Cors
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
@@ -60,7 +61,9 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         engine,
         {"requests": lambda: requests.pending, "images": lambda: engine.images.pending},
     )
+    app.state.exports = Admission(export.MOST_EXPORTS, "exports")
     app.include_router(router)
+    app.include_router(export.router)
     install_error_handlers(app)
     describe_bodies(app)
     install_documentation(app)

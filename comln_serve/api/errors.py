@@ -26,6 +26,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.CLASSIFIER_NOT_FOUND: 404,
     ErrorCode.MODEL_CHANGED: 409,
     ErrorCode.CANNOT_ADAPT: 422,
+    ErrorCode.CANNOT_EXPORT: 422,
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.OVERLOADED: 429,

@@ -1,10 +1,7 @@
 """The HTTP routes: read, call the engine, write. No decisions are made here."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve import __version__
@@ -14,16 +11,17 @@ from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.metrics import CONTENT_TYPE
 from comln_serve.api.openapi import openapi_body
-from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.engine import Engine, Predicted
+from comln_serve.api.work import classify
+from comln_serve.api.work import engine_of as _engine
+from comln_serve.api.work import probe as _probe
+from comln_serve.api.work import work as _work
+from comln_serve.engine.engine import Predicted
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
 
 router = APIRouter()
 
-_Result = TypeVar("_Result")
-
-_BODY_ERRORS = (
+BODY_ERRORS = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_IMAGE,
     ErrorCode.IMAGE_TOO_LARGE,
@@ -35,43 +33,11 @@ _BODY_ERRORS = (
     ErrorCode.INFERENCE_TIMEOUT,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
-_ONE_CLASSIFIER_ERRORS = (
+ONE_CLASSIFIER_ERRORS = (
     ErrorCode.INVALID_REQUEST,  # FastAPI documents one wherever there is a parameter
     ErrorCode.CLASSIFIER_NOT_FOUND,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
-
-
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
-    return engine
-
-
-async def _work(request: Request, call: Callable[[Cancellation], _Result]) -> _Result:
-    """Run an engine call on a thread of its own pool, so that light routes never wait for it.
-
-    What is left of its work is dropped when the client leaves, and when the server gives the
-    request up.
-    """
-    cancellation = Cancellation()
-    watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
-    try:
-        return await to_thread.run_sync(call, cancellation, limiter=request.app.state.work_threads)
-    finally:
-        watching.cancel()
-        cancellation.cancel()
-
-
-async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
-    """The body has been read: what may still be received is that the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    cancellation.cancel()
-
-
-async def _probe(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run what operators poll on threads of its own, so that it never waits for requests."""
-    return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
 
 
 @router.post(
@@ -79,7 +45,7 @@ async def _probe(request: Request, call: Callable[[], _Result]) -> _Result:
     status_code=201,
     tags=["adaptation"],
     summary="Make a classifier from a few labelled images",
-    responses=error_responses(*_BODY_ERRORS, ErrorCode.MODEL_NOT_FOUND, ErrorCode.CANNOT_ADAPT),
+    responses=error_responses(*BODY_ERRORS, ErrorCode.MODEL_NOT_FOUND, ErrorCode.CANNOT_ADAPT),
     openapi_extra=openapi_body(schemas.AdaptRequest, ["images", "labels"]),
 )
 async def adapt(request: Request) -> schemas.AdaptResponse:
@@ -110,29 +76,25 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
     tags=["prediction"],
     summary="Classify images",
     responses=error_responses(
-        *_BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
+        *BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
     ),
     openapi_extra=openapi_body(schemas.PredictRequest, ["images"]),
 )
 async def predict(request: Request) -> schemas.PredictResponse:
     """Send images and a classifier's id or name, as multipart form or JSON."""
     engine = _engine(request)
-    record = current_record()
-    record.operation = "predict"
+    current_record().operation = "predict"
     with request.app.state.requests.admit():
         images, options = await read_predict(request, engine.settings)
-        record.images = len(images)
 
-        def answer(cancellation: Cancellation) -> schemas.PredictResponse:
-            predicted = engine.predict(images, options.classifier, cancellation=cancellation)
-            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+        def write(predicted: Predicted) -> schemas.PredictResponse:
             return schemas.PredictResponse(
                 classifier=predicted.classifier.id,
                 predictions=_predictions(predicted, options.top_k),
                 timings_ms=predicted.timings_ms,
             )
 
-        return await _work(request, answer)
+        return await classify(request, images, options.classifier, write)
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
@@ -169,7 +131,7 @@ def classifiers(
     "/classifiers/{id}",
     tags=["classifiers"],
     summary="Show a classifier, by id or name",
-    responses=error_responses(*_ONE_CLASSIFIER_ERRORS),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A002
     return schemas.ClassifierInfo.of(_engine(request).find_classifier(id))
@@ -180,7 +142,7 @@ def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A0
     status_code=204,
     tags=["classifiers"],
     summary="Delete a classifier, by id or name",
-    responses=error_responses(*_ONE_CLASSIFIER_ERRORS),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 def delete_classifier(request: Request, id: str) -> Response:  # noqa: A002
     _engine(request).delete_classifier(id)

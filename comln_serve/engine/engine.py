@@ -183,15 +183,7 @@ class Engine:
         self._need_ready()
         clock = StageClock()
         found = self.find_classifier(classifier)
-        model = self.models.get(found.model)
-        if model is None or model.embedder_sha256 != found.embedder_sha256:
-            raise ServiceError(
-                ErrorCode.MODEL_CHANGED,
-                f"Classifier {classifier!r} was adapted on a version of model {found.model!r} that "
-                "is no longer served. Adapt again, or restore that bundle.",
-                model=found.model,
-                embedder_sha256=found.embedder_sha256,
-            )
+        model = self.model_of(found)
         with self.images.admit(len(images)):
             embeddings = self._embed(images, model, clock, cancellation)
         with clock.stage("classify"):
@@ -229,6 +221,24 @@ class Engine:
         if found is None:
             raise _no_classifier(id_or_name)
         return found
+
+    def model_of(self, classifier: Classifier) -> Model:
+        """The model that a classifier was adapted on.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, it is not served any more as it was.
+        """
+        model = self.models.get(classifier.model)
+        if model is None or model.embedder_sha256 != classifier.embedder_sha256:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"Classifier {(classifier.name or classifier.id)!r} was adapted on a version of "
+                f"model {classifier.model!r} that is no longer served. Adapt again, or restore "
+                "that bundle.",
+                model=classifier.model,
+                embedder_sha256=classifier.embedder_sha256,
+            )
+        return model
 
     def delete_classifier(self, id_or_name: str) -> None:
         """Delete what `find_classifier` finds.
