@@ -85,6 +85,8 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/predict"),
     ("GET", "/classifiers"),
     ("GET", "/classifiers/{id}/export"),
+    ("POST", "/v2/models/{model}/infer"),
+    ("POST", "/v2/models/{model}/versions/{version}/infer"),
 ]
 OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
@@ -94,6 +96,13 @@ OPERATIONS = [
     ("DELETE", "/classifiers/{id}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
+    ("GET", "/v2"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+    ("GET", "/v2/models/{model}"),
+    ("GET", "/v2/models/{model}/ready"),
+    ("GET", "/v2/models/{model}/versions/{version}"),
+    ("GET", "/v2/models/{model}/versions/{version}/ready"),
 ]
 
 

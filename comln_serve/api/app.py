@@ -15,6 +15,7 @@ from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
+from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.openapi import describe_bodies
 from comln_serve.api.routes import router
 from comln_serve.engine.admission import Admission
@@ -64,6 +65,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.state.exports = Admission(export.MOST_EXPORTS, "exports")
     app.include_router(router)
     app.include_router(export.router)
+    app.include_router(open_inference)
     install_error_handlers(app)
     describe_bodies(app)
     install_documentation(app)

@@ -58,12 +58,12 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
 
 
 def _adapt_of_json(text: bytes, settings: Settings) -> tuple[Support, AdaptOptions]:
-    body = _parse(AdaptRequest, text)
+    body = parse_json(AdaptRequest, text)
     check_count(len(body.support), settings)
     for position, item in enumerate(body.support):
         check_label(position, item.label, settings)
     support = [
-        (_from_base64(f"support.{i}.image", item.image, settings), item.label)
+        (from_base64(f"support.{i}.image", item.image, settings), item.label)
         for i, item in enumerate(body.support)
     ]
     return support, AdaptOptions(**body.model_dump(exclude={"support"}))
@@ -92,9 +92,9 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
 
 
 def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], PredictOptions]:
-    body = _parse(PredictRequest, text)
+    body = parse_json(PredictRequest, text)
     check_count(len(body.images), settings)
-    files = [_from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
+    files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
     return files, PredictOptions(**body.model_dump(exclude={"images"}))
 
 
@@ -113,7 +113,15 @@ def _is_multipart(request: Request) -> bool:
 
 async def _json(request: Request, settings: Settings) -> bytes:
     """The bytes of a JSON body; reading them as JSON is work for a thread."""
-    limit = min(settings.max_json_bytes, settings.max_body_bytes)
+    return await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+
+
+async def whole_body(request: Request, limit: int) -> bytes:
+    """The bytes of a body that is not empty.
+
+    Raises:
+        ServiceError: it is, or it is over `limit`, or it broke off.
+    """
     try:
         body = await limited(request, limit).body()
     except ClientDisconnect as error:
@@ -123,7 +131,12 @@ async def _json(request: Request, settings: Settings) -> bytes:
     return body
 
 
-def _parse(model: type[_Model], text: bytes) -> _Model:
+def parse_json(model: type[_Model], text: bytes) -> _Model:
+    """A JSON body as a wire type.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, it is no JSON or not of that type.
+    """
     try:
         return _validate(model, json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -142,7 +155,12 @@ def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _
         raise problem from error
 
 
-def _from_base64(where: str, text: str, settings: Settings) -> bytes:
+def from_base64(where: str, text: str, settings: Settings) -> bytes:
+    """An image file that came as text; `where` is its place in the request, for messages.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, it is no base64; IMAGE_TOO_LARGE.
+    """
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)
