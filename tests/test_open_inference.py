@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import tritonclient.http as triton
 from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.live import LiveServer, live_server
 from tests.test_api import adapt_form
 
@@ -126,6 +127,22 @@ def test_classification(triton_client: Any, expected: Any, count: int, binary: b
             value, found, label = (text if isinstance(text, str) else text.decode()).split(":")
             assert (int(found), label) == (index, LABELS[index])
             assert float(value) == pytest.approx(probabilities[index], abs=1e-6)
+
+
+def test_the_document_works_as_printed(
+    server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (REPOSITORY / "docs" / "open-inference.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```py\n(.*?)```", text, flags=re.DOTALL)
+    address = server.url.removeprefix("http://")
+    block = block.replace("localhost:8000", address).replace('"letters"', '"colours"')
+    for name, data in zip(("1.png", "2.png"), QUERIES, strict=True):
+        (tmp_path / name).write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "open-inference.md", "exec"), scope)
+    assert scope["result"].as_numpy("LABEL").tolist() == [b"red", b"blue"]
+    scope["client"].close()
 
 
 def test_an_id_does_as_a_name(triton_client: Any, server: LiveServer) -> None:
@@ -359,7 +376,7 @@ def test_no_body_is_too_odd(
 
 
 def test_damaged_requests(server: LiveServer) -> None:
-    """A right request with some bytes changed, lost or added, in the JSON, the lengths or the file."""
+    """A right request with some bytes changed, lost or added: in JSON, lengths or the file."""
     rng = np.random.default_rng(0)
     tensor = framed(QUERIES[1])
     whole = message(size=len(tensor)) + tensor
