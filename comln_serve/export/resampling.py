@@ -89,8 +89,8 @@ def _axis(length: Tensor, other: Tensor, policy: Preprocessing) -> _Axis:
 def _vertical_first(rows: _Axis, columns: _Axis) -> Tensor:
     """Which axis Pillow 13 begins with: the height, where it loses twice as many pixels.
 
-    It tells in the last digit, as what lies between is rounded to 8 bits. Pillow 12 always begins
-    with the width.
+    It tells in the last digit, as what lies between is rounded to 8 bits. Earlier versions begin
+    with the width, but for extremes.
     """
     rows_lost, columns_lost = rows.length - rows.inside, columns.length - columns.inside
     op = rows.place.nodes.op
