@@ -10,12 +10,17 @@ from typing import Literal
 from comln_serve.errors import ErrorCode
 
 REQUEST_ID_HEADER = "X-Request-ID"
+OPEN_INFERENCE = "/v2"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
 
 @dataclass
 class RequestRecord:
-    """One request, for metrics and logs. Nothing here is content of an image or a secret."""
+    """One request, for metrics and logs. Nothing here is content of an image or a secret.
+
+    Attributes:
+        open_inference: it is of the Open Inference Protocol, which has errors of its own shape.
+    """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     operation: Literal["adapt", "predict"] | None = None
@@ -27,6 +32,7 @@ class RequestRecord:
     bytes_out: int = 0
     status: int | None = None
     bug: Exception | None = None
+    open_inference: bool = False
 
 
 current: ContextVar[RequestRecord | None] = ContextVar("current", default=None)

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from comln_serve.api.bodies import JSON, MULTIPART
+from comln_serve.api.open_inference.schemas import InferenceRequest
 from comln_serve.api.requests import AdaptRequest, ExamplesRequest, PredictRequest
 
 
@@ -47,7 +48,7 @@ def describe_bodies(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         schemas = document["components"]["schemas"]
-        for model in (AdaptRequest, ExamplesRequest, PredictRequest):
+        for model in (AdaptRequest, ExamplesRequest, PredictRequest, InferenceRequest):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
