@@ -1,6 +1,6 @@
 """An adapted classifier: labels and a linear layer over a model's embeddings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
@@ -21,6 +21,7 @@ class ClassifierInfo:
         support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
         support_accuracy: share of the support set the classifier gets right.
         created_at: UTC.
+        report: JSON of a `comln_serve.report.Report`; None where there is none.
     """
 
     id: str
@@ -33,6 +34,7 @@ class ClassifierInfo:
     support_loss: float
     support_accuracy: float
     created_at: datetime
+    report: dict[str, object] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,15 @@ class Classifier(ClassifierInfo):
 
     W: NDArray[np.float32]
 
-    def probabilities(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
-        """softmax(q W^T) (n, N) for embeddings (n, d)."""
-        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64))
+    def probabilities(
+        self, embeddings: NDArray[np.float32], temperature: float = 1.0
+    ) -> NDArray[np.float64]:
+        """softmax(q W^T / temperature) (n, N) for embeddings q (n, d)."""
+        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64), temperature)
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row-wise softmax of (n, N)."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+def softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Row-wise softmax of (n, N), divided by a temperature > 0."""
+    shifted = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
     return result

@@ -120,7 +120,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     assert made["support_accuracy"] == 1.0
     assert 0 < made["support_loss"] < np.log(3)
     assert before <= datetime.fromisoformat(made["created_at"]) <= datetime.now(UTC)
-    assert set(made["timings_ms"]) == {"decode", "embed", "solve", "store", "total"}
+    assert set(made["timings_ms"]) == {"decode", "embed", "solve", "report", "store", "total"}
 
     answer = client.post("/predict", **predict_form(RED, GREEN, classifier="colours"))
     assert answer.status_code == 200

@@ -101,7 +101,7 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
             ),
         )
     record.model, record.stages_ms = adapted.classifier.model, adapted.timings_ms
-    info = schemas.ClassifierInfo.of(adapted.classifier)
+    info = schemas.ClassifierDetail.of(adapted.classifier)
     return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)
 
 
@@ -124,11 +124,15 @@ async def predict(request: Request) -> schemas.PredictResponse:
         record.images = len(images)
 
         def answer(cancellation: Cancellation) -> schemas.PredictResponse:
-            predicted = engine.predict(images, options.classifier, cancellation=cancellation)
+            predicted = engine.predict(
+                images, options.classifier, unknown=options.unknown, cancellation=cancellation
+            )
             record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
             return schemas.PredictResponse(
                 classifier=predicted.classifier.id,
                 predictions=_predictions(predicted, options.top_k),
+                calibrated=predicted.calibrated,
+                unknown_threshold=predicted.unknown_threshold,
                 timings_ms=predicted.timings_ms,
             )
 
@@ -171,8 +175,8 @@ def classifiers(
     summary="Show a classifier, by id or name",
     responses=error_responses(*_ONE_CLASSIFIER_ERRORS),
 )
-def classifier(request: Request, id: str) -> schemas.ClassifierInfo:  # noqa: A002
-    return schemas.ClassifierInfo.of(_engine(request).find_classifier(id))
+def classifier(request: Request, id: str) -> schemas.ClassifierDetail:  # noqa: A002
+    return schemas.ClassifierDetail.of(_engine(request).find_classifier(id))
 
 
 @router.delete(
@@ -227,17 +231,24 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type=CONTENT_TYPE)
 
 
-def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:
+def _predictions(
+    predicted: Predicted, top_k: int
+) -> list[schemas.JudgedPrediction | schemas.Prediction]:
     labels = predicted.classifier.labels
-    predictions = []
-    for row in predicted.probabilities:
+    predictions: list[schemas.JudgedPrediction | schemas.Prediction] = []
+    for image, row in enumerate(predicted.probabilities):
         top = [
             schemas.ClassProbability(label=labels[i], probability=float(row[i]))
             for i in (-row).argsort(kind="stable")[:top_k]
         ]
-        predictions.append(
-            schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
-        )
+        best = schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        if predicted.similarity is None:
+            predictions.append(best)
+            continue
+        alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
+        unknown = None if threshold is None else alike < threshold
+        judged = schemas.JudgedPrediction(**dict(best), unknown=unknown, similarity=alike)
+        predictions.append(judged)
     return predictions
 
 
@@ -258,5 +269,11 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
             schemas.AccuracyInfo(**entry.model_dump(include=set(schemas.AccuracyInfo.model_fields)))
             for entry in manifest.accuracy
         ],
+        calibration=manifest.calibration
+        and schemas.CalibrationInfo(
+            split=manifest.calibration.split,
+            episodes=manifest.calibration.episodes,
+            tasks=list(manifest.calibration.tasks),
+        ),
         provider=model.backbone.provider,
     )

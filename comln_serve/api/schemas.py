@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from comln_serve import classifier
+from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import MAX_HORIZON
 from comln_serve.classifier import ID_PREFIX
 from comln_serve.errors import ErrorCode
+from comln_serve.report import Report, report_of
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _MAX_FIELDS = 32
@@ -100,6 +102,7 @@ class PredictOptions(_Request):
 
     classifier: Text = Field(description="Id or name of a classifier.")
     top_k: TopK = 5
+    unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
 
 
 class PredictRequest(PredictOptions):
@@ -141,7 +144,18 @@ class ClassifierInfo(BaseModel):
         )
 
 
-class AdaptResponse(ClassifierInfo):
+class ClassifierDetail(ClassifierInfo):
+    """A stored classifier with its report."""
+
+    report: Report | None = Field(description="Null for classifiers made before there were any.")
+
+    @classmethod
+    def of(cls, stored: classifier.ClassifierInfo) -> "ClassifierDetail":
+        info = ClassifierInfo.of(stored)
+        return cls(**info.model_dump(), report=report_of(stored))
+
+
+class AdaptResponse(ClassifierDetail):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
 
 
@@ -158,9 +172,30 @@ class Prediction(BaseModel):
     top: list[ClassProbability]
 
 
+class JudgedPrediction(Prediction):
+    """A prediction of a request with `unknown`."""
+
+    unknown: bool | None = Field(
+        description="Whether the image is unlike every class; null where there is no threshold, as "
+        "the classifier's images were too few and its model is not calibrated."
+    )
+    similarity: float = Field(
+        description="Cosine between the image's embedding and the class it is most like."
+    )
+
+
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
-    predictions: list[Prediction] = Field(description="One per image, in the request's order.")
+    predictions: list[JudgedPrediction | Prediction] = Field(
+        description="One per image, in the request's order."
+    )
+    calibrated: bool = Field(
+        description="Whether the probabilities are at a measured temperature; false where the "
+        "model's bundle has none, and where the classifier was made with a horizon of its own."
+    )
+    unknown_threshold: float | None = Field(
+        description="Similarity under which an image is unknown; null unless asked for."
+    )
     timings_ms: dict[str, float]
 
 
@@ -179,6 +214,14 @@ class AccuracyInfo(BaseModel):
     episodes: int
     mean: float
     interval: float = Field(description="Half the width of the 95% interval of the mean.")
+
+
+class CalibrationInfo(BaseModel):
+    """What the temperature and the threshold of `unknown` were measured to do, by task."""
+
+    split: str
+    episodes: int
+    tasks: list[CalibrationTask]
 
 
 class HorizonLaw(BaseModel):
@@ -202,6 +245,9 @@ class ModelInfo(BaseModel):
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]
+    calibration: CalibrationInfo | None = Field(
+        description="Null: probabilities are the plain softmax, which may be far too sure."
+    )
     provider: Literal["cuda", "cpu"]
 
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Lock, Timer
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.classifier_cache import ClassifierCache
 from comln_serve.engine.clock import StageClock
+from comln_serve.engine.deadline import raised_after
 from comln_serve.engine.decoders import Decoders
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.flow import FlowError
+from comln_serve.flow import FlowError, FlowSolution
 from comln_serve.machine import usable_cpus
+from comln_serve.report import make_report, similarity, temperature, unknown_threshold
 from comln_serve.settings import Settings
 from comln_serve.storage import ClassifierStore
 
@@ -42,11 +44,21 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Class probabilities (n, N) of n images, in the order of `classifier.labels`."""
+    """Class probabilities (n, N) of n images, in the order of `classifier.labels`.
+
+    Attributes:
+        calibrated: whether they are at a measured temperature.
+        similarity: (n,) to the class each image is most like, None where not asked for.
+        unknown_threshold: similarity under which an image is unknown; None where not asked for, or
+            where there was nothing to derive it from.
+    """
 
     classifier: Classifier
     probabilities: NDArray[np.float64]
     timings_ms: dict[str, float]
+    calibrated: bool
+    similarity: NDArray[np.float64] | None = None
+    unknown_threshold: float | None = None
 
 
 def load_models(settings: Settings) -> dict[str, Model]:
@@ -138,10 +150,16 @@ class Engine:
         _check_classes(labels, len(support), head, chosen.name)
         with self.images.admit(len(support)):
             phi = self._embed([data for data, _ in support], chosen, clock, cancellation)
-            if horizon is None:
-                horizon = head.horizon_of(phi, len(labels))
-            with clock.stage("solve"):
-                W = self._solve(head, phi, classes, len(labels), horizon)
+            T = head.horizon_of(phi, len(labels)) if horizon is None else horizon
+            with raised_after(self.settings.max_solve_seconds) as late:
+                with clock.stage("solve"):
+                    solution = self._solve(head, phi, classes, len(labels), T, late)
+                with clock.stage("report"):
+                    report = make_report(
+                        head, phi, classes, labels, solution, horizon=horizon,
+                        calibration=chosen.bundle.manifest.calibration, cancel=late,
+                    )  # fmt: skip
+        W = solution.W.astype(np.float32)
         probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
         of_truth = probabilities[np.arange(len(classes)), classes]
         weights = head.example_weights(classes, len(labels))
@@ -152,10 +170,11 @@ class Engine:
             embedder_sha256=chosen.embedder_sha256,
             labels=labels,
             examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
-            horizon=horizon,
+            horizon=T,
             support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
             support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
             created_at=datetime.now(UTC),
+            report=report.model_dump(mode="json"),
             W=W,
         )
         if cancellation is not None:
@@ -170,11 +189,13 @@ class Engine:
         images: Sequence[bytes],
         classifier: str,
         *,
+        unknown: bool = False,
         cancellation: Cancellation | None = None,
     ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier, by id or name.
 
         Args:
+            unknown: also tell how like its class each image is.
             cancellation: drops the work that is left when it is raised.
 
         Raises:
@@ -195,8 +216,14 @@ class Engine:
         with self.images.admit(len(images)):
             embeddings = self._embed(images, model, clock, cancellation)
         with clock.stage("classify"):
-            probabilities = found.probabilities(embeddings)
-        return Predicted(found, probabilities, clock.milliseconds())
+            calibration = model.bundle.manifest.calibration
+            tau = temperature(found, calibration)
+            probabilities = found.probabilities(embeddings, 1.0 if tau is None else tau)
+            alike = similarity(embeddings, found.W) if unknown else None
+            threshold = unknown_threshold(found, calibration) if unknown else None
+        return Predicted(
+            found, probabilities, clock.milliseconds(), tau is not None, alike, threshold
+        )
 
     def find_model(self, name: str | None) -> Model:
         """The model of that name, the default one for None.
@@ -248,23 +275,16 @@ class Engine:
         classes: NDArray[np.intp],
         ways: int,
         horizon: float,
-    ) -> NDArray[np.float32]:
-        """W(T), within `max_solve_seconds`."""
-        cancel = np.zeros(1, dtype=np.bool_)
-        deadline = Timer(self.settings.max_solve_seconds, cancel.fill, (True,))
-        deadline.daemon = True
-        deadline.start()
+        cancel: NDArray[np.bool_],
+    ) -> FlowSolution:
         try:
-            solution = head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
+            return head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
         except FlowError as error:
             raise ServiceError(
                 ErrorCode.CANNOT_ADAPT,
                 f"These images cannot be adapted to as asked: {error}.",
                 horizon=horizon,
             ) from error
-        finally:
-            deadline.cancel()
-        return solution.W.astype(np.float32)
 
     def _need_ready(self) -> None:
         self.warm()

@@ -29,6 +29,7 @@ _SCHEMA = (
         support_loss REAL NOT NULL,
         support_accuracy REAL NOT NULL,
         created_at TEXT NOT NULL,
+        report TEXT,
         weights BLOB NOT NULL
     )""",
     "CREATE INDEX classifiers_by_name ON classifiers (name, sequence)",
@@ -37,7 +38,7 @@ _SCHEMA = (
 
 _INFO = (
     "id, name, model, embedder_sha256, labels, examples, horizon, support_loss, "
-    "support_accuracy, created_at"
+    "support_accuracy, created_at, report"
 )
 _COLUMNS = f"{_INFO}, weights"
 
@@ -74,6 +75,7 @@ class SqliteStore:
             json.dumps(classifier.labels), json.dumps(classifier.examples), classifier.horizon,
             classifier.support_loss, classifier.support_accuracy,
             classifier.created_at.astimezone(UTC).isoformat(),
+            None if classifier.report is None else json.dumps(classifier.report),
             classifier.W.astype("<f4").tobytes(),
         )  # fmt: skip
         marks = ", ".join("?" * len(row))
@@ -202,10 +204,11 @@ def _info(row: tuple[Any, ...]) -> dict[str, Any]:
         "support_loss": row[7],
         "support_accuracy": row[8],
         "created_at": datetime.fromisoformat(row[9]),
+        "report": None if row[10] is None else json.loads(row[10]),
     }
 
 
 def _classifier(row: tuple[Any, ...]) -> Classifier:
     info = _info(row)
-    W = np.frombuffer(row[10], dtype="<f4").reshape(len(info["labels"]), -1)
+    W = np.frombuffer(row[11], dtype="<f4").reshape(len(info["labels"]), -1)
     return Classifier(**info, W=W)
