@@ -115,20 +115,22 @@ def _law(law: TaskLaw) -> str:
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
         return ""
+    shots, ways = (
+        f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways)
+    )
+    seed = calibration.seed
     temperature, unknown = _law(calibration.log_temperature), _law(calibration.unknown)
     return f"""
 ## Calibration
 
-On the {calibration.split} classes: fitted to {calibration.episodes} episodes of each task with seed
-{calibration.seed}, measured on as many others with seed {calibration.seed + 1};
-{calibration.queries} queries a class:
+On {calibration.split} classes: fitted to {calibration.episodes} episodes of each task with seed
+{seed}, measured on as many others with seed {seed + 1}; {calibration.queries} queries a class:
 
     {calibration.command}
 
-For k images a class (the harmonic mean where they differ, from {calibration.shots[0]:g} to
-{calibration.shots[1]:g}) and N classes (from {calibration.ways[0]:g} to {calibration.ways[1]:g})
-the temperature is exp({temperature}). Expected calibration
-error in 15 bins:
+For k images a class (the harmonic mean where they differ) and N classes the temperature is
+exp({temperature}), with k kept within {shots} and N within {ways}.
+Expected calibration error in 15 bins:
 
 {markdown(*calibration_table(calibration))}
 

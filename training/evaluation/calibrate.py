@@ -152,14 +152,22 @@ def _judge(head: Head, calibration: Calibration, episode: Encounter, number: int
     return _Judged(
         logits, logits / calibration.temperature_of(per_class), episode.query_classes,
         area_under_curve(known, strange), float((known < threshold).mean()),
-        float((strange < threshold).mean()), _mislabel(head, calibration, episode, number),
+        float((strange < threshold).mean()), mislabel(head, calibration, episode, number),
     )  # fmt: skip
 
 
-def _mislabel(
+def mislabel(
     head: Head, calibration: Calibration, episode: Encounter, number: int
 ) -> tuple[Array, NDArray[np.bool_]] | None:
-    """Scores of the support images when a tenth of them, one at least, get another label."""
+    """Scores of the support images when a tenth of them, one at least, get another label.
+
+    Args:
+        number: the episode's; which labels are made wrong depends on it.
+
+    Returns:
+        (n,) `suspicion` of the images that can be judged, and (n,) whether their label is wrong;
+        None where a class has lost all its images, or nothing can be held out.
+    """
     rng = np.random.default_rng((number, 1))
     M, ways = len(episode.classes), int(episode.classes.max()) + 1
     wrong = np.zeros(M, dtype=bool)
