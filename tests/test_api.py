@@ -877,7 +877,9 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     body = service.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
     assert body["required"]
     form = body["content"]["multipart/form-data"]["schema"]
-    options = {"model", "name", "horizon"} if path == "/adapt" else {"classifier", "top_k"}
+    options = (
+        {"model", "name", "horizon"} if path == "/adapt" else {"classifier", "top_k", "unknown"}
+    )
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images
     assert set(form["required"]) == images | ({"classifier"} & options)
