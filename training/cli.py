@@ -1,4 +1,4 @@
-"""`comln-train`: fit, report, export, evaluate, study."""
+"""`comln-train`: fit, report, export, evaluate, calibrate, study."""
 
 import argparse
 import shlex
@@ -12,6 +12,7 @@ from training.backbones import BackboneError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import ConfigError, load_config
 from training.data import DataError, load_split
+from training.evaluation.calibrate_command import add_calibrate
 from training.evaluation.evaluate_command import add_evaluate
 from training.evaluation.study_command import add_study
 from training.export import About, ExportError, export_bundle, with_backbone
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_export)
 
     add_evaluate(commands)
+    add_calibrate(commands)
     add_study(commands)
     return parser
 

@@ -210,7 +210,9 @@ def record_measurements(
     # Sorting is stable: the heads of a task stay in their order.
     merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
     update = {
-        "format_version": format_version(manifest.head, merged, merged_comparisons),
+        "format_version": format_version(
+            manifest.head, merged, merged_comparisons, manifest.calibration
+        ),
         "accuracy": merged,
         "comparisons": merged_comparisons,
     }

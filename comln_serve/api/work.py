@@ -47,6 +47,8 @@ async def classify(
     images: Sequence[bytes],
     classifier: str,
     write: Callable[[Predicted], _Result],
+    *,
+    unknown: bool = False,
 ) -> _Result:
     """Classify images and write the answer, both on a thread; noted in the request's record.
 
@@ -57,7 +59,9 @@ async def classify(
     record.images = len(images)
 
     def answer(cancellation: Cancellation) -> _Result:
-        predicted = engine_of(request).predict(images, classifier, cancellation=cancellation)
+        predicted = engine_of(request).predict(
+            images, classifier, unknown=unknown, cancellation=cancellation
+        )
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)
 

@@ -46,8 +46,8 @@ def classifiers(
     summary="Show a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-def classifier(request: Request, ref: Ref) -> schemas.ClassifierInfo:
-    return schemas.ClassifierInfo.of(engine_of(request).describe_classifier(ref))
+def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
+    return schemas.ClassifierDetail.of(engine_of(request).describe_classifier(ref))
 
 
 @router.delete(
