@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
@@ -70,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="of a run on embeddings: the network that makes them, e.g. --set backbone.kind=onnx "
-             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now",
+             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of any run "
+             "on images: backbone.mirror=true",
     )  # fmt: skip
     command.set_defaults(run=_export)
 
@@ -85,6 +86,13 @@ def _shown(recipe: Path) -> str:
     return recipe.name if recipe.is_absolute() else str(recipe)
 
 
+def _shown(override: str) -> str:
+    """An override for the model card: files by their names, not where they lie here."""
+    key, _, value = override.partition("=")
+    is_file = key in {"backbone.path", "backbone.warm_start", "backbone.weights"}
+    return f"{key}={PurePath(value).name}" if is_file else override
+
+
 def _fit(args: argparse.Namespace) -> int:
     config = load_config(args.recipe, tuple(args.overrides))
     keep_freed_memory()
@@ -93,7 +101,7 @@ def _fit(args: argparse.Namespace) -> int:
         config, train, val, args.out, resume=args.resume,
         command=shlex.join(
             ["comln-train", "fit", _shown(args.recipe), "--data", "DATA", "--out", "RUN"]
-            + [part for override in args.overrides for part in ("--set", override)]
+            + [part for override in args.overrides for part in ("--set", _shown(override))]
         ),
     )  # fmt: skip
     print(
