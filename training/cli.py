@@ -86,7 +86,7 @@ def _shown(recipe: Path) -> str:
     return recipe.name if recipe.is_absolute() else str(recipe)
 
 
-def _shown(override: str) -> str:
+def _named(override: str) -> str:
     """An override for the model card: files by their names, not where they lie here."""
     key, _, value = override.partition("=")
     is_file = key in {"backbone.path", "backbone.warm_start", "backbone.weights"}
@@ -101,7 +101,7 @@ def _fit(args: argparse.Namespace) -> int:
         config, train, val, args.out, resume=args.resume,
         command=shlex.join(
             ["comln-train", "fit", _shown(args.recipe), "--data", "DATA", "--out", "RUN"]
-            + [part for override in args.overrides for part in ("--set", _shown(override))]
+            + [part for override in args.overrides for part in ("--set", _named(override))]
         ),
     )  # fmt: skip
     print(
