@@ -85,5 +85,6 @@ def test_layers_point_one_way(layer: str) -> None:
 
 def test_the_table_above_names_every_layer() -> None:
     """A new folder has to take its place in the order."""
-    folders = {path.parent.name for path in MODULES if path.parent != REPOSITORY / PACKAGE}
+    inside = [path.relative_to(REPOSITORY / PACKAGE).parts for path in MODULES]
+    folders = {parts[0] for parts in inside if len(parts) > 1}
     assert folders == (set(ABOVE) & folders) | {"api"}
