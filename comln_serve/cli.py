@@ -15,7 +15,7 @@ from comln_serve.configuration import read_configuration
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
-from comln_serve.server import serve
+from comln_serve.server import check_tls, serve
 from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
 
@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         engine = _start_engine(settings)
+        app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     except StartupError as error:
         return _refuse(error, hide=settings.database_url)
 
@@ -46,7 +47,6 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
-    app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     serve(app, settings)
     return 0 if engine.failure is None else 1
 
@@ -60,6 +60,7 @@ def _refuse(error: Exception, hide: str | None = None) -> int:
 
 def _start_engine(settings: Settings) -> Engine:
     configure_logs(settings.log_level, settings.log_format)
+    check_tls(settings)
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
     # they work, and longest while ONNX Runtime has the cores.
     threadpool_limits(1, "blas")

@@ -1,6 +1,6 @@
 """`python -m comln_serve.precompile`: compile the solver in advance, when an image is built."""
 
-from comln_serve.engine import engine
+from comln_serve.engine.compilation import compile_flow
 
 if __name__ == "__main__":
-    engine._compile_flow()  # pyright: ignore[reportPrivateUsage]
+    compile_flow()

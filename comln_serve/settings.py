@@ -37,6 +37,14 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of a certificate and those that vouch for it, to serve https; goes "
+        "with --tls-key. Default: http.",
+    )
+    tls_key: Path | None = Field(
+        None, description="PEM file of the certificate's private key, without a passphrase."
+    )
     cors_origins: str = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas "
@@ -95,8 +103,17 @@ class Settings(BaseSettings):
     )
     max_pending_requests: Positive = Field(
         256,
-        description="Adapt and predict requests being received or worked on, each with its body in "
-        "memory; more are answered 429.",
+        description="Adapt and predict requests being worked on or waiting; more are answered 429.",
+    )
+    max_pending_bytes: Positive = Field(
+        512 * 2**20,
+        description="Bytes of request bodies in memory, over all requests, counted as they arrive; "
+        "requests that bring more are answered 429.",
+    )
+    max_receive_seconds: Duration = Field(
+        60.0,
+        description="Time the head of a request may take to arrive, and its body; over it the "
+        "answer is 408.",
     )
     max_solve_seconds: Duration = Field(
         10.0,
@@ -123,6 +140,13 @@ class Settings(BaseSettings):
         "json", description="json, an object a line, or text. Both go to standard error."
     )
 
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
+        None,
+        description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
+        "/v1/traces is added). Default: OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT; where "
+        "there is neither, no traces are made.",
+    )
+
     @field_validator("cors_origins")
     @classmethod
     def _list_of_origins(cls, value: str) -> str:
@@ -138,11 +162,25 @@ class Settings(BaseSettings):
         return ",".join(origins)
 
     @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, absent = "tls_certificate", "tls_key"
+            if self.tls_certificate is None:
+                given, absent = absent, given
+            raise ValueError(f"{given} needs {absent}: give both, or neither to serve http")
+        return self
+
+    @model_validator(mode="after")
     def _one_request_fits(self) -> Self:
         if self.max_images > self.max_pending_images:
             raise ValueError(
                 f"max_images ({self.max_images}) must not exceed max_pending_images "
                 f"({self.max_pending_images}): such a request could never be admitted"
+            )
+        if self.max_body_bytes > self.max_pending_bytes:
+            raise ValueError(
+                f"max_body_bytes ({self.max_body_bytes}) must not exceed max_pending_bytes "
+                f"({self.max_pending_bytes}): such a body could never be received"
             )
         return self
 

@@ -28,6 +28,7 @@ _BODY_ERRORS = (
     ErrorCode.INVALID_IMAGE,
     ErrorCode.IMAGE_TOO_LARGE,
     ErrorCode.TOO_MANY_IMAGES,
+    ErrorCode.RECEIVE_TIMEOUT,
     ErrorCode.BODY_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.OVERLOADED,
@@ -87,9 +88,11 @@ async def adapt(request: Request) -> schemas.AdaptResponse:
     engine = _engine(request)
     record = current_record()
     record.operation = "adapt"
+    # Who is slow to send keeps nobody out: only a request that is there takes a place.
+    request.app.state.requests.check()
+    support, options = await read_adapt(request, engine.settings)
+    record.images = len(support)
     with request.app.state.requests.admit():
-        support, options = await read_adapt(request, engine.settings)
-        record.images = len(support)
         adapted = await _work(
             request,
             lambda cancellation: engine.adapt(
@@ -119,19 +122,20 @@ async def predict(request: Request) -> schemas.PredictResponse:
     engine = _engine(request)
     record = current_record()
     record.operation = "predict"
+    request.app.state.requests.check()
+    images, options = await read_predict(request, engine.settings)
+    record.images = len(images)
+
+    def answer(cancellation: Cancellation) -> schemas.PredictResponse:
+        predicted = engine.predict(images, options.classifier, cancellation=cancellation)
+        record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+        return schemas.PredictResponse(
+            classifier=predicted.classifier.id,
+            predictions=_predictions(predicted, options.top_k),
+            timings_ms=predicted.timings_ms,
+        )
+
     with request.app.state.requests.admit():
-        images, options = await read_predict(request, engine.settings)
-        record.images = len(images)
-
-        def answer(cancellation: Cancellation) -> schemas.PredictResponse:
-            predicted = engine.predict(images, options.classifier, cancellation=cancellation)
-            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
-            return schemas.PredictResponse(
-                classifier=predicted.classifier.id,
-                predictions=_predictions(predicted, options.top_k),
-                timings_ms=predicted.timings_ms,
-            )
-
         return await _work(request, answer)
 
 

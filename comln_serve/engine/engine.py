@@ -13,12 +13,13 @@ from threading import Lock, Timer
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import BundleError, Head, SolverSettings, find_bundles, load_bundle
+from comln_serve.bundle import BundleError, Head, find_bundles, load_bundle
 from comln_serve.classifier import ID_PREFIX, Classifier, softmax
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.classifier_cache import ClassifierCache
-from comln_serve.engine.clock import StageClock
+from comln_serve.engine.clock import StageClock, tell
+from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.decoders import Decoders
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
@@ -92,7 +93,7 @@ class Engine:
                 return
             self._warm = True
             try:
-                _compile_flow()
+                compile_flow()
                 for model in self.models.values():
                     model.warm()
                 self.ready = True
@@ -285,7 +286,11 @@ class Engine:
             with clock.stage("decode"):
                 images = self._decoders.prepare(files, model.bundle.manifest.preprocessing, turn)
             with clock.stage("embed"):
-                return turn.embed(images)
+                embeddings = turn.embed(images)
+            now = model.batcher.clock()
+            for began, ended in turn.waits:
+                tell("queue", ended - began, ago=now - ended)
+            return embeddings
 
 
 def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
@@ -332,11 +337,3 @@ def _no_classifier(id_or_name: str) -> ServiceError:
         f"There is no classifier with the id or name {id_or_name!r}. GET /classifiers lists them.",
         received=id_or_name,
     )
-
-
-def _compile_flow() -> None:
-    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before."""
-    head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
-    for features in (1, 8):
-        phi = np.linspace(-1.0, 1.0, 4 * features, dtype=np.float32).reshape(4, features)
-        head.adapt(phi, np.array([0, 0, 1, 1]), 2)
