@@ -93,7 +93,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
 
 
 def open_traces(settings: Settings) -> "Traces | None":
-    """Traces where they are configured; else OpenTelemetry is not even imported.
+    """Traces where they are configured; else its SDK is not even imported.
 
     Raises:
         StartupError: they are configured, but OpenTelemetry is not installed.
