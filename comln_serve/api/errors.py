@@ -23,6 +23,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.INVALID_IMAGE: 422,
     ErrorCode.IMAGE_TOO_LARGE: 413,
     ErrorCode.TOO_MANY_IMAGES: 413,
+    ErrorCode.RECEIVE_TIMEOUT: 408,
     ErrorCode.BODY_TOO_LARGE: 413,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
     ErrorCode.MODEL_NOT_FOUND: 404,
@@ -44,7 +45,9 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,
 }
-_RETRY_AFTER_SECONDS = "1"
+_RETRY = {"Retry-After": "1"}
+# What is left of the body is not waited for.
+_HEADERS = {408: {"Connection": "close"}, 429: _RETRY, 503: _RETRY}
 _MAX_SHOWN = 200
 
 
@@ -90,7 +93,6 @@ def to_response(error: ServiceError) -> JSONResponse:
     """The HTTP answer to a `ServiceError`, which is noted in the record of the request."""
     record = current_record()
     record.error = error.code
-    headers = {"Retry-After": _RETRY_AFTER_SECONDS} if STATUS[error.code] in (429, 503) else None
     body = {
         "code": error.code.value,
         "message": error.message,
@@ -99,7 +101,9 @@ def to_response(error: ServiceError) -> JSONResponse:
     }
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
     text = {"error": _printable(error.message if record.open_inference else body)}
-    return JSONResponse(text, status_code=STATUS[error.code], headers=headers)
+    return JSONResponse(
+        text, status_code=STATUS[error.code], headers=_HEADERS.get(STATUS[error.code])
+    )
 
 
 def _printable(value: Any) -> Any:
