@@ -156,7 +156,7 @@ class _State(Collector):
         )
         for name, model in engine.models.items():
             default = "true" if name == engine.default_model else "false"
-            models.add_metric([name, model.backbone.provider, default], 1)
+            models.add_metric([name, model.provider, default], 1)
         yield models
         build = GaugeMetricFamily(
             "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]

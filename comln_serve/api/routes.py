@@ -206,11 +206,12 @@ async def ready(request: Request) -> schemas.Ready:
         raise ServiceError(
             ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
         )
+    await _probe(request, engine.check_models)
     stored = await _probe(request, engine.store.count)
     return schemas.Ready(
         status="ready",
         version=__version__,
-        provider={name: model.backbone.provider for name, model in engine.models.items()},
+        provider={name: model.provider for name, model in engine.models.items()},
         classifiers=stored,
     )
 
@@ -258,5 +259,5 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
             schemas.AccuracyInfo(**entry.model_dump(include=set(schemas.AccuracyInfo.model_fields)))
             for entry in manifest.accuracy
         ],
-        provider=model.backbone.provider,
+        provider=model.provider,
     )

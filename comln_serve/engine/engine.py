@@ -13,14 +13,14 @@ from threading import Lock, Timer
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import BundleError, Head, SolverSettings, find_bundles, load_bundle
+from comln_serve.bundle import Bundle, BundleError, Head, SolverSettings, find_bundles, load_bundle
 from comln_serve.classifier import ID_PREFIX, Classifier, softmax
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.classifier_cache import ClassifierCache
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.decoders import Decoders
-from comln_serve.engine.model import Model
+from comln_serve.engine.model import LocalModel, Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.flow import FlowError
 from comln_serve.machine import usable_cpus
@@ -49,17 +49,25 @@ class Predicted:
     timings_ms: dict[str, float]
 
 
-def load_models(settings: Settings) -> dict[str, Model]:
-    """Open every bundle of `settings.models_dir`, by name.
+def load_bundles(settings: Settings) -> list[Bundle]:
+    """Read every bundle of `settings.models_dir`.
+
+    Raises:
+        StartupError: a bundle cannot be used.
+    """
+    try:
+        return [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
+    except BundleError as error:
+        raise StartupError(str(error)) from error
+
+
+def load_models(settings: Settings) -> dict[str, LocalModel]:
+    """Open every bundle of `settings.models_dir` in this process, by name.
 
     Raises:
         StartupError: a bundle or the provider cannot be used.
     """
-    try:
-        bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
-    except BundleError as error:
-        raise StartupError(str(error)) from error
-    return {bundle.name: Model(bundle, settings) for bundle in bundles}
+    return {bundle.name: LocalModel(bundle, settings) for bundle in load_bundles(settings)}
 
 
 class Engine:
@@ -99,6 +107,15 @@ class Engine:
             except Exception as error:
                 logger.exception("the server cannot get ready")
                 self.failure = error
+
+    def check_models(self) -> None:
+        """For readiness: whether every model can embed now.
+
+        Raises:
+            ServiceError: NOT_READY.
+        """
+        for model in self.models.values():
+            model.check()
 
     def close(self) -> None:
         """Finish what is running and release threads and store."""
