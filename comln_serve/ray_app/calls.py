@@ -89,13 +89,14 @@ class Call(Generic[T]):
                 replica after replica died; CLIENT_GONE, cancelled; INTERNAL.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for _ in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 result: T = self._response.result(timeout_s=left)
             except RayActorError as error:
-                logger.warning("an embedding replica is gone, trying another: %s", error)
-                self._send_again()
+                logger.warning("embedding replica %d of a call is gone: %s", attempt, error)
+                if attempt < _ATTEMPTS:
+                    self._send_again()
             except TimeoutError:
                 raise
             except (RayError, RayServeException) as error:
