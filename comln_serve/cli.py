@@ -68,7 +68,7 @@ def _start_engine(settings: Settings) -> Engine:
     engine = Engine(settings, models, open_store(settings.database_url))
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""
-        logger.info("model %s%s on %s", name, default, model.backbone.provider)
+        logger.info("model %s%s on %s", name, default, model.provider)
     return engine
 
 

@@ -6,7 +6,8 @@ programs. How a code becomes an HTTP status is the business of `comln_serve.api.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 
 class ErrorCode(StrEnum):
@@ -54,6 +55,10 @@ class ServiceError(Exception):
         self.code = code
         self.message = message
         self.detail: Mapping[str, Any] = detail
+
+    def __reduce__(self) -> tuple[partial[Self], tuple[()]]:
+        """Pickled as it was made, for errors that cross processes: `args` has the message only."""
+        return partial(type(self), self.code, self.message, **self.detail), ()
 
 
 class StartupError(RuntimeError):

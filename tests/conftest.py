@@ -11,7 +11,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from comln_serve.api.app import create_app
+from comln_serve.engine.batcher import Batcher
 from comln_serve.engine.engine import Engine, load_models
+from comln_serve.engine.model import LocalModel
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from tests.databases import database_url, make_url, postgresql
@@ -120,6 +122,13 @@ def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Ite
     with TestClient(create_app(engine), raise_server_exceptions=False) as client:
         engine.warm()  # returns once the application's own warming is done
         yield client
+
+
+def batcher_of(engine: Engine, model: str = "tiny") -> Batcher:
+    """What forms the batches of a model that runs in this process."""
+    served = engine.models[model]
+    assert isinstance(served, LocalModel)
+    return served.batcher
 
 
 def image_bytes(

@@ -23,7 +23,7 @@ from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.storage import TenantStore
-from tests.conftest import colour_support, image_bytes, tiny_config, tiny_model
+from tests.conftest import batcher_of, colour_support, image_bytes, tiny_config, tiny_model
 from tests.test_batcher import wait_until
 from tests.test_bundle import edit_manifest, poison_backbone, replace_file
 
@@ -166,7 +166,7 @@ def test_fifty_adaptations_at_once_do_not_mix(engine: Engine) -> None:
         return [(image_bytes(c, seed=task), f"{task}-{i}") for i, c in enumerate(chosen)]
 
     sizes: list[int] = []
-    batcher = engine.models["tiny"].batcher
+    batcher = batcher_of(engine)
     embed = batcher._embed
     batcher._embed = lambda images: (sizes.append(len(images)), embed(images))[1]
     with ThreadPoolExecutor(50) as pool:
@@ -183,7 +183,7 @@ def test_one_batch_answers_for_many_classifiers(engine: Engine) -> None:
     made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
     queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
     alone = [engine.predict([query], c.id) for query, c in zip(queries, made, strict=True)]
-    batcher = engine.models["tiny"].batcher
+    batcher = batcher_of(engine)
     embed, sizes, blocked = batcher._embed, list[int](), Event()
 
     def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -249,7 +249,7 @@ def test_a_request_that_waits_too_long_for_its_batch(
 ) -> None:
     engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
     adapted = engine.adapt(colour_support()).classifier
-    batcher = engine.models["tiny"].batcher
+    batcher = batcher_of(engine)
     embed, running, blocked = batcher._embed, Event(), Event()
 
     def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -292,7 +292,7 @@ def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
     gone.cancel()
     stored = engine.store.count()
     embedded: list[int] = []
-    batcher = engine.models["tiny"].batcher
+    batcher = batcher_of(engine)
     embed = batcher._embed
     batcher._embed = lambda images: (embedded.append(len(images)), embed(images))[1]
     for action in (

@@ -18,7 +18,7 @@ from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import image_bytes
+from tests.conftest import batcher_of, image_bytes
 from tests.live import free_port
 from tests.test_api import adapt_form, check_error, predict_form
 from tests.test_batcher import wait_until
@@ -31,7 +31,7 @@ class Held:
     """Stands before the backbone of `tiny`: batches run only while it is open."""
 
     def __init__(self, engine: Engine) -> None:
-        self._batcher = engine.models["tiny"].batcher
+        self._batcher = batcher_of(engine)
         self._embed = self._batcher._embed
         self._open = Event()
         self._open.set()
@@ -173,7 +173,7 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
     small: tuple[str, Engine, Held], caplog: pytest.LogCaptureFixture
 ) -> None:
     url, engine, held = small
-    batcher = engine.models["tiny"].batcher
+    batcher = batcher_of(engine)
     sound = batcher._embed
 
     def fails(_: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.support import SupportSet
-from tests.conftest import REPOSITORY, colour_support, image_bytes
+from tests.conftest import REPOSITORY, batcher_of, colour_support, image_bytes
 from tests.test_api import adapt_form, adapt_json, predict_form, predict_json
 from tests.test_bundle import edit_manifest
 
@@ -170,7 +170,7 @@ def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None
     assert not predicted.calibrated
     np.testing.assert_array_equal(
         predicted.probabilities,
-        made.probabilities(calibrated.models["tiny"].backbone.embed(_pixels(calibrated))),
+        made.probabilities(batcher_of(calibrated)._embed(_pixels(calibrated))),
     )
 
 

@@ -120,7 +120,7 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
             assert answer.status_code == 201
             adapt = received.wait_for("POST /adapt")
             assert httpx2.get(f"{server.url}/classifiers/secret?secret=1").status_code == 404
-            refused = received.wait_for("GET /classifiers/{id}")
+            refused = received.wait_for("GET /classifiers/{ref}")
             unsampled = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
             form = predict_form(image_bytes())
             assert httpx2.post(f"{server.url}/predict", headers=unsampled, **form).is_success

@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from comln_serve import __version__
 from comln_serve.api.context import RequestRecord
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.model import LocalModel
 from comln_serve.errors import ErrorCode, ServiceError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -118,7 +119,8 @@ class Metrics:
         for name, model in engine.models.items():
             self._adaptations.labels(name)
             self._predictions.labels(name)
-            model.batcher.on_batch = self._on_batch(name)
+            if isinstance(model, LocalModel):
+                model.batcher.on_batch = self._on_batch(name)
         registry.register(_State(engine, pending))
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=registry)
@@ -184,7 +186,8 @@ class _State(Collector):
             "comln_queued_images", "Images decoded and in no batch yet.", labels=["model"]
         )
         for name, model in engine.models.items():
-            queued.add_metric([name], model.batcher.queued)
+            if isinstance(model, LocalModel):
+                queued.add_metric([name], model.batcher.queued)
         yield queued
         # Without the store there is no number, rather than a wrong one.
         with suppress(ServiceError):
@@ -200,7 +203,7 @@ class _State(Collector):
         )
         for name, model in engine.models.items():
             default = "true" if name == engine.default_model else "false"
-            models.add_metric([name, model.backbone.provider, default], 1)
+            models.add_metric([name, model.provider, default], 1)
         yield models
         build = GaugeMetricFamily(
             "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]

@@ -92,14 +92,17 @@ class Batcher:
 
     @contextmanager
     def turn(
-        self, count: int, cancellation: Cancellation | None = None
+        self, count: int, cancellation: Cancellation | None = None, *, waited_s: float = 0.0
     ) -> Generator["Turn", None, None]:
         """Announce `count` >= 1 images, which are handed over or given up within the block.
+
+        Args:
+            waited_s: seconds the request has already spent waiting elsewhere.
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
         """
-        turn = Turn(self, count)
+        turn = Turn(self, count, waited_s)
         with self._changed:
             self._need_open()
             self._announced += count
@@ -163,7 +166,7 @@ class Batcher:
                 self._interrupted = True
                 self._interrupt()
         elif turn.waited(now) >= self.limits.max_queue_s:
-            self.end(turn, self._waited_too_long())
+            self.end(turn, waited_too_long(self.limits.max_queue_s))
 
     # --- The embedding thread --------------------------------------------------------------------
 
@@ -231,14 +234,6 @@ class Batcher:
                 ErrorCode.NOT_READY, "The server is stopping; try another or try again."
             )
 
-    def _waited_too_long(self) -> ServiceError:
-        return ServiceError(
-            ErrorCode.QUEUE_TIMEOUT,
-            f"The images waited {self.limits.max_queue_s:g} s without getting their turn; the "
-            "server has more work than it can do. Nothing was changed; try again later.",
-            allowed_seconds=self.limits.max_queue_s,
-        )
-
     def _ran_too_long(self) -> ServiceError:
         return ServiceError(
             ErrorCode.INFERENCE_TIMEOUT,
@@ -258,7 +253,7 @@ class Turn:
         waits: when its waits so far began and ended, by the batcher's clock.
     """
 
-    def __init__(self, batcher: Batcher, count: int) -> None:
+    def __init__(self, batcher: Batcher, count: int, waited_s: float = 0.0) -> None:
         self.count = count
         self._batcher = batcher
         self.images: NDArray[np.uint8] | None = None
@@ -271,7 +266,7 @@ class Turn:
         self._delivered = 0
         # Waiting is counted while nothing is done for this request: before its first image is
         # decoded, and from its last until its first batch.
-        self._waited = 0.0
+        self._waited = waited_s
         self._waits_from: float | None = batcher.clock()
         self.waits: list[tuple[float, float]] = []
 
@@ -384,6 +379,16 @@ class _Piece:
         if self.turn.images is None:
             raise RuntimeError("a turn was queued without images")
         return self.turn.images[self.start : self.stop]
+
+
+def waited_too_long(seconds: float) -> ServiceError:
+    """The error for images that waited `seconds` for their turn."""
+    return ServiceError(
+        ErrorCode.QUEUE_TIMEOUT,
+        f"The images waited {seconds:g} s without getting their turn; the server has more work "
+        "than it can do. Nothing was changed; try again later.",
+        allowed_seconds=seconds,
+    )
 
 
 def _failed() -> ServiceError:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.engine.batcher import Turn
+from comln_serve.engine.model import Turn
 from comln_serve.errors import ServiceError
 from comln_serve.imaging import Preprocessing, prepare_image
 

@@ -96,6 +96,15 @@ class Engine:
                 logger.exception("the server cannot get ready")
                 self.failure = error
 
+    def check_models(self) -> None:
+        """For readiness: whether every model can embed now.
+
+        Raises:
+            ServiceError: NOT_READY.
+        """
+        for model in self.models.values():
+            model.check()
+
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False

@@ -1,23 +1,105 @@
-"""A model being served: a bundle, its backbone, and the batches that run through it."""
+"""A model being served: a bundle, and the place where its embeddings are computed."""
 
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
+from comln_serve.engine import batcher
 from comln_serve.engine.backbone import Backbone
-from comln_serve.engine.batcher import Batcher, BatchLimits, Turn
+from comln_serve.engine.batcher import Batcher, BatchLimits
 from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.clock import tell
 from comln_serve.settings import Settings
 
 
-class Model:
-    """Embeds images with a bundle's backbone. Safe to call from many threads.
+class Turn(Protocol):
+    """One request's images on their way to their embeddings; `batcher.Turn` is one."""
+
+    def begin(self) -> None:
+        """An image is being decoded: the request is not waiting, and still wanted.
+
+        Raises:
+            ServiceError: CLIENT_GONE or QUEUE_TIMEOUT, it is not worth decoding.
+        """
+
+    def check(self) -> None:
+        """Stop here if its caller has left or a deadline has passed.
+
+        Raises:
+            ServiceError: as `embed`.
+        """
+
+    def patience(self) -> float | None:
+        """Seconds until `check` should be asked again, None where no deadline runs."""
+
+    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Embeddings (n, d) of all images (n, S, S, 3) that were announced. Once only.
+
+        Raises:
+            ServiceError: CLIENT_GONE, QUEUE_TIMEOUT, INFERENCE_TIMEOUT, OVERLOADED, NOT_READY;
+                INTERNAL where embedding failed.
+        """
+        ...
+
+
+class Model(ABC):
+    """Embeds images with a bundle's backbone. Safe to call from many threads."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    @property
+    def name(self) -> str:
+        return self.bundle.name
+
+    @property
+    def embedder_sha256(self) -> str:
+        return self.bundle.embedder_sha256
+
+    @property
+    @abstractmethod
+    def provider(self) -> Literal["cuda", "cpu"]:
+        """What the backbone really runs on; once warmed."""
+
+    @abstractmethod
+    def turn(self, count: int, cancellation: Cancellation | None) -> AbstractContextManager[Turn]:
+        """Announce `count` >= 1 images, which are handed over or given up within the block.
+
+        Raises:
+            ServiceError: NOT_READY, the server is stopping.
+        """
+
+    @abstractmethod
+    def warm(self) -> None:
+        """Get ready to embed; before the first turn."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """For readiness: whether there is something that embeds.
+
+        Raises:
+            ServiceError: NOT_READY.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what has been handed over, then release threads."""
+
+
+class LocalModel(Model):
+    """Embeds in this process, with ONNX Runtime.
 
     A CUDA session has one compute stream, and on CPU one batch already uses every core, so the
     batches of a model run one after another.
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        self.bundle = bundle
+        super().__init__(bundle)
         self.backbone = Backbone(
             bundle, settings.provider, settings.inference_threads, settings.max_batch_size
         )
@@ -32,22 +114,26 @@ class Model:
         )
 
     @property
-    def name(self) -> str:
-        return self.bundle.name
+    def provider(self) -> Literal["cuda", "cpu"]:
+        return self.backbone.provider
 
-    @property
-    def embedder_sha256(self) -> str:
-        return self.bundle.embedder_sha256
-
-    def turn(self, count: int, cancellation: Cancellation | None) -> AbstractContextManager[Turn]:
-        """Announce `count` images: `Batcher.turn`."""
-        return self.batcher.turn(count, cancellation)
+    @contextmanager
+    def turn(
+        self, count: int, cancellation: Cancellation | None
+    ) -> Generator[batcher.Turn, None, None]:
+        with self.batcher.turn(count, cancellation) as turn:
+            yield turn
+            now = self.batcher.clock()
+            for began, ended in turn.waits:
+                tell("queue", ended - began, ago=now - ended)
 
     def warm(self) -> None:
-        """Run the backbone once in every batch size; before the first turn."""
+        """Run the backbone once in every batch size."""
         self.backbone.warm()
 
+    def check(self) -> None:
+        """The backbone is part of this process: it is there."""
+
     def close(self) -> None:
-        """Embed what has been handed over, then release the threads."""
         self.batcher.close()
         self.backbone.close()

@@ -2,26 +2,34 @@
 
 from collections.abc import Iterator, Mapping
 
-from comln_serve.bundle import BundleError, find_bundles, load_bundle
+from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
 from comln_serve.classifier import ClassifierInfo
-from comln_serve.engine.model import Model
+from comln_serve.engine.model import LocalModel, Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.settings import Settings
 
 PREFERRED_MODEL = "miniimagenet-conv4"
 
 
-def load_models(settings: Settings) -> dict[str, Model]:
-    """Open every bundle of `settings.models_dir`, by name.
+def load_bundles(settings: Settings) -> list[Bundle]:
+    """Read every bundle of `settings.models_dir`.
+
+    Raises:
+        StartupError: a bundle cannot be used.
+    """
+    try:
+        return [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
+    except BundleError as error:
+        raise StartupError(str(error)) from error
+
+
+def load_models(settings: Settings) -> dict[str, LocalModel]:
+    """Open every bundle of `settings.models_dir` in this process, by name.
 
     Raises:
         StartupError: a bundle or the provider cannot be used.
     """
-    try:
-        bundles = [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
-    except BundleError as error:
-        raise StartupError(str(error)) from error
-    return {bundle.name: Model(bundle, settings) for bundle in bundles}
+    return {bundle.name: LocalModel(bundle, settings) for bundle in load_bundles(settings)}
 
 
 class Models(Mapping[str, Model]):

@@ -43,5 +43,5 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
             episodes=manifest.calibration.episodes,
             tasks=list(manifest.calibration.tasks),
         ),
-        provider=model.backbone.provider,
+        provider=model.provider,
     )

@@ -31,11 +31,12 @@ async def ready(request: Request) -> schemas.Ready:
         raise ServiceError(
             ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
         )
+    await probe(request, engine.check_models)
     stored = await probe(request, engine.store.count)
     return schemas.Ready(
         status="ready",
         version=__version__,
-        provider={name: model.backbone.provider for name, model in engine.models.items()},
+        provider={name: model.provider for name, model in engine.models.items()},
         classifiers=stored,
     )
 

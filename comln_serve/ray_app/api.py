@@ -1,0 +1,81 @@
+"""The replica that answers HTTP: the plain server's application, with embeddings from elsewhere.
+
+It keeps nothing of its own but caches, so any replica can answer any request.
+"""
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from threadpoolctl import threadpool_limits
+
+from comln_serve.api.app import create_app
+from comln_serve.api.context import REQUEST_ID_HEADER
+from comln_serve.engine.engine import Engine
+from comln_serve.engine.models import load_bundles
+from comln_serve.errors import StartupError
+from comln_serve.logs import configure_logs
+from comln_serve.ray_app.calls import EmbeddingReplicas
+from comln_serve.ray_app.remote_model import RemoteModel
+from comln_serve.settings import Settings
+from comln_serve.storage import open_store
+
+
+class Api:
+    """An engine over embedding replicas, and the application around it."""
+
+    async def __init__(self, settings: Settings, embedding: DeploymentHandle[Any]) -> None:
+        """Get ready; Ray Serve sends no request before. Waits for an embedding replica.
+
+        Raises:
+            StartupError: bundles, database or embedding replicas cannot be used.
+        """
+        configure_logs(settings.log_level, settings.log_format)
+        threadpool_limits(1, "blas")
+        self._engine = await asyncio.to_thread(_ready_engine, settings, embedding)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """What `serve.ingress()` serves."""
+        app = create_app(self._engine)
+        app.add_middleware(_WithoutRequestId)
+        return app
+
+    def check_health(self) -> None:
+        """Ray Serve replaces a replica that fails this.
+
+        It does not fail while embedding replicas are missing: to replace this one would not bring
+        them back. `/health/ready` tells that.
+        """
+        if not self._engine.ready:
+            raise RuntimeError("the engine has been closed")
+
+
+class _WithoutRequestId:
+    """ASGI middleware that leaves the header with the request's id to Ray Serve, which adds it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_without(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)[REQUEST_ID_HEADER]
+            await send(message)
+
+        await self._app(scope, receive, send_without)
+
+
+def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engine:
+    replicas = EmbeddingReplicas(embedding)
+    models = {
+        bundle.name: RemoteModel(bundle, settings, replicas) for bundle in load_bundles(settings)
+    }
+    engine = Engine(settings, models, open_store(settings.database_url))
+    engine.warm()
+    if engine.failure is not None:
+        engine.close()
+        raise StartupError(str(engine.failure)) from engine.failure
+    return engine

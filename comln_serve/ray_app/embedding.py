@@ -1,0 +1,90 @@
+"""The replica that embeds: every bundle's backbone, on a GPU where Ray gave it one.
+
+Batches are formed here, by the batcher of the plain server, from the images of all API replicas.
+While one is embedded the next gathers, so a batch is as large as the load asks for, and a lone
+request never waits; `serve.batch` would wait for a fixed time, and counts requests, not images.
+"""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.model import LocalModel
+from comln_serve.engine.models import load_models
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.logs import configure_logs
+from comln_serve.settings import Settings
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an embedding replica says of itself: its process, and what each model runs on."""
+
+    process: int
+    providers: dict[str, Literal["cuda", "cpu"]]
+
+
+class Embedding:
+    """Backbones by `embedder_sha256`, so that another version of a bundle is never mistaken."""
+
+    def __init__(self, settings: Settings, at_a_time: int) -> None:
+        """Open and warm every backbone; Ray Serve sends no request before.
+
+        Args:
+            at_a_time: calls of `embed` that may be under way.
+
+        Raises:
+            StartupError: a bundle or the provider cannot be used.
+        """
+        configure_logs(settings.log_level, settings.log_format)
+        threadpool_limits(1, "blas")
+        self._models = {model.embedder_sha256: model for model in load_models(settings).values()}
+        for model in self._models.values():
+            model.warm()
+        self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="turn")
+
+    async def describe(self) -> Served:
+        return Served(
+            os.getpid(), {sha256: model.provider for sha256, model in self._models.items()}
+        )
+
+    async def embed(
+        self, embedder_sha256: str, images: NDArray[np.uint8], waited_s: float
+    ) -> NDArray[np.float32]:
+        """Embeddings (n, d) of images (n, S, S, 3); they are dropped when the call is cancelled.
+
+        Args:
+            waited_s: seconds the request has already spent waiting.
+
+        Raises:
+            ServiceError: NOT_READY, this replica has no such backbone; and as `Turn.embed`.
+        """
+        model = self._models.get(embedder_sha256)
+        if model is None:
+            raise ServiceError(
+                ErrorCode.NOT_READY,
+                "The machines of this server hold different versions of a model; tell the "
+                "operator. Nothing was changed.",
+                embedder_sha256=embedder_sha256,
+            )
+        cancellation = Cancellation()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._waiting, _embed, model, images, waited_s, cancellation
+            )
+        finally:
+            cancellation.cancel()
+
+
+def _embed(
+    model: LocalModel, images: NDArray[np.uint8], waited_s: float, cancellation: Cancellation
+) -> NDArray[np.float32]:
+    with model.batcher.turn(len(images), cancellation, waited_s=waited_s) as turn:
+        return turn.embed(images)
