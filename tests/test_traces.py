@@ -136,7 +136,14 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
     assert attributes_of(adapt).items() >= expected.items()
     # The stages lie within it, and last as long as the client is told.
     children = [span for span in received.spans() if span.parent_span_id == adapt.span_id]
-    assert {span.name for span in children} == {"decode", "queue", "embed", "solve", "store"}
+    assert {span.name for span in children} == {
+        "decode",
+        "queue",
+        "embed",
+        "solve",
+        "report",
+        "store",
+    }
     for span in children:
         assert span.trace_id == adapt.trace_id
         slack = 5_000_000  # ns; two clocks
