@@ -39,16 +39,18 @@ def live_server(
     executable: str = sys.executable,
     program: Sequence[str] = ("-m", "comln_serve.cli"),
     environment: Mapping[str, str] | None = None,
+    database_url: str | None = None,
 ) -> Generator[LiveServer, None, None]:
-    """Start a server on a free port with its database in `folder`; wait until it is ready.
+    """Start a server on a free port, its database by default in `folder`; wait until it is ready.
 
     Stops it at the end, unless the test already did.
     """
     port = free_port()
+    database_url = database_url or f"sqlite:///{folder / 'classifiers.db'}"
     log = folder / f"server-{port}.log"
     command = [
         executable, *program, "--models-dir", str(models_dir),
-        "--port", str(port), "--database-url", f"sqlite:///{folder / 'classifiers.db'}",
+        "--port", str(port), "--database-url", database_url,
         "--provider", "cpu", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
