@@ -1,5 +1,6 @@
 """Reading multipart forms: files within the limits, text as strict UTF-8."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,8 @@ from comln_serve.api.limits import check_bytes, check_count, limited, too_many
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 # Text fields that are neither an image nor its label.
 _OPTIONS = 16
 
@@ -22,7 +25,8 @@ async def open_form(request: Request, settings: Settings) -> AsyncGenerator[Form
     """The form of a multipart request; its temporary files are closed at the end.
 
     Raises:
-        ServiceError: a body over the limits, or that is no multipart form.
+        ServiceError: a body over the limits, or that is no multipart form, or that the temporary
+            folder has no room for.
     """
     bounded = _undecoded(limited(request, settings.max_body_bytes))
     most = settings.max_images
@@ -46,6 +50,13 @@ async def open_form(request: Request, settings: Settings) -> AsyncGenerator[Form
     except (ValueError, LookupError) as error:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST, f"The multipart body cannot be read: {error}."
+        ) from error
+    except OSError as error:
+        logger.warning("the temporary folder cannot be used: %s", error)
+        raise ServiceError(
+            ErrorCode.STORAGE_UNAVAILABLE,
+            f"The server's temporary folder cannot take the upload ({error.strerror}). Nothing was "
+            "changed; try again later.",
         ) from error
     try:
         yield form
