@@ -41,8 +41,9 @@ def live_server(
     program: Sequence[str] = ("-m", "comln_serve.cli"),
     environment: Mapping[str, str] | None = None,
     verify: ssl.SSLContext | None = None,
+    database_url: str | None = None,
 ) -> Generator[LiveServer, None, None]:
-    """Start a server on a free port with its database in `folder`; wait until it is ready.
+    """Start a server on a free port, its database by default in `folder`; wait until it is ready.
 
     Stops it at the end, unless the test already did.
 
@@ -50,10 +51,11 @@ def live_server(
         verify: how to check the certificate of a server that is told to serve https.
     """
     port = free_port()
+    database_url = database_url or f"sqlite:///{folder / 'classifiers.db'}"
     log = folder / f"server-{port}.log"
     command = [
         executable, *program, "--models-dir", str(models_dir),
-        "--port", str(port), "--database-url", f"sqlite:///{folder / 'classifiers.db'}",
+        "--port", str(port), "--database-url", database_url,
         "--provider", "cpu", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:

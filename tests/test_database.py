@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from socket import SHUT_RDWR, SHUT_WR, create_connection, socket
-from threading import Barrier, Thread
+from socket import socket
+from threading import Barrier
 
 import numpy as np
 import psycopg
@@ -24,6 +24,7 @@ from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
 from comln_serve.storage.tables import metadata
 from tests.databases import administer, execute
+from tests.relay import Relay
 from tests.test_storage import add, classifier, same, support
 
 MakeUrl = Callable[[str], str]
@@ -94,7 +95,10 @@ def test_urls_are_taken_as_they_are_written(path: Path) -> None:
 
 def test_patience_can_be_changed_in_the_url() -> None:
     patience = database._patience(parse_url("postgresql://host/db?connect_timeout=60"))
-    assert patience == {"tcp_user_timeout": 10_000, "application_name": "comln-serve"}
+    assert patience == {
+        "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 1,
+        "application_name": "comln-serve",
+    }  # fmt: skip
 
 
 # --- Opening -------------------------------------------------------------------------------------
@@ -280,48 +284,6 @@ def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> N
         assert same(mine.find("clf_a"), made)
         add(mine, "clf_b")
         assert store.count() == 2
-
-
-class Relay:
-    """A way to PostgreSQL that can be cut."""
-
-    def __init__(self) -> None:
-        self._listening = socket()
-        self._listening.bind(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._ends: list[socket] = []
-        self.open()
-
-    def open(self) -> None:
-        if self._listening.fileno() == -1:
-            self._listening = socket()
-            self._listening.bind(("127.0.0.1", self.port))
-        self._listening.listen()
-        Thread(target=self._accept, args=(self._listening,), daemon=True).start()
-
-    def cut(self) -> None:
-        for end in (self._listening, *self._ends):
-            with suppress(OSError):
-                end.shutdown(SHUT_RDWR)
-            end.close()
-        self._ends.clear()
-
-    def _accept(self, listening: socket) -> None:
-        while True:
-            try:
-                client, _ = listening.accept()
-            except OSError:
-                return
-            server = create_connection(("127.0.0.1", 5432))
-            self._ends += [client, server]
-            for source, target in ((client, server), (server, client)):
-                Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    def _copy(self, source: socket, target: socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(SHUT_WR)
 
 
 def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:

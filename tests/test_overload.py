@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from socket import create_connection
 from threading import Event
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -75,7 +76,8 @@ def served(engine: Engine) -> Generator[str, None, None]:
 def small(settings: Settings, make_engine: MakeEngine) -> Iterator[tuple[str, Engine, Held]]:
     """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
     limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4}
-    engine = make_engine(settings.model_copy(update=limits))
+    patience = {"max_queue_seconds": 300.0, "max_inference_seconds": 300.0}  # on slow machines
+    engine = make_engine(settings.model_copy(update=limits | patience))
     held = Held(engine)
     with served(engine) as url:
         httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
@@ -85,8 +87,13 @@ def small(settings: Settings, make_engine: MakeEngine) -> Iterator[tuple[str, En
             held.release()
 
 
+def post(url: str, body: dict[str, Any]) -> httpx2.Response:
+    """On a connection of its own; loading certificates for it would take longer than the rest."""
+    return httpx2.post(url, timeout=60, verify=False, **body)
+
+
 def predict(url: str, count: int = 1) -> httpx2.Response:
-    return httpx2.post(f"{url}/predict", timeout=60, **predict_form(*[RED] * count))
+    return post(f"{url}/predict", predict_form(*[RED] * count))
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -115,6 +122,74 @@ def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int)
     assert engine.images.pending == 0
     for _ in range(5):
         assert predict(url, 8).status_code == 200
+
+
+TRAFFIC = ("adapt", "examples", "predict")
+
+
+def send_two(url: str, kind: str) -> httpx2.Response:
+    """A request of two images."""
+    match kind:
+        case "adapt":
+            return post(f"{url}/adapt", adapt_form())
+        case "examples":
+            return post(f"{url}/classifiers/known/examples", adapt_form())
+        case _:
+            return predict(url, 2)
+
+
+@pytest.mark.parametrize("kinds", [("adapt",), ("examples",), TRAFFIC], ids="-".join)
+def test_ten_times_as_much_of_every_kind(
+    small: tuple[str, Engine, Held], kinds: tuple[str, ...]
+) -> None:
+    """Images count the same whatever is done with them, and what was turned away left nothing."""
+    url, engine, held = small
+    held.hold()
+    clients = 10 * 8 // 2
+    with ThreadPoolExecutor(clients) as pool:
+        tasks = [pool.submit(send_two, url, kinds[i % len(kinds)]) for i in range(clients)]
+        wait_until(lambda: sum(task.done() for task in tasks) == clients - 4)
+        # The limit is one for all kinds of work; light routes go on.
+        for kind in TRAFFIC:
+            check_error(send_two(url, kind), ErrorCode.OVERLOADED)
+        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        assert len(httpx2.get(f"{url}/classifiers/known/examples").json()["examples"]) == 2
+        held.release()
+        answers = [task.result() for task in tasks]
+    statuses = Counter(answer.status_code for answer in answers)
+    assert statuses[429] == clients - 4
+    assert statuses[200] + statuses[201] == 4
+    for answer in answers:
+        if answer.status_code == 429:
+            check_error(answer, ErrorCode.OVERLOADED)
+    assert engine.images.pending == 0
+    assert engine.store.count() == 1 + statuses[201]
+    for kind in TRAFFIC:
+        assert send_two(url, kind).is_success
+
+
+def test_more_requests_than_may_be_pending(settings: Settings, make_engine: MakeEngine) -> None:
+    """Also those that bring no images count while they are worked on."""
+    engine = make_engine(
+        settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0})
+    )
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        more = httpx2.post(f"{url}/classifiers/known/examples", **adapt_form()).json()
+        held.hold()
+        with ThreadPoolExecutor(3) as pool:
+            try:
+                tasks = [pool.submit(send_two, url, kind) for kind in TRAFFIC]
+                wait_until(lambda: engine.images.pending == 6)
+                example = f"{url}/classifiers/known/examples/1"
+                answers = [httpx2.delete(example), *(send_two(url, kind) for kind in TRAFFIC)]
+            finally:
+                held.release()
+            assert all(task.result().is_success for task in tasks)
+        for answer in answers:
+            assert check_error(answer, ErrorCode.OVERLOADED)["detail"]["limit"] == 3
+        assert httpx2.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
 
 
 def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:

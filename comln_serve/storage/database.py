@@ -60,6 +60,8 @@ class Database:
         if self.is_sqlite:
             event.listen(self._engine, "connect", _configure_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self._engine, "connect", _configure_postgresql)
 
     @contextmanager
     def reading(self) -> Generator[Connection, None, None]:
@@ -158,6 +160,8 @@ def _patience(url: URL) -> dict[str, Any]:
     defaults = {
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": _SILENCE_MILLISECONDS,
+        "keepalives_idle": _SILENCE_MILLISECONDS // 1000,  # of a machine that is gone, mid-answer
+        "keepalives_interval": 1,
         "application_name": "comln-serve",
     }
     return {name: value for name, value in defaults.items() if name not in url.query}
@@ -167,6 +171,12 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin_sqlite says so
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _configure_postgresql(connection: Any, _record: Any) -> None:
+    # Not in the connection's options: poolers between us and the database refuse these.
+    connection.execute(f"SET lock_timeout = '{int(LOCK_SECONDS * 1000)}ms'")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -35,6 +35,7 @@ def prepare(database: Database) -> None:
         if stamp != NEWEST:
             with database.connection(writes=True) as connection:
                 if not database.is_sqlite:  # SQLite has locked the file
+                    connection.execute(text("SET LOCAL lock_timeout = 0"))
                     lock = text("SELECT pg_advisory_xact_lock(:key)")
                     connection.execute(lock, {"key": _ADVISORY_LOCK})
                 if _stamp(connection, database) != NEWEST:

@@ -1,0 +1,183 @@
+"""PostgreSQL goes away while requests come: they are told so, and all is well once it is back."""
+
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.settings import Settings
+from comln_serve.storage import database
+from tests.conftest import image_bytes
+from tests.databases import administer
+from tests.relay import Relay
+from tests.test_api import adapt_form, adapt_json, check_error, predict_form
+from tests.test_batcher import wait_until
+from tests.test_overload import served
+
+MakeEngine = Callable[[Settings], Engine]
+MakeUrl = Callable[[str], str]
+RED = image_bytes()
+
+
+def requests(url: str) -> dict[str, Callable[[], httpx2.Response]]:
+    """One of each kind that needs the store."""
+
+    def send(method: str, path: str, **body: Any) -> Callable[[], httpx2.Response]:
+        return lambda: httpx2.request(method, url + path, timeout=60, **body)
+
+    return {
+        "adapt": send("POST", "/adapt", **adapt_form(name="new")),
+        "adapt once": send(
+            "POST", "/adapt", headers={"Idempotency-Key": "lost"}, **adapt_json(name="known")
+        ),
+        "predict": send("POST", "/predict", **predict_form(RED)),
+        "list": send("GET", "/classifiers"),
+        "show": send("GET", "/classifiers/known"),
+        "examples": send("GET", "/classifiers/known/examples"),
+        "add": send("POST", "/classifiers/known/examples", **adapt_form()),
+        "remove": send("DELETE", "/classifiers/known/examples/1"),
+        "promote": send("POST", "/classifiers/known@1/promote"),
+        "roll back": send("POST", "/classifiers/known/rollback"),
+        "delete": send("DELETE", "/classifiers/known@2"),
+        "ready": send("GET", "/health/ready"),
+    }
+
+
+def check_unavailable(answer: httpx2.Response) -> str:
+    error = check_error(answer, ErrorCode.STORAGE_UNAVAILABLE)
+    assert int(answer.headers["retry-after"]) >= 1
+    for secret in ("127.0.0.1", "5432", "root", "sqlite3", "psycopg"):
+        assert secret not in error["message"]
+    message: str = error["message"]
+    return message
+
+
+def check_alive(url: str) -> None:
+    """What does not need the store goes on."""
+    assert httpx2.get(f"{url}/health/live").status_code == 200
+    assert httpx2.get(f"{url}/models").status_code == 200
+    metrics = httpx2.get(f"{url}/metrics")
+    assert metrics.status_code == 200
+    assert "\ncomln_classifiers " not in metrics.text
+
+
+def check_well(url: str) -> None:
+    """All kinds of requests succeed, and nothing is there that was refused."""
+    assert httpx2.get(f"{url}/health/ready").json()["classifiers"] == 2
+    for name, send in requests(url).items():
+        assert send().status_code in (200, 201, 204), name
+
+
+def make_two(url: str) -> None:
+    for _ in range(2):
+        httpx2.post(f"{url}/adapt", timeout=60, **adapt_form(name="known")).raise_for_status()
+
+
+@pytest.fixture
+def there(make_url: MakeUrl) -> str:
+    return make_url("postgresql")
+
+
+@pytest.fixture
+def server(
+    settings: Settings, make_engine: MakeEngine, there: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Relay]]:
+    """A server whose way to PostgreSQL can be cut, with two versions of `known`."""
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.5)
+    relay = Relay()
+    relayed = there.replace(":5432", f":{relay.port}")
+    with served(make_engine(settings.model_copy(update={"database_url": relayed}))) as url:
+        make_two(url)
+        httpx2.post(f"{url}/predict", **predict_form(RED)).raise_for_status()  # it is cached now
+        yield url, relay
+    relay.cut()
+
+
+def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) -> None:
+    url, relay = server
+    relay.cut()
+    for _ in range(2):
+        for send in requests(url).values():
+            assert "cannot be reached" in check_unavailable(send())
+        check_alive(url)
+    relay.open()
+    check_well(url)
+
+
+@contextmanager
+def nobody_let_in(database: str) -> Generator[None, None, None]:
+    administer(
+        f"ALTER DATABASE {database} ALLOW_CONNECTIONS false",
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'",
+    )
+    try:
+        yield
+    finally:
+        administer(f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
+
+
+def test_the_database_ends_its_connections_and_lets_nobody_in(
+    server: tuple[str, Relay], postgresql: str
+) -> None:
+    url, _ = server
+    with nobody_let_in(postgresql.rpartition("/")[2]):
+        for send in requests(url).values():
+            check_unavailable(send())
+        check_alive(url)
+    check_well(url)
+
+
+def test_connections_that_end_under_load(server: tuple[str, Relay], postgresql: str) -> None:
+    """Again and again, in the middle of what is done; what was acknowledged is there."""
+    url, _ = server
+    name = postgresql.rpartition("/")[2]
+    done = Event()
+    made: list[str] = []
+
+    def client(number: int) -> None:
+        with httpx2.Client(timeout=60) as session:
+            while not done.is_set():
+                answer = session.post(f"{url}/adapt", **adapt_form(name=f"client-{number % 2}"))
+                if answer.status_code == 201:
+                    made.append(answer.json()["id"])
+                else:
+                    check_unavailable(answer)
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(client, number) for number in range(4)]
+        try:
+            for _ in range(8):
+                before = len(made)
+                administer(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    f"WHERE datname = '{name}' AND application_name = 'comln-serve'"
+                )
+                wait_until(lambda before=before: len(made) > before + 3)
+        finally:
+            done.set()
+        for finished in clients:
+            finished.result()
+    for identifier in made:
+        assert httpx2.get(f"{url}/classifiers/{identifier}").status_code == 200
+
+
+def test_a_name_that_another_server_does_not_let_go(server: tuple[str, Relay], there: str) -> None:
+    """It hangs within a transaction. Others wait for it as for SQLite's file: not for ever."""
+    url, _ = server
+    with psycopg.connect(there) as other:
+        other.execute("SELECT * FROM names FOR UPDATE")
+        sends = requests(url)
+        with ThreadPoolExecutor(2) as pool:
+            for answer in pool.map(lambda name: sends[name](), ("promote", "add")):
+                assert "lock" in check_unavailable(answer)
+        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        assert sends["predict"]().status_code == 200
+        other.rollback()
+    check_well(url)
