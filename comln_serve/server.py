@@ -39,11 +39,11 @@ def serve(app: FastAPI, settings: Settings) -> None:
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
     )
-    if not is_loopback(settings.host):
+    if not (settings.require_keys or is_loopback(settings.host)):
         logger.warning(
             "THE SERVER LISTENS ON %s WITHOUT AUTHENTICATION: whoever can reach it can use, see "
-            "and delete every classifier. Let only a proxy that authenticates reach it, or listen "
-            "on 127.0.0.1 (--host)",
+            "and delete every classifier. Require keys (--require-keys), let only a proxy that "
+            "authenticates reach it, or listen on 127.0.0.1 (--host)",
             settings.host or "every address",
         )
     server = _Server(config, app, settings)

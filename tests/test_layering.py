@@ -19,6 +19,7 @@ TRAINER_ONLY = {
 ABOVE = {
     "flow": {"api", "engine", "bundle", "storage", "imaging"},
     "imaging": {"api", "engine", "bundle", "storage", "flow"},
+    "security": {"api", "engine", "bundle", "storage", "imaging", "flow"},
     "storage": {"api", "engine", "bundle", "imaging", "flow"},
     "bundle": {"api", "engine", "storage"},
     "engine": {"api"},

@@ -5,16 +5,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
+from comln_serve.api.authentication import Authentication
 from comln_serve.api.cors import Cors
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
-from comln_serve.api.openapi import describe_bodies
+from comln_serve.api.openapi import describe_bodies, describe_keys
 from comln_serve.api.routes import router
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
@@ -47,6 +48,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
+        dependencies=[Depends(Authentication(engine.settings, engine.store.keys))],
         docs_url=None,  # these load scripts from elsewhere; see `documentation`
         redoc_url=None,
     )
@@ -63,6 +65,8 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.include_router(router)
     install_error_handlers(app)
     describe_bodies(app)
+    if engine.settings.require_keys:
+        describe_keys(app)
     install_documentation(app)
     app.add_middleware(Rescue)  # the last one added is outermost
     if engine.settings.cors_origins:

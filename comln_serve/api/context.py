@@ -15,9 +15,14 @@ _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
 @dataclass
 class RequestRecord:
-    """One request, for metrics and logs. Nothing here is content of an image or a secret."""
+    """One request, for metrics and logs. Nothing here is content of an image or a secret.
+
+    Attributes:
+        key: id of the API key it came with, once that is known to be right.
+    """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    key: str | None = None
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
     images: int = 0

@@ -16,6 +16,8 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.MALFORMED_HTTP: 400,
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.FORBIDDEN: 403,
     ErrorCode.INVALID_REQUEST: 422,
     ErrorCode.INVALID_IMAGE: 422,
     ErrorCode.IMAGE_TOO_LARGE: 413,
@@ -32,6 +34,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.CANNOT_ADAPT: 422,
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.RATE_LIMITED: 429,
     ErrorCode.OVERLOADED: 429,
     ErrorCode.QUEUE_TIMEOUT: 503,
     ErrorCode.INFERENCE_TIMEOUT: 504,
@@ -40,7 +43,6 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,
 }
-_RETRY_AFTER_SECONDS = "1"
 _MAX_SHOWN = 200
 
 
@@ -84,7 +86,6 @@ def to_response(error: ServiceError) -> JSONResponse:
     """The HTTP answer to a `ServiceError`, which is noted in the record of the request."""
     record = current_record()
     record.error = error.code
-    headers = {"Retry-After": _RETRY_AFTER_SECONDS} if STATUS[error.code] in (429, 503) else None
     body = {
         "code": error.code.value,
         "message": error.message,
@@ -93,7 +94,15 @@ def to_response(error: ServiceError) -> JSONResponse:
     }
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
     text = {"error": _printable(body)}
-    return JSONResponse(text, status_code=STATUS[error.code], headers=headers)
+    return JSONResponse(text, status_code=STATUS[error.code], headers=_headers(error))
+
+
+def _headers(error: ServiceError) -> dict[str, str]:
+    if error.code is ErrorCode.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
+    if STATUS[error.code] in (429, 503):
+        return {"Retry-After": str(error.detail.get("retry_after_seconds", 1))}
+    return {}
 
 
 def _printable(value: Any) -> Any:

@@ -127,6 +127,8 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
+    if record.key is not None:
+        fields["key"] = record.key
     if record.operation is not None:
         fields["images"] = record.images
     if record.model is not None:
