@@ -62,9 +62,14 @@ class Classifier(ClassifierInfo):
 
     W: NDArray[np.float32]
 
+    @property
+    def final_layer(self) -> NDArray[np.float32]:
+        """(N, d): what embeddings are multiplied with, here and in exported files."""
+        return self.W
+
     def probabilities(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
         """softmax(q W^T) (n, N) for embeddings (n, d)."""
-        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64))
+        return softmax(embeddings.astype(np.float64) @ self.final_layer.T.astype(np.float64))
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

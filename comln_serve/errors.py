@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     NOTHING_TO_ROLL_BACK_TO = "nothing_to_roll_back_to"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     CANNOT_ADAPT = "cannot_adapt"
+    CANNOT_EXPORT = "cannot_export"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     RATE_LIMITED = "rate_limited"

@@ -85,6 +85,9 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/predict"),
     ("POST", "/classifiers/{ref}/examples"),
     ("GET", "/classifiers"),
+    ("GET", "/classifiers/{ref}/export"),
+    ("POST", "/v2/models/{model}/infer"),
+    ("POST", "/v2/models/{model}/versions/{version}/infer"),
 ]
 OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
@@ -98,6 +101,13 @@ OPERATIONS = [
     ("DELETE", "/classifiers/{ref}/examples/{number}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
+    ("GET", "/v2"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+    ("GET", "/v2/models/{model}"),
+    ("GET", "/v2/models/{model}/ready"),
+    ("GET", "/v2/models/{model}/versions/{version}"),
+    ("GET", "/v2/models/{model}/versions/{version}/ready"),
 ]
 
 

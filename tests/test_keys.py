@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from comln_serve.api.app import create_app
 from comln_serve.api.authentication import scopes_of
+from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.cli import main
 from comln_serve.errors import ErrorCode
 from comln_serve.security import (
@@ -49,6 +50,7 @@ __all__ = ["keyed", "keyed_settings"]  # fixtures
 
 HOUR = timedelta(hours=1)
 TEXT = re.compile(r"comln_[0-9a-f]{16}_[0-9a-f]{64}")
+ANY = {"ref": "absent", "model": "absent", "version": 1, "number": 1}
 UNKNOWN = f"comln_{'0' * 16}_{'0' * 64}"
 
 
@@ -278,7 +280,9 @@ def test_every_route_says_who_may_call_it(keyed: TestClient) -> None:
     }
     assert None not in declared.values()
     public = {path for path, scopes in declared.items() if not scopes}
-    assert public == {"/health/live", "/health/ready"}
+    assert public == {
+        prefix + path for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")
+    }
     for path in plain | public:
         assert keyed.get(path).status_code == 200
 
@@ -337,8 +341,13 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
         },
         Scope.ADMIN: {"GET /metrics"},
     }  # fmt: skip
-    reading = {"GET /models", "GET /classifiers", "GET /classifiers/{ref}",
-               "GET /classifiers/{ref}/examples"}  # fmt: skip
+    expected[Scope.PREDICT] |= {
+        f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")
+    }
+    reading = {"GET /models", "GET /v2", "GET /v2/models/{model}", "GET /v2/models/{model}/ready",
+               "GET /v2/models/{model}/versions/{version}", "GET /classifiers/{ref}/export",
+               "GET /v2/models/{model}/versions/{version}/ready", "GET /classifiers",
+               "GET /classifiers/{ref}", "GET /classifiers/{ref}/examples"}  # fmt: skip
     opened: dict[Scope, set[str]] = {scope: set() for scope in Scope}
     for route in routes_of(keyed.app):  # type: ignore[arg-type]
         if not scopes_of(route.endpoint):
@@ -347,17 +356,19 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
         for method in route.methods or ():
             for scope, headers in keys.items():
                 answer = keyed.request(
-                    method, path.format(ref="absent", number=1), headers=headers
+                    method, path.format_map(ANY), headers=headers
                 )  # fmt: skip
                 if answer.status_code != 403:
                     assert answer.status_code in (200, 404, 415)
                     opened[scope].add(f"{method} {path}")
                     continue
+                missing = " or ".join(scopes_of(route.endpoint) or ())
+                assert f"lacks the scope {missing}; it has {scope}" in answer.text
+                if path.startswith("/v2"):
+                    assert set(answer.json()) == {"error"}
+                    continue
                 error = check_error(answer, ErrorCode.FORBIDDEN)
                 assert error["detail"]["received"] == [scope]
-                needed = scopes_of(route.endpoint) or ()
-                assert " or ".join(needed) in error["message"]
-                assert set(needed) <= set(error["detail"]["allowed"])
     assert opened[Scope.PREDICT] == expected[Scope.PREDICT] | reading
     assert opened[Scope.ADAPT] == expected[Scope.ADAPT] | reading
     assert opened[Scope.ADMIN] == reading.union(*expected.values())
@@ -367,6 +378,8 @@ def test_keys_are_looked_at_first(keyed: TestClient) -> None:
     """Before validation, and before admission."""
     assert keyed.get("/classifiers?limit=x").status_code == 401
     limit = keyed.app.state.engine.settings.max_pending_requests  # type: ignore[attr-defined]
+    with keyed.app.state.exports.admit(MOST_EXPORTS):  # type: ignore[attr-defined]
+        assert keyed.get("/classifiers/absent/export").status_code == 401
     with keyed.app.state.requests.admit(limit):  # type: ignore[attr-defined]
         assert keyed.post("/adapt", **adapt_form()).status_code == 401
         headers = bearer(new_key(store_of(keyed), "acme", Scope.PREDICT))

@@ -23,7 +23,9 @@ from tests.test_api import adapt_form
 from tests.test_fuzz import OPERATIONS
 
 ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}
-PUBLIC = {("GET", "/health/live"), ("GET", "/health/ready")}
+PUBLIC = {
+    ("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")
+}
 
 
 @pytest.fixture(scope="module")

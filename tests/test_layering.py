@@ -17,17 +17,18 @@ TRAINER_ONLY = {
 }  # fmt: skip
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
-    "flow": {"api", "engine", "bundle", "storage", "imaging"},
-    "imaging": {"api", "engine", "bundle", "storage", "flow"},
-    "security": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "storage": {"api", "engine", "bundle", "imaging", "flow"},
-    "bundle": {"api", "engine", "storage"},
-    "engine": {"api"},
-    "classifier": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "reference": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "support": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "errors": {"api", "engine", "bundle", "storage", "imaging", "flow"},
-    "settings": {"api", "engine", "bundle", "storage", "flow"},
+    "flow": {"api", "engine", "export", "bundle", "storage", "imaging"},
+    "imaging": {"api", "engine", "export", "bundle", "storage", "flow"},
+    "security": {"api", "engine", "export", "bundle", "storage", "imaging", "flow"},
+    "storage": {"api", "engine", "export", "bundle", "imaging", "flow"},
+    "bundle": {"api", "engine", "export", "storage"},
+    "engine": {"api", "export"},
+    "export": {"api", "engine", "storage", "flow"},
+    "classifier": {"api", "engine", "export", "bundle", "storage", "imaging", "flow"},
+    "reference": {"api", "engine", "export", "bundle", "storage", "imaging", "flow"},
+    "support": {"api", "engine", "export", "bundle", "storage", "imaging", "flow"},
+    "errors": {"api", "engine", "export", "bundle", "storage", "imaging", "flow"},
+    "settings": {"api", "engine", "export", "bundle", "storage", "flow"},
 }
 MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
 
@@ -62,7 +63,10 @@ def test_importing_the_server_loads_no_trainer() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_the_server_never_imports_the_trainer(path: Path) -> None:
-    assert {name.partition(".")[0] for name in imports(path)}.isdisjoint(TRAINER_ONLY)
+    """Exporting takes `onnx`, once it is asked for; the test above holds that it waits."""
+    allowed = {"onnx"} if path.parent == REPOSITORY / PACKAGE / "export" else set[str]()
+    found = {name.partition(".")[0] for name in imports(path)}
+    assert found.isdisjoint(TRAINER_ONLY - allowed)
 
 
 @pytest.mark.parametrize("layer", sorted(ABOVE))

@@ -15,8 +15,10 @@ from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
+from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.openapi import describe_bodies, describe_keys
 from comln_serve.api.routes import router
+from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
 
@@ -62,7 +64,9 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         engine,
         {"requests": lambda: requests.pending, "images": lambda: engine.images.pending},
     )
+    app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)
+    app.include_router(open_inference)
     install_error_handlers(app)
     describe_bodies(app)
     if engine.settings.require_keys:

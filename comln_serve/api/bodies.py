@@ -41,7 +41,7 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     """
     if _is_multipart(request):
         return await _form(request, settings, AdaptForm)
-    body = await to_thread.run_sync(_parse, AdaptRequest, await _json(request, settings))
+    body = await to_thread.run_sync(parse_json, AdaptRequest, await _json(request, settings))
     support = await to_thread.run_sync(_support_of, body.support, settings)
     return support, body
 
@@ -55,7 +55,9 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
     if _is_multipart(request):
         support, options = await _form(request, settings, ExamplesOptions)
     else:
-        options = await to_thread.run_sync(_parse, ExamplesRequest, await _json(request, settings))
+        options = await to_thread.run_sync(
+            parse_json, ExamplesRequest, await _json(request, settings)
+        )
         support = await to_thread.run_sync(_support_of, options.support, settings)
     _need_an_image(support)
     return support, options
@@ -88,7 +90,7 @@ def _support_of(items: list[SupportImage], settings: Settings) -> Support:
     for position, item in enumerate(items):
         check_label(position, item.label, settings)
     return [
-        (_from_base64(f"support.{i}.image", item.image, settings), item.label)
+        (from_base64(f"support.{i}.image", item.image, settings), item.label)
         for i, item in enumerate(items)
     ]
 
@@ -111,9 +113,9 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
 
 
 def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], PredictOptions]:
-    body = _parse(PredictRequest, text)
+    body = parse_json(PredictRequest, text)
     check_count(len(body.images), settings)
-    files = [_from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
+    files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
     return files, PredictOptions(**body.model_dump(exclude={"images"}))
 
 
@@ -141,7 +143,15 @@ def _is_multipart(request: Request) -> bool:
 
 async def _json(request: Request, settings: Settings) -> bytes:
     """The bytes of a JSON body; reading them as JSON is work for a thread."""
-    limit = min(settings.max_json_bytes, settings.max_body_bytes)
+    return await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+
+
+async def whole_body(request: Request, limit: int) -> bytes:
+    """The bytes of a body that is not empty.
+
+    Raises:
+        ServiceError: it is, or it is over `limit`, or it broke off.
+    """
     try:
         body = await limited(request, limit).body()
     except ClientDisconnect as error:
@@ -151,7 +161,12 @@ async def _json(request: Request, settings: Settings) -> bytes:
     return body
 
 
-def _parse(model: type[_Model], text: bytes) -> _Model:
+def parse_json(model: type[_Model], text: bytes) -> _Model:
+    """A JSON body as a wire type.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, it is no JSON or not of that type.
+    """
     try:
         return _validate(model, json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -170,7 +185,12 @@ def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _
         raise problem from error
 
 
-def _from_base64(where: str, text: str, settings: Settings) -> bytes:
+def from_base64(where: str, text: str, settings: Settings) -> bytes:
+    """An image file that came as text; `where` is its place in the request, for messages.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, it is no base64; IMAGE_TOO_LARGE.
+    """
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)

@@ -10,6 +10,7 @@ from typing import Literal
 from comln_serve.errors import ErrorCode
 
 REQUEST_ID_HEADER = "X-Request-ID"
+OPEN_INFERENCE = "/v2"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
 
@@ -19,6 +20,7 @@ class RequestRecord:
 
     Attributes:
         key: id of the API key it came with, once that is known to be right.
+        open_inference: it is of the Open Inference Protocol, which has errors of its own shape.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -32,6 +34,7 @@ class RequestRecord:
     bytes_out: int = 0
     status: int | None = None
     bug: Exception | None = None
+    open_inference: bool = False
 
 
 current: ContextVar[RequestRecord | None] = ContextVar("current", default=None)

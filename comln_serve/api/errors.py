@@ -1,4 +1,7 @@
-"""The one place where errors become HTTP answers: one table, one body shape."""
+"""The one place where errors become HTTP answers: one table, one body shape.
+
+But for the Open Inference Protocol, which has one of its own: `{"error": message}`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -32,6 +35,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.NOTHING_TO_ROLL_BACK_TO: 409,
     ErrorCode.IDEMPOTENCY_MISMATCH: 422,
     ErrorCode.CANNOT_ADAPT: 422,
+    ErrorCode.CANNOT_EXPORT: 422,
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.RATE_LIMITED: 429,
@@ -53,13 +57,15 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
 
 
-def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses of a route that can fail with these codes."""
+def error_responses(
+    *codes: ErrorCode, model: type[BaseModel] = ErrorResponse
+) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses of a route that can fail with these codes, with bodies of `model`."""
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(STATUS[code], []).append(code.value)
     return {
-        status: {"model": ErrorResponse, "description": ", ".join(names)}
+        status: {"model": model, "description": ", ".join(names)}
         for status, names in sorted(by_status.items())
     }
 
@@ -93,7 +99,7 @@ def to_response(error: ServiceError) -> JSONResponse:
         "request_id": record.id,
     }
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
-    text = {"error": _printable(body)}
+    text = {"error": _printable(error.message if record.open_inference else body)}
     return JSONResponse(text, status_code=STATUS[error.code], headers=_headers(error))
 
 

@@ -11,7 +11,7 @@ def limited(request: Request, limit: int) -> Request:
     """The request, refusing to read past `limit` bytes of body."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
-        raise _body_too_large(int(declared), limit)
+        raise body_too_large(int(declared), limit)
     received = 0
 
     async def receive() -> Message:
@@ -19,7 +19,7 @@ def limited(request: Request, limit: int) -> Request:
         message = await request.receive()
         received += len(message.get("body", b""))
         if received > limit:
-            raise _body_too_large(received, limit)
+            raise body_too_large(received, limit)
         return message
 
     return Request(request.scope, receive)
@@ -65,7 +65,8 @@ def check_bytes(where: str, size: int, settings: Settings) -> None:
         )
 
 
-def _body_too_large(received: int, limit: int) -> ServiceError:
+def body_too_large(received: int, limit: int) -> ServiceError:
+    """The error for a body, or its JSON, of more bytes than allowed."""
     return ServiceError(
         ErrorCode.BODY_TOO_LARGE,
         f"The request body has {received} bytes or more; at most {limit} are allowed. Send fewer "

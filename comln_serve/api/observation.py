@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
-from comln_serve.api.context import REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
 from comln_serve.api.headers import add_safe_headers
 from comln_serve.api.metrics import UNMATCHED, Metrics
@@ -20,7 +20,16 @@ from comln_serve.logs import request_id
 logger = logging.getLogger("comln_serve.requests")
 
 # Asked every few seconds by machines; logged at level debug unless something is wrong.
-_POLLED = frozenset({"/health/live", "/health/ready", "/metrics"})
+_POLLED = frozenset(
+    {
+        "/health/live",
+        "/health/ready",
+        "/metrics",
+        f"{OPEN_INFERENCE}/health/live",
+        f"{OPEN_INFERENCE}/health/ready",
+        f"{OPEN_INFERENCE}/models/{{model}}/ready",
+    }
+)
 
 
 class Observation:
@@ -34,6 +43,7 @@ class Observation:
             await self._app(scope, receive, send)
             return
         record = context.new_record(scope["headers"])
+        record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
 
         async def counted_receive() -> Message:
             message = await receive()

@@ -9,8 +9,11 @@ from pydantic import BaseModel
 
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.bodies import JSON, MULTIPART
+from comln_serve.api.context import OPEN_INFERENCE
 from comln_serve.api.errors import STATUS
+from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.requests import AdaptRequest, ExamplesRequest, PredictRequest
+from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -20,7 +23,6 @@ _KEY_ERRORS = (
     ErrorCode.RATE_LIMITED,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
-_ERROR = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
 
 
 def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def describe_bodies(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         schemas = document["components"]["schemas"]
-        for model in (AdaptRequest, ExamplesRequest, PredictRequest):
+        for model in (AdaptRequest, ExamplesRequest, PredictRequest, InferenceRequest):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
@@ -83,20 +85,25 @@ def describe_keys(app: FastAPI) -> None:
             for method in route.methods or ():
                 operation = document["paths"].get(route.path_format, {}).get(method.lower())
                 if scopes and operation is not None:
-                    _describe_key(operation, scopes)
+                    _describe_key(operation, scopes, _error_shape(str(route.path_format)))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _describe_key(operation: dict[str, Any], any_of: Sequence[Scope]) -> None:
+def _describe_key(
+    operation: dict[str, Any], any_of: Sequence[Scope], shape: dict[str, Any]
+) -> None:
     operation["security"] = [{"key": [scope]} for scope in dict.fromkeys((*any_of, Scope.ADMIN))]
     responses = operation["responses"]
-    # Errors of one operation have one shape.
-    shapes = [answer["content"] for status, answer in responses.items() if int(status) >= 400]
-    shape = shapes[0] if shapes else _ERROR
     for code in _KEY_ERRORS:
         answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": shape})
         codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
         answer["description"] = ", ".join(codes)
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _error_shape(path: str) -> dict[str, Any]:
+    of_protocol = f"{path}/".startswith(f"{OPEN_INFERENCE}/")
+    model = ProtocolError if of_protocol else ErrorResponse
+    return {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}

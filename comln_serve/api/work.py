@@ -1,14 +1,16 @@
 """How a route gets its engine, and calls it without making other routes wait."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from anyio import to_thread
 from fastapi import Request
 
+from comln_serve.api.authentication import tenant_of
+from comln_serve.api.context import current_record
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, Predicted
 
 _Result = TypeVar("_Result")
 
@@ -39,6 +41,30 @@ async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> Non
     while (await request.receive())["type"] != "http.disconnect":
         pass
     cancellation.cancel()
+
+
+async def classify(
+    request: Request,
+    images: Sequence[bytes],
+    classifier: str,
+    write: Callable[[Predicted], _Result],
+) -> _Result:
+    """Classify images and write the answer, both on a thread; noted in the request's record.
+
+    Raises:
+        ServiceError: as `Engine.predict`.
+    """
+    record = current_record()
+    record.images = len(images)
+
+    def answer(cancellation: Cancellation) -> _Result:
+        predicted = engine_of(request).predict(
+            images, classifier, tenant=tenant_of(request), cancellation=cancellation
+        )
+        record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+        return write(predicted)
+
+    return await work(request, answer)
 
 
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:

@@ -9,8 +9,7 @@ from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.openapi import openapi_body
 from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, answer
-from comln_serve.api.work import engine_of, work
-from comln_serve.engine.cancellation import Cancellation
+from comln_serve.api.work import classify, engine_of, work
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -74,25 +73,18 @@ async def adapt(
 @needs(Scope.PREDICT)
 async def predict(request: Request) -> schemas.PredictResponse:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
-    engine = engine_of(request)
-    record = current_record()
-    record.operation = "predict"
+    current_record().operation = "predict"
     with request.app.state.requests.admit():
-        images, options = await read_predict(request, engine.settings)
-        record.images = len(images)
+        images, options = await read_predict(request, engine_of(request).settings)
 
-        def answer(cancellation: Cancellation) -> schemas.PredictResponse:
-            predicted = engine.predict(
-                images, options.classifier, tenant=tenant_of(request), cancellation=cancellation
-            )
-            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+        def write(predicted: Predicted) -> schemas.PredictResponse:
             return schemas.PredictResponse(
                 classifier=predicted.classifier.id,
                 predictions=_predictions(predicted, options.top_k),
                 timings_ms=predicted.timings_ms,
             )
 
-        return await work(request, answer)
+        return await classify(request, images, options.classifier, write)
 
 
 def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:

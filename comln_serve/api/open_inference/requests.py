@@ -1,0 +1,165 @@
+"""Reading inference requests: JSON, and tensors behind it in binary."""
+
+import re
+from dataclasses import dataclass
+
+from anyio import to_thread
+from fastapi import Request
+
+from comln_serve.api.bodies import from_base64, parse_json, whole_body
+from comln_serve.api.limits import body_too_large, check_bytes, check_count
+from comln_serve.api.open_inference.schemas import (
+    InferenceRequest,
+    InputTensor,
+    RequestedOutput,
+)
+from comln_serve.api.open_inference.tensors import unpack
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.settings import Settings
+
+JSON_LENGTH = "Inference-Header-Content-Length"
+IMAGE, PROBS, LABEL = "IMAGE", "PROBS", "LABEL"
+OUTPUTS = (PROBS, LABEL)
+
+_DIGITS = re.compile("[0-9]{1,15}")
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output that is asked for.
+
+    Attributes:
+        name: PROBS or LABEL.
+        classes: how many of the likeliest to list instead of PROBS; 0: PROBS itself.
+        binary: behind the JSON rather than in it.
+    """
+
+    name: str
+    classes: int
+    binary: bool
+
+
+@dataclass(frozen=True)
+class Inference:
+    """Encoded images, what is asked of them, and the request's own id."""
+
+    images: list[bytes]
+    outputs: list[Output]
+    id: str | None
+
+
+async def read_inference(request: Request, settings: Settings) -> Inference:
+    """The body of an `infer` request, whatever its Content-Type: clients send none.
+
+    Raises:
+        ServiceError: anything wrong with it.
+    """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise ServiceError(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are "
+            "compressed already.",
+        )
+    json_length = _json_length(request)
+    most = settings.max_body_bytes
+    body = await whole_body(
+        request, most if json_length is not None else min(most, settings.max_json_bytes)
+    )
+    return await to_thread.run_sync(_inference, body, json_length, settings)
+
+
+def _json_length(request: Request) -> int | None:
+    """Bytes of the JSON that tensors follow; None: it is all of the body."""
+    text = request.headers.get(JSON_LENGTH)
+    if text is None:
+        return None
+    if not _DIGITS.fullmatch(text):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{JSON_LENGTH} is {text[:100]!r}; it must be a number, the bytes of the JSON.",
+        )
+    return int(text)
+
+
+def _inference(body: bytes, json_length: int | None, settings: Settings) -> Inference:
+    if json_length is None:
+        json_length = len(body)
+    if json_length > len(body):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{JSON_LENGTH} is {json_length}, and the body has {len(body)} bytes.",
+        )
+    if json_length > settings.max_json_bytes:
+        raise body_too_large(json_length, settings.max_json_bytes)
+    message = parse_json(InferenceRequest, body[:json_length])
+    outputs = _outputs(message)
+    images = _images(_image_tensor(message), memoryview(body)[json_length:], settings)
+    return Inference(images, outputs, message.id)
+
+
+def _image_tensor(message: InferenceRequest) -> InputTensor:
+    names = [tensor.name for tensor in message.inputs]
+    if names != [IMAGE]:
+        shown = ", ".join(repr(name[:100]) for name in names) or "none"
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST, f"Received the inputs: {shown}. Send one, {IMAGE!r}."
+        )
+    (tensor,) = message.inputs
+    if tensor.datatype != "BYTES" or len(tensor.shape) != 1 or tensor.shape[0] < 0:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{IMAGE} is {tensor.datatype[:100]} {tensor.shape}; send BYTES [n]: n image files as "
+            "they are, JPEG or PNG for example, not pixels.",
+        )
+    return tensor
+
+
+def _images(tensor: InputTensor, behind: memoryview, settings: Settings) -> list[bytes]:
+    (count,) = tensor.shape
+    if count == 0:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST, f"{IMAGE} is empty, BYTES [0]. Send at least one image."
+        )
+    check_count(count, settings)
+    size = tensor.parameters.binary_data_size
+    if (size or 0) != len(behind):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(behind)} bytes follow the JSON; by the tensor's binary_data_size it should be "
+            f"{size or 0}. Check {JSON_LENGTH}.",
+        )
+    if size is not None and not tensor.data:
+        images: list[bytes] = []
+        for position, element in enumerate(unpack(behind, count)):
+            check_bytes(f"{IMAGE}.{position}", len(element), settings)
+            images.append(bytes(element))
+        return images
+    if size is not None or len(tensor.data) != count:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{IMAGE} has the shape [{count}] and {len(tensor.data)} elements in 'data'. Send all "
+            "in 'data', in base64, or none there and all as bytes behind the JSON, with "
+            "'binary_data_size'.",
+        )
+    return [
+        from_base64(f"{IMAGE}.{position}", text, settings)
+        for position, text in enumerate(tensor.data)
+    ]
+
+
+def _outputs(message: InferenceRequest) -> list[Output]:
+    requested = message.outputs or [RequestedOutput(name=name) for name in OUTPUTS]
+    return [_output(item, message.parameters.binary_data_output) for item in requested]
+
+
+def _output(requested: RequestedOutput, otherwise: bool) -> Output:
+    name, parameters = requested.name, requested.parameters
+    if name not in OUTPUTS:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST, f"There is no output {name[:100]!r}; ask for PROBS or LABEL."
+        )
+    if name == LABEL and parameters.classification:
+        raise ServiceError(ErrorCode.INVALID_REQUEST, "Only PROBS can be asked for classes.")
+    binary = otherwise if parameters.binary_data is None else parameters.binary_data
+    return Output(name, parameters.classification, binary)

@@ -1,0 +1,62 @@
+"""Writing inference responses: JSON, and tensors behind it in binary."""
+
+import numpy as np
+from starlette.responses import JSONResponse, Response
+
+from comln_serve.api.open_inference.requests import JSON_LENGTH, PROBS, Inference, Output
+from comln_serve.api.open_inference.schemas import InferenceResponse, OutputTensor
+from comln_serve.api.open_inference.tensors import pack
+from comln_serve.engine.engine import Predicted
+
+
+def inference_response(
+    inference: Inference, predicted: Predicted, model: str, version: str | None
+) -> Response:
+    """The outputs that were asked for, in that order."""
+    tensors, behind = [], []
+    for output in inference.outputs:
+        tensor, binary = _tensor(output, predicted)
+        tensors.append(tensor)
+        behind.append(binary)
+    message = InferenceResponse(
+        model_name=model, model_version=version, id=inference.id, outputs=tensors
+    )
+    text = message.model_dump_json(exclude_none=True).encode()
+    if not any(output.binary for output in inference.outputs):
+        return Response(text, media_type=JSONResponse.media_type)
+    return Response(
+        b"".join((text, *behind)),
+        media_type="application/octet-stream",
+        headers={JSON_LENGTH: str(len(text))},
+    )
+
+
+def _tensor(output: Output, predicted: Predicted) -> tuple[OutputTensor, bytes]:
+    """An output in its place in the JSON, and the bytes that follow it there."""
+    if output.name == PROBS and not output.classes:
+        probabilities = predicted.probabilities
+        shape = list(probabilities.shape)
+        if not output.binary:
+            numbers = probabilities.ravel().tolist()
+            return OutputTensor(name=PROBS, datatype="FP32", shape=shape, data=numbers), b""
+        content = probabilities.astype("<f4").tobytes()
+        size = {"binary_data_size": len(content)}
+        return OutputTensor(name=PROBS, datatype="FP32", shape=shape, parameters=size), content
+    texts, shape = _texts(output, predicted)
+    if not output.binary:
+        return OutputTensor(name=output.name, datatype="BYTES", shape=shape, data=texts), b""
+    content = pack(text.encode() for text in texts)
+    size = {"binary_data_size": len(content)}
+    return OutputTensor(name=output.name, datatype="BYTES", shape=shape, parameters=size), content
+
+
+def _texts(output: Output, predicted: Predicted) -> tuple[list[str], list[int]]:
+    """The likeliest class of each image, or its likeliest few with all that is known of them."""
+    labels, probabilities = predicted.classifier.labels, predicted.probabilities
+    count = min(output.classes or 1, len(labels))
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
+    if not output.classes:
+        return [labels[row[0]] for row in best], [len(best)]
+    rows = zip(probabilities, best, strict=True)
+    texts = [f"{row[i]:.9g}:{i}:{labels[i]}" for row, top in rows for i in top]
+    return texts, [len(best), count]

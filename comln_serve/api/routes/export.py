@@ -1,0 +1,91 @@
+"""`GET /classifiers/{ref}/export`: a classifier as a file."""
+
+import re
+from collections.abc import AsyncGenerator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import StreamingResponse
+
+from comln_serve.api.authentication import READING, needs, tenant_of
+from comln_serve.api.errors import error_responses
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
+from comln_serve.api.work import engine_of, work
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.export import head_file
+
+router = APIRouter()
+
+# Each holds a few copies of its backbone in memory until it is sent.
+MOST_EXPORTS = 4
+
+_CHUNK = 2**18
+_MEDIA_TYPE = "application/octet-stream"
+
+Format = Literal["onnx", "safetensors"]
+
+
+async def _admitted(request: Request) -> AsyncGenerator[None, None]:
+    """Count the export from here until its last byte is sent."""
+    with request.app.state.exports.admit():
+        yield
+
+
+@router.get(
+    "/classifiers/{ref}/export",
+    tags=["classifiers"],
+    summary="Download a classifier as ONNX or safetensors",
+    dependencies=[Depends(_admitted)],
+    response_class=StreamingResponse,
+    responses={
+        **error_responses(
+            *ONE_CLASSIFIER_ERRORS,
+            ErrorCode.MODEL_CHANGED,
+            ErrorCode.CANNOT_EXPORT,
+            ErrorCode.OVERLOADED,
+        ),
+        200: {"content": {_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
+    },
+)
+@needs(*READING)
+async def export(
+    request: Request,
+    ref: Ref,
+    format: Annotated[  # noqa: A002
+        Format,
+        Query(description="onnx: images in, probabilities out. safetensors: the last layer only."),
+    ] = "onnx",
+) -> StreamingResponse:
+    """See docs/export.md for what is in the files and how to run them."""
+    engine = engine_of(request)
+    tenant = tenant_of(request)
+    name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
+    return StreamingResponse(
+        _chunks(content),
+        media_type=_MEDIA_TYPE,
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "Content-Length": str(len(content)),
+        },
+    )
+
+
+def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[str, bytes]:
+    """The file's name and its bytes."""
+    classifier = engine.find_classifier(reference, tenant)
+    bundle = engine.models.of(classifier).bundle
+    if kind == "onnx":
+        # Not before it is asked for: importing it takes a third of a second.
+        from comln_serve.export.onnx_file import onnx_file  # noqa: PLC0415
+
+        content = onnx_file(classifier, bundle)
+    else:
+        content = head_file(classifier, bundle)
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
+    return f"{stem}.{kind}", content
+
+
+async def _chunks(content: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(content), _CHUNK):
+        yield content[start : start + _CHUNK]

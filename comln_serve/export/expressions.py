@@ -1,0 +1,108 @@
+"""ONNX nodes written as Python expressions: `1.0 - x * x` adds a Mul and a Sub to a graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+
+class Nodes:
+    """Nodes in an order they can be run in, and the constants they take.
+
+    Every name made here begins with `prefix`.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._prefix = prefix
+        self._numbers = count()
+
+    def tensor(self, name: str) -> "Tensor":
+        """A tensor that is made elsewhere."""
+        return Tensor(self, name)
+
+    def op(self, kind: str, *operands: "Operand", **attributes: Any) -> "Tensor":
+        """Add a node and return its output; operands that are no tensors become constants."""
+        inputs = [self._operand(operand).name for operand in operands]
+        made = self._fresh(kind)
+        self.nodes.append(helper.make_node(kind, inputs, [made], name=made, **attributes))
+        return Tensor(self, made)
+
+    def choose(
+        self, condition: "Tensor", then: Callable[[], "Tensor"], otherwise: Callable[[], "Tensor"]
+    ) -> "Tensor":
+        """The result of one of two calls; only the nodes of that one are run."""
+        branches = {"then_branch": self._branch(then), "else_branch": self._branch(otherwise)}
+        return self.op("If", condition, **branches)
+
+    def _branch(self, write: Callable[[], "Tensor"]) -> GraphProto:
+        around, self.nodes = self.nodes, []
+        output = helper.make_empty_tensor_value_info(write().name)
+        branch = helper.make_graph(self.nodes, self._fresh("branch"), [], [output])
+        self.nodes = around
+        return branch
+
+    def _operand(self, operand: "Operand") -> "Tensor":
+        if isinstance(operand, Tensor):
+            return operand
+        constant = numpy_helper.from_array(np.asarray(operand), self._fresh("constant"))
+        self.constants.append(constant)
+        return Tensor(self, constant.name)
+
+    def _fresh(self, kind: str) -> str:
+        return f"{self._prefix}{kind.lower()}_{next(self._numbers)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """The output of a node or an input of the graph. A Python float beside it is a float64."""
+
+    nodes: Nodes
+    name: str
+
+    def __add__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("Add", self, other)
+
+    def __sub__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("Sub", self, other)
+
+    def __rsub__(self, other: float) -> "Tensor":
+        return self.nodes.op("Sub", other, self)
+
+    def __mul__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("Mul", self, other)
+
+    def __truediv__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("Div", self, other)
+
+    def __rtruediv__(self, other: float) -> "Tensor":
+        return self.nodes.op("Div", other, self)
+
+    def __matmul__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("MatMul", self, other)
+
+    def __lt__(self, other: "Operand") -> "Tensor":
+        return self.nodes.op("Less", self, other)
+
+    def __abs__(self) -> "Tensor":
+        return self.nodes.op("Abs", self)
+
+    def cast(self, kind: int) -> "Tensor":
+        """As another type, a `TensorProto.DataType`."""
+        return self.nodes.op("Cast", self, to=kind)
+
+    def reshape(self, *shape: int) -> "Tensor":
+        """With another shape; -1 stands for what is left."""
+        return self.nodes.op("Reshape", self, np.array(shape))
+
+    def transpose(self, *order: int) -> "Tensor":
+        """With its axes in another order."""
+        return self.nodes.op("Transpose", self, perm=order)
+
+
+Operand = Tensor | float | NDArray[Any]

@@ -1,0 +1,28 @@
+"""What an exported file says of itself, as the pairs of text that both formats have room for."""
+
+import json
+
+from comln_serve.bundle import Bundle
+from comln_serve.classifier import Classifier
+
+FORMAT_VERSION = 1
+
+
+def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
+    """All that someone who has only the file needs to know. Keys are listed in docs/export.md."""
+    manifest = bundle.manifest
+    entries = {
+        "format_version": str(FORMAT_VERSION),
+        "classifier_id": classifier.id,
+        "labels": json.dumps(classifier.labels, ensure_ascii=False),
+        "horizon": repr(classifier.horizon),
+        "created_at": classifier.created_at.isoformat(),
+        "model": classifier.model,
+        "embedder_sha256": classifier.embedder_sha256,
+        "embedding_size": str(manifest.embedding_size),
+        "preprocessing": manifest.preprocessing.model_dump_json(),
+        "licence": manifest.licence,
+    }
+    if classifier.name is not None:
+        entries["classifier_name"] = classifier.name
+    return entries

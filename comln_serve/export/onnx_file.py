@@ -1,0 +1,100 @@
+"""The whole way from decoded images to probabilities as one ONNX file."""
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, TensorProto, helper
+
+from comln_serve.bundle import Bundle
+from comln_serve.classifier import Classifier
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.export.expressions import Nodes
+from comln_serve.export.metadata import metadata
+from comln_serve.export.resampling import LEAST_OPSET, resample
+
+INPUT, OUTPUT = "images", "probabilities"
+
+_INPUT_DESCRIPTION = (
+    "images: uint8 (batch, height, width, 3), decoded, upright RGB images of one size, any size; "
+    "transparent pixels laid over preprocessing.background"
+)
+_OUTPUT_DESCRIPTION = (
+    "probabilities: float32 (batch, classes), in the order of labels, each row sums to 1"
+)
+
+
+def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
+    """Preprocessing, backbone, adapted head and softmax in standard operators.
+
+    Input `images`: uint8 (batch, height, width, 3) RGB. Output `probabilities`: float32 (batch, N).
+
+    Raises:
+        ServiceError: CANNOT_EXPORT, the backbone is in an operator set too old for the rest.
+    """
+    model = onnx.load_from_string(bundle.backbone)
+    _check_opset(model, bundle)
+    graph = model.graph
+    _add_prefix(graph, "backbone/")  # no name of its own is one of those added here
+
+    before = Nodes("preprocessing/")
+    prepared = resample(before, before.tensor(INPUT), bundle.manifest.preprocessing)
+    before.nodes.append(helper.make_node("Identity", [prepared.name], [graph.input[0].name]))
+
+    after = Nodes("head/")
+    embeddings = after.tensor(graph.output[0].name).cast(TensorProto.DOUBLE)
+    W = np.ascontiguousarray(classifier.final_layer.T)
+    # In float64, as the server does.
+    logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
+    probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
+    after.nodes.append(helper.make_node("Identity", [probabilities.name], [OUTPUT]))
+
+    nodes = [*before.nodes, *graph.node, *after.nodes]
+    del graph.node[:], graph.input[:], graph.output[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend([*before.constants, *after.constants])
+    graph.name = "comln-serve classifier"
+    graph.input.append(
+        helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", "height", "width", 3])
+    )
+    graph.output.append(
+        helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", len(classifier.labels)])
+    )
+    model.producer_name, model.doc_string = "comln-serve", ""
+    described = {"input": _INPUT_DESCRIPTION, "output": _OUTPUT_DESCRIPTION}
+    helper.set_model_props(model, metadata(classifier, bundle) | described)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _add_prefix(graph: GraphProto, prefix: str) -> None:
+    """Put `prefix` before every name in a graph and the graphs inside its nodes.
+
+    (`onnx.compose.add_prefix` leaves out what an inner graph takes from the initializers outside.)
+    """
+
+    def prefixed(name: str) -> str:
+        return prefix + name if name else ""  # an input left out, a node without a name
+
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = prefixed(value.name)
+    for tensor in graph.sparse_initializer:
+        tensor.values.name = prefixed(tensor.values.name)
+    for node in graph.node:
+        node.name = prefixed(node.name)
+        node.input[:] = map(prefixed, node.input)
+        node.output[:] = map(prefixed, node.output)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _add_prefix(inner, prefix)
+
+
+def _check_opset(model: ModelProto, bundle: Bundle) -> None:
+    versions = [o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}]
+    if max(versions, default=0) < LEAST_OPSET:
+        raise ServiceError(
+            ErrorCode.CANNOT_EXPORT,
+            f"The backbone of model {bundle.name!r} is in ONNX operator set {max(versions)}; its "
+            f"classifiers can be exported as ONNX from {LEAST_OPSET} on. Take format=safetensors, "
+            "or convert the backbone with onnx.version_converter and train its bundle anew.",
+            received_opset=max(versions),
+            least_opset=LEAST_OPSET,
+        )
