@@ -157,9 +157,7 @@ def test_keys_in_the_store(database_url: str) -> None:
         assert not store.keys.any_valid()
         plain, _ = make_key("", EVERYTHING, now=now)
         expired, _ = key_of(expires_at=now - HOUR)
-        full, secret = key_of(
-            name="\N{CAT FACE}", requests_per_minute=5, expires_at=now + HOUR
-        )  # fmt: skip
+        full, secret = key_of(name="\N{CAT FACE}", requests_per_minute=5, expires_at=now + HOUR)
         store.keys.add(expired)
         assert not store.keys.any_valid()
         for key in (plain, full):
@@ -355,11 +353,9 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
         path = str(route.path_format)
         for method in route.methods or ():
             for scope, headers in keys.items():
-                answer = keyed.request(
-                    method, path.format_map(ANY), headers=headers
-                )  # fmt: skip
+                answer = keyed.request(method, path.format_map(ANY), headers=headers)
                 if answer.status_code != 403:
-                    assert answer.status_code in (200, 404, 415)
+                    assert answer.status_code in (200, 404, 415, 422)
                     opened[scope].add(f"{method} {path}")
                     continue
                 missing = " or ".join(scopes_of(route.endpoint) or ())
