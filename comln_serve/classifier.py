@@ -30,7 +30,7 @@ class ClassifierInfo:
         revision: from 1, one more with every change in place.
         metadata: the caller's own.
         expires_at: UTC, from when on it is gone; None: never.
-        report: of the adaptation; JSON values only.
+        report: JSON of a `comln_serve.report.Report`; None where there is none.
     """
 
     id: str
@@ -62,18 +62,15 @@ class Classifier(ClassifierInfo):
 
     W: NDArray[np.float32]
 
-    @property
-    def final_layer(self) -> NDArray[np.float32]:
-        """(N, d): what embeddings are multiplied with, here and in exported files."""
-        return self.W
-
-    def probabilities(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
-        """softmax(q W^T) (n, N) for embeddings (n, d)."""
-        return softmax(embeddings.astype(np.float64) @ self.final_layer.T.astype(np.float64))
+    def probabilities(
+        self, embeddings: NDArray[np.float32], temperature: float = 1.0
+    ) -> NDArray[np.float64]:
+        """softmax(q W^T / temperature) (n, N) for embeddings q (n, d)."""
+        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64), temperature)
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row-wise softmax of (n, N)."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+def softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Row-wise softmax of (n, N), divided by a temperature > 0."""
+    shifted = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
     return result

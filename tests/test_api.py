@@ -120,7 +120,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     assert made["support_accuracy"] == 1.0
     assert 0 < made["support_loss"] < np.log(3)
     assert before <= datetime.fromisoformat(made["created_at"]) <= datetime.now(UTC)
-    assert set(made["timings_ms"]) == {"decode", "embed", "solve", "store", "total"}
+    assert set(made["timings_ms"]) == {"decode", "embed", "solve", "report", "store", "total"}
 
     answer = client.post("/predict", **predict_form(RED, GREEN, classifier="colours"))
     assert answer.status_code == 200
@@ -158,7 +158,8 @@ def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
         item["promoted"] = False
     listed = client.get("/classifiers")
     assert listed.status_code == 200
-    assert listed.json() == {"classifiers": made[::-1], "next": None}
+    brief = [{key: value for key, value in item.items() if key != "report"} for item in made]
+    assert listed.json() == {"classifiers": brief[::-1], "next": None}
     assert client.get(f"/classifiers/{made[0]['id']}").json() == made[0]
     assert client.get("/classifiers/same").json() == made[2]
 
@@ -168,7 +169,7 @@ def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
     assert client.get("/classifiers/same").json() == made[1], "the older one takes the name back"
     assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 204
     assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 404
-    assert client.get("/classifiers").json()["classifiers"] == [{**made[0], "promoted": True}]
+    assert client.get("/classifiers").json()["classifiers"] == [{**brief[0], "promoted": True}]
 
 
 def test_pages(client: TestClient) -> None:
@@ -867,7 +868,8 @@ def test_document_has_one_error_shape_and_no_loose_end(service: TestClient) -> N
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
                     schema = response["content"]["application/json"]["schema"]
-                    assert schema == {"$ref": "#/components/schemas/ErrorResponse"}, (path, status)
+                    shape = "ProtocolError" if path.startswith("/v2") else "ErrorResponse"
+                    assert schema == {"$ref": f"#/components/schemas/{shape}"}, (path, status)
     assert set(schemas["ErrorCode"]["enum"]) == {code.value for code in ErrorCode}
 
 
@@ -882,7 +884,7 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     form = body["content"]["multipart/form-data"]["schema"]
     options = {
         "/adapt": {"model", "name", "horizon", "promote", "metadata", "expires_in_seconds"},
-        "/predict": {"classifier", "top_k"},
+        "/predict": {"classifier", "top_k", "unknown"},
     }[path]
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images

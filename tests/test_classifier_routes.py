@@ -76,7 +76,7 @@ def test_metadata_and_expiry_in_both_encodings(
     shown = client.get(f"/classifiers/{made['id']}").json()
     assert shown["metadata"] == made["metadata"] == notes
     assert shown["expires_at"] > shown["created_at"]
-    assert shown["report"] is None
+    assert shown["report"] == made["report"]
     plain = client.post("/adapt", **build()).json()
     assert (plain["metadata"], plain["expires_at"]) == ({}, None)
 

@@ -25,8 +25,11 @@ from training.evaluation.tables import aligned, markdown
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colour_classes(tmp_path_factory.mktemp("images"))
+
+
+def colour_classes(root: Path) -> Path:
     """Eight classes of colours in `train` and in `val`, eleven images each."""
-    root = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
     for split in ("train", "val"):
         for c in range(8):

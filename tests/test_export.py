@@ -233,6 +233,7 @@ def test_both_files_say_what_they_are(client: TestClient, named: str, settings: 
         "classifier_id": shown["id"],
         "classifier_name": "colours",
         "labels": json.dumps(LABELS),
+        "temperature": "1.0",
         "horizon": repr(shown["horizon"]),
         "model": "tiny",
         "embedder_sha256": bundle.embedder_sha256,

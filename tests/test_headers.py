@@ -104,7 +104,7 @@ def test_origins_that_are_listed(
             assert "access-control-allow-origin" not in answer.headers
 
         # A page has to be able to read of a bug, too.
-        monkeypatch.setattr(engine, "find_classifier", None)
+        monkeypatch.setattr(engine, "describe_classifier", None)
         answer = client.get("/classifiers/x", headers={"Origin": ORIGIN})
         assert answer.status_code == 500
         assert answer.headers["access-control-allow-origin"] == expected

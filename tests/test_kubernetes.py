@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from comln_serve.api.routes import router
+from comln_serve.api.routes.operations import router
 from comln_serve.server import _CLOSE_SECONDS
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY

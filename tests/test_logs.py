@@ -72,7 +72,7 @@ def test_a_line_says_what_happened(client: TestClient, lines: Lines) -> None:
     assert of_predict["images"] == 1
     assert of_predict["stages_ms"] == predicted.json()["timings_ms"]
     assert (of_refused["route"], of_refused["error"]) == (
-        "/classifiers/{id}",
+        "/classifiers/{ref}",
         "classifier_not_found",
     )
     assert of_refused["request_id"] == refused.json()["error"]["request_id"]

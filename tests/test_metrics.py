@@ -119,7 +119,7 @@ def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
             assert client.post("/predict", **predict_form(RED)).status_code == 429
     assert difference.changed("comln_requests_total") == {
         key(**requests_of("/adapt", "POST", 422)): 2,
-        key(**requests_of("/classifiers/{id}", "GET", 404)): 1,
+        key(**requests_of("/classifiers/{ref}", "GET", 404)): 1,
         key(**requests_of("unmatched", "GET", 404)): 1,
         key(**requests_of("/adapt", "PUT", 405)): 1,
         key(**requests_of("/predict", "POST", 429)): 1,

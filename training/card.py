@@ -2,8 +2,10 @@
 
 import yaml
 
-from comln_serve.bundle import Manifest
+from comln_serve.bundle import Calibration, Manifest
+from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.manifest import HeadEntry
+from training.evaluation.calibration_report import calibration_table, suspects_table, unknown_table
 from training.evaluation.tables import markdown
 
 _STARTS = {
@@ -63,7 +65,7 @@ In percent, with the 95% interval of the mean (1.96 sd / sqrt(episodes)).
 | split | task | accuracy | episodes | queries a class | seed | command |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
-{_comparisons(manifest)}
+{_comparisons(manifest)}{_calibration(manifest.calibration)}
 ## Training
 
 Data: {training.data}
@@ -110,4 +112,41 @@ episode by episode; it means something where it is larger than its 95% interval.
 {markdown(header, rows)}
 
 {chr(10).join(f"    {command}" for command in commands)}
+"""
+
+
+def _law(law: TaskLaw) -> str:
+    return f"{law.constant:.4f} {law.shots:+.4f} ln k {law.ways:+.4f} ln N"
+
+
+def _calibration(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return ""
+    shots, ways = (
+        f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways)
+    )
+    seed = calibration.seed
+    temperature, unknown = _law(calibration.log_temperature), _law(calibration.unknown)
+    return f"""
+## Calibration
+
+On {calibration.split} classes: fitted to {calibration.episodes} episodes of each task with seed
+{seed}, measured on as many others with seed {seed + 1}; {calibration.queries} queries a class:
+
+    {calibration.command}
+
+For k images a class (the harmonic mean where they differ) and N classes the temperature is
+exp({temperature}), with k kept within {shots} and N within {ways}.
+Expected calibration error in 15 bins:
+
+{markdown(*calibration_table(calibration))}
+
+Images of classes outside the task, told by their cosine to the nearest class. The threshold comes
+from the images of the task; where these are too few it is {unknown}:
+
+{markdown(*unknown_table(calibration))}
+
+Support images with wrong labels, listed from a score of 0.95:
+
+{markdown(*suspects_table(calibration))}
 """

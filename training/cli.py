@@ -1,9 +1,9 @@
-"""`comln-train`: fit, report, export, evaluate, study."""
+"""`comln-train`: fit, report, export, evaluate, calibrate, study."""
 
 import argparse
 import shlex
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
@@ -12,6 +12,7 @@ from training.backbones import BackboneError
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import ConfigError, load_config
 from training.data import DataError, load_split
+from training.evaluation.calibrate_command import add_calibrate
 from training.evaluation.evaluate_command import add_evaluate
 from training.evaluation.study_command import add_study
 from training.export import About, ExportError, export_bundle, with_backbone
@@ -69,11 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="of a run on embeddings: the network that makes them, e.g. --set backbone.kind=onnx "
-             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now",
+             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of any run "
+             "on images: backbone.mirror=true",
     )  # fmt: skip
     command.set_defaults(run=_export)
 
     add_evaluate(commands)
+    add_calibrate(commands)
     add_study(commands)
     return parser
 
@@ -81,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
 def _shown(recipe: Path) -> str:
     """A recipe's path as a model card may show it: nothing of whose machine it was."""
     return recipe.name if recipe.is_absolute() else str(recipe)
+
+
+def _named(override: str) -> str:
+    """An override for the model card: files by their names, not where they lie here."""
+    key, _, value = override.partition("=")
+    is_file = key in {"backbone.path", "backbone.warm_start", "backbone.weights"}
+    return f"{key}={PurePath(value).name}" if is_file else override
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -91,7 +101,7 @@ def _fit(args: argparse.Namespace) -> int:
         config, train, val, args.out, resume=args.resume,
         command=shlex.join(
             ["comln-train", "fit", _shown(args.recipe), "--data", "DATA", "--out", "RUN"]
-            + [part for override in args.overrides for part in ("--set", override)]
+            + [part for override in args.overrides for part in ("--set", _named(override))]
         ),
     )  # fmt: skip
     print(

@@ -95,11 +95,13 @@ def export_bundle(
 
 
 def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpoint:
-    """The checkpoint of a run on embeddings over a network that makes such embeddings of images.
+    """The checkpoint over another backbone: of a run on embeddings, the network that makes such
+    embeddings of images.
 
     Args:
         overrides: `backbone.key=value` and `data.preprocessing.key=value`. A run on an ONNX file
-            may be told that the file is elsewhere now, `backbone.path=...`, and nothing else.
+            may be told that the file is elsewhere now, `backbone.path=...`, and any run
+            `backbone.mirror=...`.
 
     Raises:
         ConfigError: the configuration is not usable. ExportError: a run whose backbone is its own.
@@ -109,12 +111,14 @@ def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpo
     if kind == "identity":
         foreign = [k for k in keys if not k.startswith(("backbone.", "data.preprocessing."))]
     else:
-        foreign = [key for key in keys if kind != "onnx" or key != "backbone.path"]
+        free = {"backbone.mirror"} | ({"backbone.path"} if kind == "onnx" else set[str]())
+        foreign = [key for key in keys if key not in free]
     if foreign:
         raise ExportError(
             f'{foreign[0]} cannot be changed after training with a backbone of kind "{kind}": '
             'only a run on embeddings ("identity") takes another backbone.* and '
-            "data.preprocessing.*, and a run on an ONNX file another backbone.path"
+            "data.preprocessing.*, a run on an ONNX file another backbone.path, and both and all "
+            "others backbone.mirror"
         )
     config = override_config(checkpoint.config, overrides)
     state = {
@@ -210,7 +214,9 @@ def record_measurements(
     # Sorting is stable: the heads of a task stay in their order.
     merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
     update = {
-        "format_version": format_version(manifest.head, merged, merged_comparisons),
+        "format_version": format_version(
+            manifest.head, merged, merged_comparisons, manifest.calibration
+        ),
         "accuracy": merged,
         "comparisons": merged_comparisons,
     }

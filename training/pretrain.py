@@ -37,7 +37,8 @@ def _part(config: Config) -> dict[str, Any]:
     part = config.model_dump(
         include={"data", "augmentation", "backbone", "pretraining", "precision", "seed"}
     )
-    del part["backbone"]["normalise"], part["backbone"]["scale"]  # of embeddings, not features
+    for key in ("mirror", "normalise", "scale"):  # of embeddings, not of the features trained on
+        del part["backbone"][key]
     return part
 
 

@@ -120,7 +120,7 @@ def answer_malformed(metrics: Metrics) -> Response:
 
 
 def _route_of(scope: Scope) -> str:
-    """The template of the route that a request was led to, such as `/classifiers/{id}`."""
+    """The template of the route that a request was led to, such as `/classifiers/{ref}`."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else UNMATCHED
 

@@ -156,6 +156,7 @@ class PredictOptions(_Request):
 
     classifier: Text = Field(description="Id, name or name@version of a classifier.")
     top_k: TopK = 5
+    unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
 
 
 class PredictRequest(PredictOptions):

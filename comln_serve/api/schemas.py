@@ -6,7 +6,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from comln_serve import classifier as domain
+from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.errors import ErrorCode
+from comln_serve.report import Report, report_of
 from comln_serve.support import SupportSet
 
 
@@ -29,7 +31,6 @@ class ClassifierInfo(BaseModel):
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified right.")
     metadata: dict[str, str]
-    report: dict[str, Any] | None
     created_at: datetime
     expires_at: datetime | None
 
@@ -51,13 +52,23 @@ class ClassifierInfo(BaseModel):
             support_loss=stored.support_loss,
             support_accuracy=stored.support_accuracy,
             metadata=dict(stored.metadata),
-            report=stored.report,
             created_at=stored.created_at,
             expires_at=stored.expires_at,
         )
 
 
-class AdaptResponse(ClassifierInfo):
+class ClassifierDetail(ClassifierInfo):
+    """A stored classifier with its report."""
+
+    report: Report | None = Field(description="Null for classifiers made before there were any.")
+
+    @classmethod
+    def of(cls, stored: domain.ClassifierInfo) -> "ClassifierDetail":
+        info = ClassifierInfo.of(stored)
+        return cls(**info.model_dump(), report=report_of(stored))
+
+
+class AdaptResponse(ClassifierDetail):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
 
 
@@ -74,9 +85,30 @@ class Prediction(BaseModel):
     top: list[ClassProbability]
 
 
+class JudgedPrediction(Prediction):
+    """A prediction of a request with `unknown`."""
+
+    unknown: bool | None = Field(
+        description="Whether the image is unlike every class; null where there is no threshold, as "
+        "the classifier's images were too few and its model is not calibrated."
+    )
+    similarity: float = Field(
+        description="Cosine between the image's embedding and the class it is most like."
+    )
+
+
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
-    predictions: list[Prediction] = Field(description="One per image, in the request's order.")
+    predictions: list[JudgedPrediction | Prediction] = Field(
+        description="One per image, in the request's order."
+    )
+    calibrated: bool = Field(
+        description="Whether the probabilities are at a measured temperature; false where the "
+        "model's bundle has none, and where the classifier was made with a horizon of its own."
+    )
+    unknown_threshold: float | None = Field(
+        description="Similarity under which an image is unknown; null unless asked for."
+    )
     timings_ms: dict[str, float]
 
 
@@ -116,6 +148,14 @@ class AccuracyInfo(BaseModel):
     interval: float = Field(description="Half the width of the 95% interval of the mean.")
 
 
+class CalibrationInfo(BaseModel):
+    """What the temperature and the threshold of `unknown` were measured to do, by task."""
+
+    split: str
+    episodes: int
+    tasks: list[CalibrationTask]
+
+
 class HorizonLaw(BaseModel):
     """T = horizon M^examples N^classes (mean ||phi||^2)^norm, for M images of N classes."""
 
@@ -137,6 +177,9 @@ class ModelInfo(BaseModel):
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]
+    calibration: CalibrationInfo | None = Field(
+        description="Null: probabilities are the plain softmax, which may be far too sure."
+    )
     provider: Literal["cuda", "cpu"]
 
 

@@ -48,6 +48,8 @@ async def classify(
     images: Sequence[bytes],
     classifier: str,
     write: Callable[[Predicted], _Result],
+    *,
+    unknown: bool = False,
 ) -> _Result:
     """Classify images and write the answer, both on a thread; noted in the request's record.
 
@@ -59,7 +61,11 @@ async def classify(
 
     def answer(cancellation: Cancellation) -> _Result:
         predicted = engine_of(request).predict(
-            images, classifier, tenant=tenant_of(request), cancellation=cancellation
+            images,
+            classifier,
+            unknown=unknown,
+            tenant=tenant_of(request),
+            cancellation=cancellation,
         )
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)

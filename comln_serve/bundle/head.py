@@ -6,7 +6,7 @@ of the served model.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,28 +89,45 @@ class Head:
             return self.W0.astype(np.float64)
         W0 = np.zeros((n_classes, phi.shape[1]))
         if self.start == "prototype":
-            if self.alpha is None:
-                raise ValueError("a prototype start needs alpha")
             np.add.at(W0, classes, phi.astype(np.float64))
-            per_class = np.bincount(classes, minlength=n_classes)[:, None]
-            W0 /= per_class
-            if self.similarity is not None:
-                norms = np.maximum(np.linalg.norm(W0, axis=1, keepdims=True), _SMALLEST_NORM)
-                W0 *= np.sqrt(self.similarity + (1 - self.similarity) / per_class) / norms
-            W0 *= self.alpha
+            per_class = np.bincount(classes, minlength=n_classes)
+            W0 /= per_class[:, None]
+            W0 *= self.prototype_scale(np.linalg.norm(W0, axis=1), per_class)[:, None]
         return W0
+
+    def prototype_scale(
+        self, norms: NDArray[np.float64], per_class: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """(N,) factors that make class means the rows of a "prototype" start.
+
+        Args:
+            norms: (N,) length of each mean. per_class: (N,) examples it is the mean of.
+        """
+        if self.alpha is None:
+            raise ValueError("a prototype start needs alpha")
+        if self.similarity is None:
+            return np.full(len(norms), self.alpha)
+        expected = np.sqrt(self.similarity + (1 - self.similarity) / per_class)
+        scale: NDArray[np.float64] = self.alpha * expected / np.maximum(norms, _SMALLEST_NORM)
+        return scale
 
     def horizon_of(self, phi: NDArray[np.float32], n_classes: int) -> float:
         """T for a task with support embeddings phi (M, d) of `n_classes` classes, at most 1e9."""
         if self.exponents is None:
             return self.horizon
-        # The floor keeps embeddings of all zeros, for which T means nothing, from dividing by 0.
-        norm = max(float(np.square(phi, dtype=np.float64).sum(axis=1).mean()), _SMALLEST_NORM)
+        mean_square = float(np.square(phi, dtype=np.float64).sum(axis=1).mean())
+        return self.horizon_for(len(phi), n_classes, mean_square)
+
+    def horizon_for(self, examples: int, n_classes: int, mean_square: float) -> float:
+        """The same, from the number of examples and the mean squared length of their embeddings."""
+        if self.exponents is None:
+            return self.horizon
         log_T = (
             math.log(self.horizon)
-            + self.exponents.examples * math.log(len(phi))
+            + self.exponents.examples * math.log(examples)
             + self.exponents.classes * math.log(n_classes)
-            + self.exponents.norm * math.log(norm)
+            # The floor keeps embeddings of all zeros, for which T means nothing, from log(0).
+            + self.exponents.norm * math.log(max(mean_square, _SMALLEST_NORM))
         )
         return math.exp(min(log_T, math.log(MAX_HORIZON)))
 

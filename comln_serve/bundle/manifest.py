@@ -5,14 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from comln_serve.bundle.calibration import Calibration
 from comln_serve.bundle.head import Start, Weighting
 from comln_serve.flow.problem import MIN_TOLERANCE
 from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2]
 FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2)
-"""What this release reads. Version 2 adds ranges of shots, and `comparisons`; a bundle that has
-neither says 1, so that servers which know no other version go on reading it."""
+"""What this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and more
+kinds of heads; a bundle that has none of it says 1, so that servers which know no other version go
+on reading it."""
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
@@ -161,12 +163,15 @@ class ComparisonEntry(_Measurement):
 
 
 def format_version(
-    head: HeadEntry, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry]
+    head: HeadEntry,
+    accuracy: Sequence[AccuracyEntry],
+    comparisons: Sequence[ComparisonEntry],
+    calibration: Calibration | None = None,
 ) -> FormatVersion:
     """The lowest version that has a place for this head and these measurements."""
     plain_shots = all(isinstance(entry.shots, int) for entry in accuracy)
     plain_head = head.exponents is None and head.similarity is None
-    return 1 if plain_shots and plain_head and not comparisons else 2
+    return 1 if plain_shots and plain_head and not comparisons and calibration is None else 2
 
 
 class Manifest(_Part):
@@ -187,13 +192,14 @@ class Manifest(_Part):
     comparisons: Annotated[
         tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)
     ] = ()
+    calibration: Annotated[Calibration | None, Field(exclude_if=lambda c: c is None)] = None
 
     @model_validator(mode="after")
     def _version_of_the_content(self) -> Self:
-        needed = format_version(self.head, self.accuracy, self.comparisons)
+        needed = format_version(self.head, self.accuracy, self.comparisons, self.calibration)
         if self.format_version < needed:
             raise ValueError(
-                "ranges of shots, comparisons, exponents of the horizon and similarity need "
-                f"format_version {needed}, got {self.format_version}"
+                "ranges of shots, comparisons, calibration, exponents of the horizon and "
+                f"similarity need format_version {needed}, got {self.format_version}"
             )
         return self

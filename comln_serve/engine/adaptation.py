@@ -96,8 +96,7 @@ class Adaptation:
             with self._embedder.images.admit(len(support)):
                 phi = self._embed(support, chosen, clock, caller)
                 examples = SupportSet.of(phi, labels)
-                with clock.stage("solve"):
-                    fitted = self._fit(chosen, examples, horizon)
+                fitted = self._fit(chosen, examples, horizon, clock)
             now = utc_now()
             lifetime = expires_in_seconds
             classifier = Classifier(
@@ -181,9 +180,8 @@ class Adaptation:
             info, examples = self._catalogue.support(reference, caller.tenant)
             model = self._models.of(info)
             changed = change(examples, model)
-            with clock.stage("solve"):
-                horizon = info.horizon if info.horizon_given else None
-                fitted = self._fit(model, changed, horizon)
+            horizon = info.horizon if info.horizon_given else None
+            fitted = self._fit(model, changed, horizon, clock)
             caller.check()
             try:
                 with clock.stage("store"):
@@ -256,8 +254,10 @@ class Adaptation:
             [data for data, _ in support], model, clock, caller.cancellation
         )
 
-    def _fit(self, model: Model, support: SupportSet, horizon: float | None) -> Fit:
-        return fit(model, support, horizon, self._settings.max_solve_seconds)
+    def _fit(
+        self, model: Model, support: SupportSet, horizon: float | None, clock: StageClock
+    ) -> Fit:
+        return fit(model, support, horizon, self._settings.max_solve_seconds, clock)
 
     def _check_size(self, examples: int) -> None:
         if examples > self._settings.max_examples:
@@ -272,7 +272,7 @@ class Adaptation:
 
 def _remade(info: ClassifierInfo, fitted: Fit, **more: Any) -> Classifier:
     """A classifier as it was, with the result of another fit."""
-    fields: dict[str, Any] = {**vars(info), "report": None, **vars(fitted), **more}
+    fields: dict[str, Any] = {**vars(info), **vars(fitted), **more}
     return Classifier(**fields)
 
 

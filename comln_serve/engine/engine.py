@@ -25,6 +25,7 @@ from comln_serve.engine.housekeeping import Housekeeping
 from comln_serve.engine.model import Model
 from comln_serve.engine.models import Models, load_models
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.report import similarity, temperature, unknown_threshold
 from comln_serve.settings import Settings
 from comln_serve.storage import Store
 from comln_serve.support import SupportSet
@@ -38,11 +39,21 @@ _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Predicted:
-    """Class probabilities (n, N) of n images, in the order of `classifier.labels`."""
+    """Class probabilities (n, N) of n images, in the order of `classifier.labels`.
+
+    Attributes:
+        calibrated: whether they are at a measured temperature.
+        similarity: (n,) to the class each image is most like, None where not asked for.
+        unknown_threshold: similarity under which an image is unknown; None where not asked for, or
+            where there was nothing to derive it from.
+    """
 
     classifier: Classifier
     probabilities: NDArray[np.float64]
     timings_ms: dict[str, float]
+    calibrated: bool
+    similarity: NDArray[np.float64] | None = None
+    unknown_threshold: float | None = None
 
 
 class Engine:
@@ -187,12 +198,14 @@ class Engine:
         images: Sequence[bytes],
         classifier: str,
         *,
+        unknown: bool = False,
         tenant: str = "",
         cancellation: Cancellation | None = None,
     ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier, by reference.
 
         Args:
+            unknown: also tell how like its class each image is.
             cancellation: drops the work that is left when it is raised.
 
         Raises:
@@ -205,8 +218,14 @@ class Engine:
         with self.images.admit(len(images)):
             embeddings = self._embedder.embed(images, model, clock, cancellation)
         with clock.stage("classify"):
-            probabilities = found.probabilities(embeddings)
-        return Predicted(found, probabilities, clock.milliseconds())
+            calibration = model.bundle.manifest.calibration
+            tau = temperature(found, calibration)
+            probabilities = found.probabilities(embeddings, 1.0 if tau is None else tau)
+            alike = similarity(embeddings, found.W) if unknown else None
+            threshold = unknown_threshold(found, calibration) if unknown else None
+        return Predicted(
+            found, probabilities, clock.milliseconds(), tau is not None, alike, threshold
+        )
 
     def find_model(self, name: str | None) -> Model:
         """The model of that name, the default one for None.

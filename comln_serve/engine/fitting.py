@@ -1,16 +1,18 @@
 """From a support set to a linear layer: the solve, and what is said of its result."""
 
 from dataclasses import dataclass
-from threading import Timer
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Head, SolverSettings
 from comln_serve.classifier import softmax
+from comln_serve.engine.clock import StageClock
+from comln_serve.engine.deadline import raised_after
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.flow import FlowError
+from comln_serve.flow import FlowError, FlowSolution
+from comln_serve.report import make_report
 from comln_serve.support import SupportSet
 
 
@@ -24,15 +26,18 @@ class Fit:
     horizon_given: bool
     support_loss: float
     support_accuracy: float
+    report: dict[str, object]
     W: NDArray[np.float32]
 
 
-def fit(model: Model, support: SupportSet, horizon: float | None, max_seconds: float) -> Fit:
-    """Adapt a model's head to a support set.
+def fit(
+    model: Model, support: SupportSet, horizon: float | None, max_seconds: float, clock: StageClock
+) -> Fit:
+    """Adapt a model's head to a support set, and report on the result.
 
     Args:
         horizon: T instead of the model's own law.
-        max_seconds: for the solve.
+        max_seconds: for solve and report. A report that would take longer is cut or left out.
 
     Raises:
         ServiceError: CANNOT_ADAPT.
@@ -41,7 +46,15 @@ def fit(model: Model, support: SupportSet, horizon: float | None, max_seconds: f
     head, phi = model.bundle.head, support.embeddings
     labels, classes = support.classes, support.class_indices()
     T = head.horizon_of(phi, len(labels)) if horizon is None else horizon
-    W = solve(head, phi, classes, len(labels), T, max_seconds)
+    with raised_after(max_seconds) as late:
+        with clock.stage("solve"):
+            solution = solve(head, phi, classes, len(labels), T, late)
+        with clock.stage("report"):
+            report = make_report(
+                head, phi, classes, labels, solution, horizon=horizon,
+                calibration=model.bundle.manifest.calibration, cancel=late,
+            )  # fmt: skip
+    W = solution.W.astype(np.float32)
     probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
     of_truth = probabilities[np.arange(len(classes)), classes]
     weights = head.example_weights(classes, len(labels))
@@ -52,6 +65,7 @@ def fit(model: Model, support: SupportSet, horizon: float | None, max_seconds: f
         horizon_given=horizon is not None,
         support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
         support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
+        report=report.model_dump(mode="json"),
         W=W,
     )
 
@@ -62,28 +76,21 @@ def solve(
     classes: NDArray[np.intp],
     ways: int,
     horizon: float,
-    max_seconds: float,
-) -> NDArray[np.float32]:
-    """W(T) (N, d), within `max_seconds`.
+    cancel: NDArray[np.bool_],
+) -> FlowSolution:
+    """The flow followed to T, unless `cancel` (1,) is raised before.
 
     Raises:
         ServiceError: CANNOT_ADAPT.
     """
-    cancel = np.zeros(1, dtype=np.bool_)
-    deadline = Timer(max_seconds, cancel.fill, (True,))
-    deadline.daemon = True
-    deadline.start()
     try:
-        solution = head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
+        return head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
     except FlowError as error:
         raise ServiceError(
             ErrorCode.CANNOT_ADAPT,
             f"These images cannot be adapted to as asked: {error}.",
             horizon=horizon,
         ) from error
-    finally:
-        deadline.cancel()
-    return solution.W.astype(np.float32)
 
 
 def check_classes(labels: tuple[str, ...], model: Model) -> None:

@@ -4,6 +4,7 @@ import json
 
 from comln_serve.bundle import Bundle
 from comln_serve.classifier import Classifier
+from comln_serve.report import temperature
 
 FORMAT_VERSION = 1
 
@@ -15,6 +16,7 @@ def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
         "format_version": str(FORMAT_VERSION),
         "classifier_id": classifier.id,
         "labels": json.dumps(classifier.labels, ensure_ascii=False),
+        "temperature": repr(temperature(classifier, manifest.calibration) or 1.0),
         "horizon": repr(classifier.horizon),
         "created_at": classifier.created_at.isoformat(),
         "model": classifier.model,

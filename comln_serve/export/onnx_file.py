@@ -10,6 +10,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.metadata import metadata
 from comln_serve.export.resampling import LEAST_OPSET, resample
+from comln_serve.report import temperature
 
 INPUT, OUTPUT = "images", "probabilities"
 
@@ -41,9 +42,10 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
 
     after = Nodes("head/")
     embeddings = after.tensor(graph.output[0].name).cast(TensorProto.DOUBLE)
-    W = np.ascontiguousarray(classifier.final_layer.T)
+    W = np.ascontiguousarray(classifier.W.T)
     # In float64, as the server does.
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
+    logits = logits / np.array(temperature(classifier, bundle.manifest.calibration) or 1.0)
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
     after.nodes.append(helper.make_node("Identity", [probabilities.name], [OUTPUT]))
 

@@ -65,6 +65,13 @@ class Backbone(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """What the network gives (B, d) float32, neither normalised nor scaled."""
+        features = self._features(images)
+        if self.config.mirror and not self.training:
+            # Not as one batch of both: the activations of few images stay in a CPU's cache.
+            features = (features + self._features(images.flip(2))) / 2
+        return features
+
+    def _features(self, images: Tensor) -> Tensor:
         x = images if self.pixels is None else self.pixels(images)
         features: Tensor = self.network(x)
         return features.float()  # autocast may have left 16 bits

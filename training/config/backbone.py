@@ -50,6 +50,8 @@ class BackboneConfig(Section):
         mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Left out,
             those of torchvision's named weights; 0.5 and 0.25 for a network that starts at random.
         embedding_size: expected size; needed by "identity", checked with the others where given.
+        mirror: embeddings are the mean of those of the image and of its mirror image, in evaluation
+            and in the bundle. Twice the work, for images whose mirror image means the same.
         normalise: "l2": embeddings are divided by their norm, before `scale`.
         scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
     """
@@ -69,6 +71,7 @@ class BackboneConfig(Section):
     mean: tuple[float, ...] | None = None
     std: tuple[Positive, ...] | None = None
     embedding_size: Count | None = None
+    mirror: bool = False
     normalise: Literal["none", "l2"] = "none"
     scale: Literal["none", "sqrt_d"] = "none"
 
@@ -142,5 +145,6 @@ _KEYS_OF_KINDS = {
     "colour": (*_TRAINED, "torchvision", "onnx"),
     "mean": (*_TRAINED, "torchvision", "onnx"),
     "std": (*_TRAINED, "torchvision", "onnx"),
+    "mirror": (*_TRAINED, "torchvision", "onnx"),
 }
 _NEEDED = {"architecture": "torchvision", "path": "onnx", "embedding_size": "identity"}

@@ -51,17 +51,25 @@ def add_evaluate(commands: Any) -> None:
     command.set_defaults(run=run_evaluate)
 
 
-def add_measuring_arguments(command: argparse.ArgumentParser, *, episodes: int) -> None:
-    """Which bundle, on which episodes."""
+def add_measuring_arguments(
+    command: argparse.ArgumentParser,
+    *,
+    episodes: int,
+    queries: int = 15,
+    tasks: str = "5x1 and 5x5",
+) -> None:
+    """Which bundle, on which episodes; `tasks` says what is measured unless told otherwise."""
     command.add_argument("bundle", type=Path, help="folder of the bundle")
     command.add_argument("--data", type=Path, required=True, help="folder or archive of images")
     command.add_argument("--split", default="val", choices=("train", "val", "test"))
     command.add_argument(
         "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
         help="e.g. 5x1 for 5-way 1-shot, 5x1-10 for shots of each class drawn from 1 to 10; "
-        "repeatable (default 5x1 and 5x5)",
+        f"repeatable (default {tasks})",
     )  # fmt: skip
-    command.add_argument("--queries", type=_at_least(1), default=15, help="per class (default 15)")
+    command.add_argument(
+        "--queries", type=_at_least(1), default=queries, help=f"per class (default {queries})"
+    )
     command.add_argument(
         "--episodes", type=_at_least(2), default=episodes, help=f"a task (default {episodes})"
     )
@@ -87,12 +95,22 @@ class EmbedSplit:
         return self._embed(data.images)
 
 
-def load_measured(args: argparse.Namespace) -> tuple[Subject, list[Task], ImageSet, EmbedSplit]:
-    """The bundle or run, the tasks, the images of the split, and what embeds them."""
+def _five_ways(_ways: int | None) -> list[Task]:
+    return [Task(5, 1), Task(5, 5)]
+
+
+def load_measured(
+    args: argparse.Namespace, default: Callable[[int | None], list[Task]] = _five_ways
+) -> tuple[Subject, list[Task], ImageSet, EmbedSplit]:
+    """The bundle or run, the tasks, the images of the split, and what embeds them.
+
+    Args:
+        default: tasks where none are asked for, by the number of classes the head is tied to.
+    """
     subject = open_subject(args.bundle)
     if "record" in args and args.record and subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    wanted: list[Task] = args.tasks or [Task(5, 1), Task(5, 5)]
+    wanted: list[Task] = args.tasks or default(subject.head.ways)
     tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(wanted)]
     ways = subject.head.ways
     if ways is not None and any(task.ways != ways for task in tasks):

@@ -81,21 +81,30 @@ async def predict(request: Request) -> schemas.PredictResponse:
             return schemas.PredictResponse(
                 classifier=predicted.classifier.id,
                 predictions=_predictions(predicted, options.top_k),
+                calibrated=predicted.calibrated,
+                unknown_threshold=predicted.unknown_threshold,
                 timings_ms=predicted.timings_ms,
             )
 
-        return await classify(request, images, options.classifier, write)
+        return await classify(request, images, options.classifier, write, unknown=options.unknown)
 
 
-def _predictions(predicted: Predicted, top_k: int) -> list[schemas.Prediction]:
+def _predictions(
+    predicted: Predicted, top_k: int
+) -> list[schemas.JudgedPrediction | schemas.Prediction]:
     labels = predicted.classifier.labels
-    predictions = []
-    for row in predicted.probabilities:
+    predictions: list[schemas.JudgedPrediction | schemas.Prediction] = []
+    for image, row in enumerate(predicted.probabilities):
         top = [
             schemas.ClassProbability(label=labels[i], probability=float(row[i]))
             for i in (-row).argsort(kind="stable")[:top_k]
         ]
-        predictions.append(
-            schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
-        )
+        best = schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        if predicted.similarity is None:
+            predictions.append(best)
+            continue
+        alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
+        unknown = None if threshold is None else alike < threshold
+        judged = schemas.JudgedPrediction(**dict(best), unknown=unknown, similarity=alike)
+        predictions.append(judged)
     return predictions

@@ -50,8 +50,8 @@ def classifiers(
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(*READING)
-def classifier(request: Request, ref: Ref) -> schemas.ClassifierInfo:
-    return schemas.ClassifierInfo.of(
+def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
+    return schemas.ClassifierDetail.of(
         engine_of(request).describe_classifier(ref, tenant_of(request))
     )
 

@@ -39,5 +39,11 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
             schemas.AccuracyInfo(**entry.model_dump(include=set(schemas.AccuracyInfo.model_fields)))
             for entry in manifest.accuracy
         ],
+        calibration=manifest.calibration
+        and schemas.CalibrationInfo(
+            split=manifest.calibration.split,
+            episodes=manifest.calibration.episodes,
+            tasks=list(manifest.calibration.tasks),
+        ),
         provider=model.backbone.provider,
     )

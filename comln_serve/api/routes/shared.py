@@ -47,5 +47,5 @@ def answer(adapted: Adapted, response: Response) -> schemas.AdaptResponse:
         response.headers["Idempotency-Replayed"] = "true"
     else:
         record.model = adapted.classifier.model
-    info = schemas.ClassifierInfo.of(adapted.classifier)
+    info = schemas.ClassifierDetail.of(adapted.classifier)
     return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)

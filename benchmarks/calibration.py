@@ -1,0 +1,141 @@
+"""The choices behind `comln-train calibrate`: which score tells unknown images, and which law.
+
+    python -m benchmarks.calibration BUNDLE --data DATA [--split val] [--episodes 200]
+
+Prints the AUROC of several scores, images of a task's classes against those of other classes; the
+calibration error with one temperature for all tasks and with one that follows the task; and, for a
+calibrated bundle, what the list of suspects finds at several thresholds.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+
+from comln_serve.bundle import Calibration, Head
+from comln_serve.bundle.calibration import TaskLaw
+from comln_serve.report import similarity
+from training.evaluation.calibrate import (
+    Answers,
+    answers,
+    area_under_curve,
+    calibration_error,
+    fit_temperature,
+    mislabel,
+)
+from training.evaluation.evaluate import mean_and_interval
+from training.evaluation.evaluate_command import EmbedSplit
+from training.evaluation.strangers import Encounter, Encounters
+from training.evaluation.subject import open_subject
+from training.evaluation.tables import markdown
+from training.evaluation.tasks import parse_task
+
+TASKS = ("5x1", "5x5", "5x1-10", "10x1", "10x5")
+SUSPECT_TASKS, THRESHOLDS = ("5x5", "10x5"), (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+SCORES = (
+    "cosine to W's rows", "cosine to class means", "cosine to nearest image",
+    "distance to class means", "largest logit", "energy", "largest probability",
+)  # fmt: skip
+
+
+def scores(
+    head: Head, episode: Encounter, images: NDArray[np.float32]
+) -> list[NDArray[np.float64]]:
+    """(n,) each, in the order of SCORES; higher is more like a class."""
+    ways = int(episode.classes.max()) + 1
+    phi, q = episode.phi.astype(np.float64), images.astype(np.float64)
+    W = head.adapt(episode.phi, episode.classes, ways).W
+    means = np.stack([phi[episode.classes == c].mean(axis=0) for c in range(ways)])
+    logits = q @ W.T
+    return [
+        similarity(images, W.astype(np.float32)),
+        similarity(images, means.astype(np.float32)),
+        similarity(images, episode.phi),
+        -np.linalg.norm(q[:, None] - means, axis=2).min(axis=1),
+        logits.max(axis=1),
+        np.asarray(logsumexp(logits, axis=1)),
+        log_softmax(logits, axis=1).max(axis=1),
+    ]
+
+
+def table_of_scores(head: Head, plans: Sequence[Encounters]) -> str:
+    def areas(episode: Encounter, _: int) -> list[float]:
+        known = scores(head, episode, episode.query)
+        strange = scores(head, episode, episode.strangers)
+        return [area_under_curve(a, b) for a, b in zip(known, strange, strict=True)]
+
+    columns = [np.array(list(plan.map(areas))) for plan in plans]
+    rows = [
+        [name, *("{:.3f} +- {:.3f}".format(*mean_and_interval(column[:, i])) for column in columns)]
+        for i, name in enumerate(SCORES)
+    ]
+    return markdown(["AUROC", *(str(plan.task) for plan in plans)], rows)
+
+
+def error_at(law: TaskLaw, episodes: Sequence[Answers]) -> float:
+    coefficients = np.array([law.constant, law.shots, law.ways])
+    logits = [e.logits / np.exp(e.task @ coefficients) for e in episodes]
+    return calibration_error(np.concatenate(logits), np.concatenate([e.classes for e in episodes]))
+
+
+def table_of_laws(head: Head, plans: Sequence[Encounters]) -> str:
+    fitted = [answers(head, plan) for plan in plans]
+    measured = [answers(head, replace(plan, seed=plan.seed + 1)) for plan in plans]
+    alike = [[replace(e, task=np.array([1.0, 0.0, 0.0])) for e in task] for task in fitted]
+    laws = {
+        "plain softmax": TaskLaw(constant=0, shots=0, ways=0),
+        "one temperature": fit_temperature(alike),
+        "a temperature by task": fit_temperature(fitted),
+    }
+    rows = [
+        [name, *(f"{100 * error_at(law, episodes):.1f}" for episodes in measured)]
+        for name, law in laws.items()
+    ]
+    return markdown(["calibration error, %", *(str(plan.task) for plan in plans)], rows)
+
+
+def table_of_thresholds(head: Head, calibration: Calibration, plans: Sequence[Encounters]) -> str:
+    rows: list[list[str]] = []
+    for plan in plans:
+        found = plan.map(lambda episode, number: mislabel(head, calibration, episode, number))
+        both = [result for result in found if result is not None]
+        values = np.concatenate([scores for scores, _ in both])
+        wrong = np.concatenate([wrong for _, wrong in both])
+        listed = [values >= threshold for threshold in THRESHOLDS]
+        for name, shares in (
+            ("precision", [wrong[chosen].mean() for chosen in listed]),
+            ("recall", [chosen[wrong].mean() for chosen in listed]),
+        ):
+            rows.append([f"{plan.task} {name}", *(f"{100 * share:.0f}" for share in shares)])
+    return markdown(["suspects from a score of, %", *map(str, THRESHOLDS)], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--episodes", type=int, default=200)
+    args = parser.parse_args()
+    subject = open_subject(args.bundle)
+    embed = EmbedSplit(subject, args.data)
+    data = embed.load(args.split)
+    embeddings = embed(data)
+    plans = [
+        Encounters(embeddings, data, parse_task(task, queries=10), args.episodes, 0)
+        for task in TASKS
+    ]
+    calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
+    if calibration is not None:
+        some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]
+        print(table_of_thresholds(subject.head, calibration, some), end="\n\n")
+    print(table_of_scores(subject.head, plans), end="\n\n")
+    print(table_of_laws(subject.head, plans))
+
+
+if __name__ == "__main__":
+    main()

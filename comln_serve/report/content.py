@@ -1,0 +1,50 @@
+"""What a report says, as it is stored and sent."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Suspect(_Part):
+    """A support image that may carry the wrong label."""
+
+    example: int = Field(description="Its position among the support images sent, from 0.")
+    label: str = Field(description="The label it was sent with.")
+    likelier: str = Field(description="The label the other support images suggest.")
+    score: float = Field(
+        description="Probability of `likelier` against `label`, by a classifier that has not seen "
+        "the image; listed from 0.95."
+    )
+
+
+class HeldOutReport(_Part):
+    """Support images classified by classifiers that were adapted without them."""
+
+    folds: int = Field(
+        description="Classifiers this took; as many as `judged` where images were left out singly."
+    )
+    judged: int = Field(description="Support images that were left out and classified.")
+    accuracy: float = Field(ge=0, le=1, description="Share of these that were classified right.")
+    confusion: list[list[int]] = Field(
+        description="Counts by label given (rows) and predicted (columns), in the order of "
+        "`classes`."
+    )
+    suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first.")
+
+
+class Report(_Part):
+    """What the support images say of the classifier made of them."""
+
+    held_out: HeldOutReport | None = Field(
+        description="Null where no image could be left out; `notes` says why."
+    )
+    notes: list[str] = Field(description="What was not judged, or not in full, and why.")
+    own_horizon: bool = Field(
+        description="Whether the horizon is the model's own: its calibration holds for no other."
+    )
+    unknown_threshold: float | None = Field(
+        description="Similarity under which an image is unknown, from the images left out; null: "
+        "there were too few, and the model's threshold is used."
+    )

@@ -1,0 +1,219 @@
+"""Reports: held-out answers against adapting anew, folds, what is not judged, wrong labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
+from comln_serve.flow import FlowSolution
+from comln_serve.report import HeldOutReport, Report, make_report, similarity
+from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
+from comln_serve.report.held_out import TOLERANCE, hold_out
+from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.unknown import LEAST_JUDGED, threshold
+
+SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
+CLASSES = np.array([2, 0, 1, 1, 2, 2, 0, 3, 2, 1, 2, 2])  # class 3 has a single example
+PROTOTYPE = Head("prototype", 20.0, 0.0, "balanced", SOLVER, alpha=2.0)
+
+
+def clusters(classes: NDArray[np.intp], d: int = 32, noise: float = 0.5) -> NDArray[np.float32]:
+    """Embeddings (M, d) around a centre for each class."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(int(classes.max()) + 1, d)) / np.sqrt(d)
+    spread = noise * rng.normal(size=(len(classes), d)) / np.sqrt(d)
+    return (centres[classes] + spread).astype(np.float32)
+
+
+def report_on(
+    phi: NDArray[np.float32], classes: NDArray[np.intp], head: Head = PROTOTYPE, **options: object
+) -> Report:
+    ways = int(classes.max()) + 1
+    names = [f"class {c}" for c in range(ways)]
+    solution = head.adapt(phi, classes, ways)
+    return make_report(head, phi, classes, names, solution, **options)
+
+
+def held_out_of(report: Report) -> HeldOutReport:
+    assert report.held_out is not None
+    return report.held_out
+
+
+@pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
+@pytest.mark.parametrize("horizon", [None, 7.0])
+@pytest.mark.parametrize("folds", [11, 3])
+@pytest.mark.parametrize(
+    "head",
+    [
+        Head("zero", 20.0, 0.0, "uniform", SOLVER),
+        Head("zero", 20.0, 0.05, "balanced", SOLVER),
+        PROTOTYPE,
+        replace(PROTOTYPE, weighting="uniform", similarity=0.3),
+        replace(PROTOTYPE, exponents=HorizonExponents(0.3, -0.2, 0.5)),
+        Head("learned", 20.0, 0.0, "balanced", SOLVER),
+    ],
+    ids=["zero", "regularised", "prototype", "levelled", "horizon law", "learned"],
+)
+def test_held_out_answers_are_those_of_adapting_without(
+    head: Head, folds: int, horizon: float | None, d: int
+) -> None:
+    """The Gram matrix, weights of 0 and starts from what is left, against `Head.adapt` itself."""
+    phi = clusters(CLASSES, d)
+    assert reduced_is_cheaper(*phi.shape) == (d == 32)
+    if head.start == "learned":
+        W0 = np.random.default_rng(1).normal(size=(4, d)).astype(np.float32)
+        head = replace(head, W0=W0)
+    fold_of = assign(CLASSES, 4, folds)
+    found = hold_out(head, phi, CLASSES, 4, fold_of, horizon=horizon)
+    assert found.folds == folds
+    assert found.cut is None
+    np.testing.assert_array_equal(found.judged, CLASSES != 3)
+    for fold in range(folds):
+        out, kept = fold_of == fold, fold_of != fold
+        W = head.adapt(phi[kept], CLASSES[kept], 4, horizon=horizon).W
+        expected = phi[out].astype(np.float64) @ W.T
+        np.testing.assert_allclose(found.logits[out], expected, atol=20 * TOLERANCE)
+        alike = similarity(phi[out], W.astype(np.float32))
+        np.testing.assert_allclose(found.similarity[out], alike, atol=20 * TOLERANCE)
+    assert np.isnan(found.logits[CLASSES == 3]).all()
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5, 11])
+def test_folds_are_even_and_leave_an_example_of_every_class(folds: int) -> None:
+    fold_of = assign(CLASSES, 4, folds)
+    np.testing.assert_array_equal(fold_of == -1, CLASSES == 3)
+    sizes = np.bincount(fold_of[fold_of >= 0], minlength=folds)
+    assert sizes.max() - sizes.min() <= 1
+    for fold in range(folds):
+        assert np.bincount(CLASSES[fold_of != fold], minlength=4).min() > 0
+        share = np.bincount(CLASSES[fold_of == fold], minlength=4)
+        assert (share <= np.ceil(np.bincount(CLASSES) / folds)).all()
+
+
+def test_the_number_of_folds_follows_the_cost() -> None:
+    assert count_folds(25, cost=1e6, examples=25) == 25, "one at a time"
+    assert count_folds(100, cost=1e6, examples=100) == 20
+    assert count_folds(100, cost=1e8, examples=100) == 5
+    assert count_folds(100, cost=9e8, examples=100) == 2
+    assert count_folds(100, cost=2e9, examples=100) == 0
+    assert count_folds(2, cost=1.0, examples=3) == 2
+    assert count_folds(0, cost=1.0, examples=5) == 0, "all classes of one image"
+
+
+def test_a_longer_solve_costs_more() -> None:
+    solution = FlowSolution(np.zeros((5, 64)), "reduced", 10, 0)
+    longer = replace(solution, accepted=20)
+    assert fold_cost(longer, 25, 64) == 2 * fold_cost(solution, 25, 64)
+    assert fold_cost(solution, 500, 64) < 25 * fold_cost(solution, 100, 64), "two products in W"
+
+
+def test_the_confusion_matrix_counts_what_was_judged() -> None:
+    report = held_out_of(report_on(clusters(CLASSES), CLASSES))
+    confusion = np.array(report.confusion)
+    assert confusion.shape == (4, 4)
+    np.testing.assert_array_equal(confusion.sum(axis=1), [2, 3, 6, 0])
+    assert report.judged == 11 == report.folds
+    assert report.accuracy == pytest.approx(confusion.trace() / 11)
+
+
+def test_classes_of_one_image_are_named_and_not_counted() -> None:
+    report = report_on(clusters(CLASSES), CLASSES)
+    assert report.notes == [
+        "Classes of a single image were not judged, as nothing is left without it: 'class 3'."
+    ]
+    alone = np.arange(5)
+    report = report_on(clusters(alone), alone)
+    assert report.held_out is None
+    assert report.unknown_threshold is None
+    assert report.notes == [
+        "Every class has a single image: without it nothing is left to judge it by."
+    ]
+    many = np.concatenate([np.arange(30), [0]])
+    (note,) = report_on(clusters(many), many).notes
+    assert note.endswith("'class 10' and 19 more.")
+
+
+def test_wrong_labels_are_found_and_right_ones_are_not() -> None:
+    classes = np.repeat(np.arange(4), 6)
+    phi = clusters(classes, d=64)
+    head = replace(PROTOTYPE, horizon=200.0, alpha=10.0)
+    assert held_out_of(report_on(phi, classes, head)).suspects == []
+    given = classes.copy()
+    given[[3, 20]] = [2, 0]
+    suspects = held_out_of(report_on(phi, given, head)).suspects
+    assert {(s.example, s.label, s.likelier) for s in suspects} == {
+        (3, "class 2", "class 0"),
+        (20, "class 0", "class 3"),
+    }
+    scores = [s.score for s in suspects]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[-1] >= THRESHOLD
+
+
+def test_suspicion_is_the_odds_of_two_labels() -> None:
+    logits = np.array([[1.0, 3.0, 2.0], [0.0, -5.0, -900.0]])
+    scores, likelier = suspicion(logits, np.array([0, 0]), temperature=2.0)
+    np.testing.assert_array_equal(likelier, [1, 1])
+    np.testing.assert_allclose(scores, [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(2.5))])
+
+
+def test_similarity_does_not_see_lengths() -> None:
+    rng = np.random.default_rng(0)
+    q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
+    found = similarity(q, W)
+    for row, value in zip(q, found, strict=True):
+        cosines = [row @ w / np.linalg.norm(row) / np.linalg.norm(w) for w in W]
+        assert value == pytest.approx(max(cosines), abs=1e-6)
+    np.testing.assert_allclose(similarity(7 * q, 0.1 * W), found, atol=1e-6)
+    np.testing.assert_array_equal(similarity(0 * q, W), np.zeros(6))
+    np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
+
+
+def test_a_threshold_needs_images_enough() -> None:
+    values = np.linspace(0, 1, 101)
+    assert threshold(values) == pytest.approx(0.05)
+    assert threshold(values[: LEAST_JUDGED - 1]) is None
+
+
+def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
+    phi = clusters(CLASSES)
+    endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
+    report = make_report(PROTOTYPE, phi, CLASSES, list("abcd"), endless)
+    assert report.held_out is None
+    assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
+
+
+def test_out_of_time_before_the_first_fold() -> None:
+    report = report_on(clusters(CLASSES), CLASSES, cancel=np.ones(1, dtype=np.bool_))
+    assert report.held_out is None
+    assert report.notes[-1].startswith("0 of 11 images were judged: ")
+    assert "cancelled" in report.notes[-1]
+
+
+def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was judged by then counts, and nothing else."""
+    phi, cancel = clusters(CLASSES), np.zeros(1, dtype=np.bool_)
+    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 11))
+    calls: list[int] = []
+    weights = Head.example_weights
+
+    def late(head: Head, *arguments: object) -> object:
+        calls.append(1)
+        cancel[0] = len(calls) > 4
+        return weights(head, *arguments)
+
+    monkeypatch.setattr(Head, "example_weights", late)
+    found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 11), cancel=cancel)
+    assert found.folds == 4 == found.judged.sum()
+    assert found.cut is not None
+    np.testing.assert_array_equal(found.logits[found.judged], whole.logits[found.judged])
+
+
+def test_equal_images_under_different_labels_and_embeddings_of_zeros() -> None:
+    classes = np.array([0, 1, 0, 1])
+    for phi in (np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)):
+        report = report_on(phi, classes)
+        assert held_out_of(report).judged == 4
+        Report.model_validate_json(report.model_dump_json())
