@@ -18,32 +18,28 @@ ENV NUMBA_CPU_NAME=${NUMBA_CPU_NAME} \
     PATH=/opt/comln/bin:${PATH} \
     PYTHONUNBUFFERED=1
 
+# Everything but ONNX Runtime, which compiling the solver does not need.
 FROM base AS build
 WORKDIR /opt/src
 COPY pyproject.toml constraints.txt ./
 COPY deploy/docker ./deploy/docker
-RUN python -m venv /opt/comln
-
-FROM build AS build-cpu
-RUN python deploy/docker/requirements.py cpu > requirements.txt \
+RUN python -m venv /opt/comln \
+    && python deploy/docker/requirements.py common > requirements.txt \
     && pip install --no-cache-dir --only-binary :all: -c constraints.txt -r requirements.txt
 COPY README.md LICENSE ./
 COPY comln_serve ./comln_serve
 RUN pip install --no-cache-dir --no-deps . \
-    && rm /opt/comln/bin/comln-train
-WORKDIR /opt
-RUN NUMBA_CACHE_DIR=/opt/numba python -m comln_serve.precompile
+    && rm /opt/comln/bin/comln-train \
+    && NUMBA_CACHE_DIR=/opt/numba python -P -m comln_serve.precompile
+
+FROM build AS build-cpu
+RUN python deploy/docker/requirements.py cpu > requirements.txt \
+    && pip install --no-cache-dir --only-binary :all: -c constraints.txt -r requirements.txt
 
 FROM build AS build-cuda
 RUN python deploy/docker/requirements.py cuda > requirements.txt \
     && pip install --no-cache-dir --only-binary :all: \
         -c constraints.txt -c deploy/docker/constraints-cuda.txt -r requirements.txt
-COPY README.md LICENSE ./
-COPY comln_serve ./comln_serve
-RUN pip install --no-cache-dir --no-deps . \
-    && rm /opt/comln/bin/comln-train
-WORKDIR /opt
-RUN NUMBA_CACHE_DIR=/opt/numba python -m comln_serve.precompile
 
 FROM base AS runtime
 RUN groupadd --gid 10001 comln \

@@ -6,18 +6,18 @@ import signal
 import sys
 from types import FrameType
 
-from pydantic import ValidationError
-from pydantic_settings import CliApp, SettingsError
+from pydantic_settings import SettingsError
 from threadpoolctl import threadpool_limits
 
 from comln_serve import __version__
 from comln_serve.api.app import create_app
+from comln_serve.configuration import read_configuration
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
-from comln_serve.server import serve
-from comln_serve.settings import Settings
+from comln_serve.server import check_tls, serve
+from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
 
 logger = logging.getLogger("comln_serve")
@@ -31,54 +31,39 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         if arguments[:1] == ["keys"]:
-            return keys_command(arguments[1:], _read_settings([]).database_url)
-        settings = _read_settings(arguments)
-        engine = _start_engine(settings)
+            return keys_command(arguments[1:], read_configuration([]).settings.database_url)
+        configuration = read_configuration(arguments)
     except (StartupError, SettingsError, ServiceError) as error:
-        print(f"comln-serve: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
+    settings = configuration.settings
+    if configuration.print_config:
+        print(configuration.text())
+        return 0
+    try:
+        engine = _start_engine(settings)
+        app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    except (StartupError, ServiceError) as error:
+        return _refuse(error, hide=settings.database_url)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         """The server drains first, then raises the signal again for this handler."""
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
-    app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     serve(app, settings)
     return 0 if engine.failure is None else 1
 
 
-def _read_settings(arguments: list[str]) -> Settings:
-    try:
-        return CliApp.run(_CliSettings, cli_args=arguments)
-    except ValidationError as error:
-        lines = []
-        for item in error.errors():
-            if not item["loc"]:  # of several settings together
-                lines.append(item["msg"].removeprefix("Value error, "))
-                continue
-            name = "_".join(map(str, item["loc"]))
-            flag = "--" + name.replace("_", "-")
-            lines.append(f"{flag} (COMLN_{name.upper()}): {item['msg']}, got {item['input']!r}")
-        raise StartupError("; ".join(lines)) from error
-
-
-class _CliSettings(
-    Settings,
-    cli_parse_args=True,
-    cli_kebab_case=True,
-    cli_prog_name="comln-serve",
-    cli_hide_none_type=True,
-    cli_avoid_json=True,
-):
-    __doc__ = "Few-shot adaptation server. Every flag is also an environment variable COMLN_<FLAG>."
-
-    def cli_cmd(self) -> None:
-        """Nothing to run: the settings are what is wanted."""
+def _refuse(error: Exception, hide: str | None = None) -> int:
+    """Say why the server does not start, without the password of the URL to hide."""
+    text = str(error) if hide is None else str(error).replace(hide, without_password(hide))
+    print(f"comln-serve: {text}", file=sys.stderr)
+    return 2
 
 
 def _start_engine(settings: Settings) -> Engine:
     configure_logs(settings.log_level, settings.log_format)
+    check_tls(settings)
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
     # they work, and longest while ONNX Runtime has the cores.
     threadpool_limits(1, "blas")

@@ -19,6 +19,7 @@ class ErrorCode(StrEnum):
     INVALID_IMAGE = "invalid_image"
     IMAGE_TOO_LARGE = "image_too_large"
     TOO_MANY_IMAGES = "too_many_images"
+    RECEIVE_TIMEOUT = "receive_timeout"
     BODY_TOO_LARGE = "body_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     MODEL_NOT_FOUND = "model_not_found"

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
 from contextlib import suppress
 from ipaddress import ip_address
@@ -13,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from comln_serve.errors import StartupError
 from comln_serve.protocol import Protocol
 from comln_serve.settings import Settings
 
@@ -21,6 +23,31 @@ logger = logging.getLogger(__name__)
 # Beyond the time for requests: to close the store and let threads end.
 _CLOSE_SECONDS = 5.0
 _STARTUP_FAILURE = 3  # as uvicorn ends where it cannot listen
+
+
+def check_tls(settings: Settings) -> None:
+    """Open certificate and key as serving will, before anything else is loaded.
+
+    Raises:
+        StartupError: one cannot be read, or they do not belong together.
+    """
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        return
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        # A passphrase would be asked for on a terminal, and nobody is there.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
+    except ssl.SSLError as error:
+        raise StartupError(
+            f"--tls-certificate {certificate} and --tls-key {key} cannot be used "
+            f"({error.reason or error}). Give PEM files: a certificate, and the private key that "
+            "belongs to it, without a passphrase"
+        ) from error
 
 
 def serve(app: FastAPI, settings: Settings) -> None:
@@ -38,6 +65,8 @@ def serve(app: FastAPI, settings: Settings) -> None:
         access_log=False,  # ours has more to say
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
     )
     if not (settings.require_keys or is_loopback(settings.host)):
         logger.warning(

@@ -1,4 +1,5 @@
-"""Every setting of the server, declared once: flag, environment variable and documentation."""
+"""Every setting of the server, declared once: flag, environment variable, key of the configuration
+file and documentation."""
 
 import re
 from pathlib import Path
@@ -23,8 +24,9 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]
 class Settings(BaseSettings):
     """Configuration of `comln-serve`.
 
-    Each field is the flag `--field-name` and the environment variable `COMLN_FIELD_NAME`; the flag
-    wins. `docs/settings.md` is generated from the descriptions.
+    Each field is the flag `--field-name`, the environment variable `COMLN_FIELD_NAME` and the key
+    `field_name` of the configuration file; `comln_serve.configuration` reads them.
+    `docs/settings.md` is generated from the descriptions.
     """
 
     model_config = SettingsConfigDict(env_prefix="COMLN_", frozen=True, extra="forbid")
@@ -37,6 +39,14 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of a certificate and those that vouch for it, to serve https; goes "
+        "with --tls-key. Default: http.",
+    )
+    tls_key: Path | None = Field(
+        None, description="PEM file of the certificate's private key, without a passphrase."
+    )
     cors_origins: str = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas "
@@ -44,6 +54,7 @@ class Settings(BaseSettings):
     )
     database_url: str = Field(
         "sqlite:///comln-serve.db",
+        repr=False,  # it may hold a password
         description="Where classifiers are kept: sqlite:///FILE, relative to the working folder, "
         "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
@@ -116,8 +127,17 @@ class Settings(BaseSettings):
     )
     max_pending_requests: Positive = Field(
         256,
-        description="Adapt and predict requests being received or worked on, each with its body in "
-        "memory; more are answered 429.",
+        description="Adapt and predict requests being worked on or waiting; more are answered 429.",
+    )
+    max_pending_bytes: Positive = Field(
+        512 * 2**20,
+        description="Bytes of request bodies in memory, over all requests, counted as they arrive; "
+        "requests that bring more are answered 429.",
+    )
+    max_receive_seconds: Duration = Field(
+        60.0,
+        description="Time the head of a request may take to arrive, and its body; over it the "
+        "answer is 408.",
     )
     max_solve_seconds: Duration = Field(
         10.0,
@@ -144,6 +164,13 @@ class Settings(BaseSettings):
         "json", description="json, an object a line, or text. Both go to standard error."
     )
 
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
+        None,
+        description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
+        "/v1/traces is added). Default: OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT; where "
+        "there is neither, no traces are made.",
+    )
+
     @field_validator("cors_origins")
     @classmethod
     def _list_of_origins(cls, value: str) -> str:
@@ -159,13 +186,44 @@ class Settings(BaseSettings):
         return ",".join(origins)
 
     @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, absent = "tls_certificate", "tls_key"
+            if self.tls_certificate is None:
+                given, absent = absent, given
+            raise ValueError(f"{given} needs {absent}: give both, or neither to serve http")
+        return self
+
+    @model_validator(mode="after")
     def _one_request_fits(self) -> Self:
         if self.max_images > self.max_pending_images:
             raise ValueError(
                 f"max_images ({self.max_images}) must not exceed max_pending_images "
                 f"({self.max_pending_images}): such a request could never be admitted"
             )
+        if self.max_body_bytes > self.max_pending_bytes:
+            raise ValueError(
+                f"max_body_bytes ({self.max_body_bytes}) must not exceed max_pending_bytes "
+                f"({self.max_pending_bytes}): such a body could never be received"
+            )
         return self
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):.*@|(?<=[?&]password=)[^&#]*", re.IGNORECASE)
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown: with *** for the password, if it holds one."""
+    return _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", url)
+
+
+_PREAMBLE = """\
+Generated by `make docs`. A flag wins over its environment variable, and that over the configuration
+file.
+
+The file is TOML, named by `--config` or `COMLN_CONFIG`; its keys are the variables without
+`COMLN_`, in lower case (`max_images = 100`). `--print-config` shows every setting in effect and
+where it comes from, in the form of such a file, with passwords masked."""
 
 
 def settings_table() -> str:
@@ -179,7 +237,7 @@ def settings_table() -> str:
         [
             "# Settings of comln-serve",
             "",
-            "Generated by `make docs`. A flag wins over its environment variable.",
+            _PREAMBLE,
             "",
             "| flag | variable | default | meaning |",
             "|---|---|---|---|",

@@ -1,5 +1,6 @@
 """The real server as a process of its own, for tests that need one."""
 
+import ssl
 import subprocess
 import sys
 import time
@@ -39,10 +40,14 @@ def live_server(
     executable: str = sys.executable,
     program: Sequence[str] = ("-m", "comln_serve.cli"),
     environment: Mapping[str, str] | None = None,
+    verify: ssl.SSLContext | None = None,
 ) -> Generator[LiveServer, None, None]:
     """Start a server on a free port with its database in `folder`; wait until it is ready.
 
     Stops it at the end, unless the test already did.
+
+    Args:
+        verify: how to check the certificate of a server that is told to serve https.
     """
     port = free_port()
     log = folder / f"server-{port}.log"
@@ -55,9 +60,9 @@ def live_server(
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
-    server = LiveServer(process, f"http://127.0.0.1:{port}", log)
+    server = LiveServer(process, f"{'http' if verify is None else 'https'}://127.0.0.1:{port}", log)
     try:
-        _wait_until_ready(server)
+        _wait_until_ready(server, verify)
         yield server
     finally:
         if process.poll() is None:
@@ -69,11 +74,12 @@ def live_server(
                 process.wait()
 
 
-def _wait_until_ready(server: LiveServer) -> None:
+def _wait_until_ready(server: LiveServer, verify: ssl.SSLContext | None) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
-            if httpx2.get(f"{server.url}/health/ready", timeout=5).status_code == 200:
+            answer = httpx2.get(f"{server.url}/health/ready", timeout=5, verify=verify or True)
+            if answer.status_code == 200:
                 return
         except httpx2.TransportError:
             pass

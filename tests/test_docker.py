@@ -154,15 +154,15 @@ def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     rest = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
     assert len(rest) == len(project["dependencies"]) - 2
-    rest += project["optional-dependencies"]["postgres"]
+    extras = project["optional-dependencies"]
+    assert required("common") == [*rest, *extras["postgres"], *extras["otel"]]
+    assert not any("torch" in line for line in required("common"))
     for variant, runtime in (
         ("cpu", r"onnxruntime>=[\d.]+"),
         ("cuda", r"onnxruntime-gpu\[cuda,cudnn\]>=[\d.]+"),
     ):
-        *others, last = required(variant)
-        assert others == rest
-        assert re.fullmatch(runtime, last), last
-    assert not any("torch" in line for line in required("cuda"))
+        (found,) = required(variant)
+        assert re.fullmatch(runtime, found), found
 
 
 def test_another_variant_is_refused(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_another_variant_is_refused(tmp_path: Path) -> None:
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "received 'tpu'; the variants are cpu, cuda" in done.stderr
+    assert "received 'tpu'; the variants are common, cpu, cuda" in done.stderr
     # Nor is an image built from a project whose runtimes it does not understand.
     text = (REPOSITORY / "pyproject.toml").read_text()
     (tmp_path / "pyproject.toml").write_text(re.sub(r'    "onnxruntime>=.*\n', "", text))
@@ -187,9 +187,9 @@ def test_another_variant_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", ["cpu", "cuda"])
 def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> None:
     """What pip would install, of wheels, into an empty environment."""
-    (tmp_path / "requirements.txt").write_text("\n".join(required(variant)))
+    (tmp_path / "requirements.txt").write_text("\n".join([*required("common"), *required(variant)]))
     report = tmp_path / "report.json"
-    install = next(run for run in steps_of(f"build-{variant}", "RUN") if "-r requirements" in run)
+    install = steps_of(f"build-{variant}", "RUN")[-1]
     options = shlex.split(install.partition("pip install ")[2])
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
                "--report", str(report), *options]  # fmt: skip

@@ -20,6 +20,14 @@ VERSIONS = ("1.29.0", "1.37.0")
 MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
 
 
+# Patches are not whole: they are checked once merged with what they patch.
+PATCHES = {
+    FOLDER / "postgresql" / "deployment.yaml": FOLDER / "base" / "deployment.yaml",
+    FOLDER / "postgresql" / "networkpolicy.yaml": FOLDER / "base" / "networkpolicy.yaml",
+}
+WHOLE = [path for path in MANIFESTS if path not in PATCHES]
+
+
 def load(path: Path) -> dict[str, Any]:
     (manifest,) = yaml.safe_load_all(path.read_text())
     return manifest
@@ -34,9 +42,61 @@ POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
 def test_manifests_are_valid(path: Path, version: str) -> None:
     kubernetes_validate.validate(load(path), version, strict=True)
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """As kustomize does: null removes, lists of named things merge by name, others are replaced."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        result = {**base, **{key: merged(base.get(key), value) for key, value in patch.items()}}
+        return {key: value for key, value in result.items() if value is not None}
+    named = isinstance(base, list) and isinstance(patch, list) and all("name" in i for i in patch)
+    if not named:
+        return patch
+    patches = {item["name"]: item for item in patch}
+    old = [merged(item, patches.pop(item["name"], {})) for item in base]
+    return [*(merged({}, item) for item in patches.values()), *old]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("patch", "base"), PATCHES.items(), ids=lambda path: path.name)
+def test_patched_manifests_are_valid(patch: Path, base: Path, version: str) -> None:
+    kubernetes_validate.validate(merged(load(base), load(patch)), version, strict=True)
+
+
+def test_pods_that_share_a_database_are_scaled() -> None:
+    overlay = FOLDER / "postgresql"
+    deployment = merged(DEPLOYMENT, load(overlay / "deployment.yaml"))
+    spec, pod = deployment["spec"], deployment["spec"]["template"]["spec"]
+    assert "replicas" not in spec, "the autoscaler's business"
+    assert spec["strategy"]["type"] == "RollingUpdate"
+    (container,) = pod["containers"]
+    variables = {item["name"]: item for item in container["env"]}
+    assert set(variables) - {item["name"] for item in CONTAINER["env"]} == {"COMLN_DATABASE_URL"}
+    assert "secretKeyRef" in variables["COMLN_DATABASE_URL"]["valueFrom"]
+    assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
+    assert container["volumeMounts"] == CONTAINER["volumeMounts"]
+
+    scaler = load(overlay / "horizontalpodautoscaler.yaml")
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", DEPLOYMENT["metadata"]["name"])
+    (metric,) = scaler["spec"]["metrics"]
+    asked = metric["pods"]["metric"]
+    labels = ",".join(f'{k}="{v}"' for k, v in asked["selector"]["matchLabels"].items())
+    document = (REPOSITORY / "docs" / "serving.md").read_text()
+    assert f"| `{asked['name']}` | `unit` | `requests` and `images`" in document
+    assert labels == 'unit="images"'
+    assert f"{asked['name']}{{" in (REPOSITORY / "docs" / "deployment.md").read_text()
+    limit = Settings.model_fields["max_pending_images"].default
+    batch = Settings.model_fields["max_batch_size"].default
+    assert batch < int(metric["pods"]["target"]["averageValue"]) < limit
+
+
+def test_nothing_scales_where_the_database_has_one_process() -> None:
+    for overlay in ("base", "cuda"):
+        assert not any("autoscaler" in path.name for path in (FOLDER / overlay).iterdir())
 
 
 def test_a_mistake_would_be_found() -> None:
@@ -47,19 +107,27 @@ def test_a_mistake_would_be_found() -> None:
 
 
 def test_every_manifest_is_listed() -> None:
-    listed = load(FOLDER / "base" / "kustomization.yaml")["resources"]
-    assert sorted(listed) == [path.name for path in MANIFESTS]
+    listed: list[Path] = []
+    for folder in ("base", "cuda", "postgresql"):
+        kustomization = load(FOLDER / folder / "kustomization.yaml")
+        patches = [item["path"] for item in kustomization.get("patches", []) if "path" in item]
+        for name in (*kustomization["resources"], *patches):
+            assert (FOLDER / folder / name).exists()
+            listed.append(FOLDER / folder / name)
+    assert sorted(path for path in listed if path.suffix == ".yaml") == MANIFESTS
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
-@pytest.mark.parametrize("overlay", ["base", "cuda"])
+@pytest.mark.parametrize("overlay", ["base", "cuda", "postgresql"])
 def test_overlays_build(overlay: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", FOLDER / overlay], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     built = {item["kind"]: item for item in yaml.safe_load_all(done.stdout)}
-    assert set(built) == {"Deployment", "Service", "PersistentVolumeClaim", "NetworkPolicy"}
+    kinds = {"Deployment", "Service", "NetworkPolicy"}
+    own = {"HorizontalPodAutoscaler" if overlay == "postgresql" else "PersistentVolumeClaim"}
+    assert set(built) == kinds | own
     for item in built.values():
         kubernetes_validate.validate(item, VERSIONS[-1], strict=True)
     (container,) = built["Deployment"]["spec"]["template"]["spec"]["containers"]

@@ -107,6 +107,32 @@ def test_adapt_and_predict_are_counted_and_timed(client: TestClient) -> None:
     assert difference.of("comln_classifiers") == 1
 
 
+def test_batches_and_waits_are_measured(client: TestClient) -> None:
+    with Difference(client) as difference:
+        assert client.post("/adapt", **adapt_form(colour_support(2), name="known")).is_success
+        assert client.post("/predict", **predict_form(RED)).is_success
+        assert client.post("/predict", **predict_form(b"no image")).is_error
+    assert difference.of("comln_batch_images_count", model="tiny") == 2
+    assert difference.of("comln_batch_images_sum", model="tiny") == 7
+    assert difference.of("comln_batch_duration_seconds_count", model="tiny") == 2
+    assert difference.of("comln_batch_images_count", model="tiny-learned") == 0
+    for operation in ("adapt", "predict"):
+        assert difference.of("comln_queue_duration_seconds_count", operation=operation) == 1
+        embedded = difference.of("comln_batch_duration_seconds_sum", model="tiny")
+        stages = sum(
+            difference.of("comln_stage_duration_seconds_sum", operation=each, stage="embed")
+            for each in ("adapt", "predict")
+        )
+        assert 0 < embedded <= stages
+    waited = difference.of("comln_queue_duration_seconds_sum", operation="adapt")
+    assert (
+        0
+        < waited
+        < difference.of("comln_request_duration_seconds_sum", route="/adapt", method="POST")
+    )
+    assert value(read_metrics(client), "comln_queued_images", model="tiny") == 0
+
+
 def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
     with Difference(client) as difference:
         assert client.post("/adapt", **raw(b"{}")).status_code == 422

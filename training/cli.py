@@ -70,8 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="of a run on embeddings: the network that makes them, e.g. --set backbone.kind=onnx "
-             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of any run "
-             "on images: backbone.mirror=true",
+             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of "
+             "any run on images: backbone.mirror=true",
     )  # fmt: skip
     command.set_defaults(run=_export)
 

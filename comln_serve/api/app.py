@@ -1,8 +1,10 @@
 """The ASGI application around an engine."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
@@ -13,6 +15,7 @@ from comln_serve.api.authentication import Authentication
 from comln_serve.api.cors import Cors
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
+from comln_serve.api.intake import Intake
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
@@ -21,6 +24,14 @@ from comln_serve.api.routes import router
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
+from comln_serve.errors import StartupError
+from comln_serve.settings import Settings
+
+if TYPE_CHECKING:
+    from comln_serve.api.traces import Traces
+
+# Where the OpenTelemetry SDK itself looks for an endpoint.
+_OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) -> FastAPI:
@@ -44,7 +55,10 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         yield
         await warming
         await run_in_threadpool(engine.close)
+        if traces is not None:
+            await run_in_threadpool(traces.close)
 
+    traces = open_traces(engine.settings)
     app = FastAPI(
         title="comln-serve",
         version=__version__,
@@ -60,9 +74,14 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.state.probe_threads = CapacityLimiter(4)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
+    held = Admission(engine.settings.max_pending_bytes, "bytes")
     app.state.metrics = Metrics(
         engine,
-        {"requests": lambda: requests.pending, "images": lambda: engine.images.pending},
+        {
+            "requests": lambda: requests.pending,
+            "images": lambda: engine.images.pending,
+            "bytes": lambda: held.pending,
+        },
     )
     app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)
@@ -72,8 +91,28 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     if engine.settings.require_keys:
         describe_keys(app)
     install_documentation(app)
-    app.add_middleware(Rescue)  # the last one added is outermost
+    # The last one added is outermost.
+    app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
+    app.add_middleware(Rescue)
     if engine.settings.cors_origins:
         app.add_middleware(Cors, origins=engine.settings.cors_origins.split(","))
-    app.add_middleware(Observation, metrics=app.state.metrics)
+    app.add_middleware(Observation, metrics=app.state.metrics, traces=traces)
     return app
+
+
+def open_traces(settings: Settings) -> "Traces | None":
+    """Traces where they are configured; else its SDK is not even imported.
+
+    Raises:
+        StartupError: they are configured, but OpenTelemetry is not installed.
+    """
+    if settings.otlp_endpoint is None and not any(map(os.environ.get, _OTEL_ENDPOINTS)):
+        return None
+    try:
+        from comln_serve.api.traces import Traces  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            f"traces are configured, but {error.name} is not installed: pip install "
+            '"comln-serve[otel]", or leave --otlp-endpoint and OTEL_EXPORTER_OTLP_ENDPOINT out'
+        ) from error
+    return Traces(settings.otlp_endpoint)

@@ -16,11 +16,13 @@ _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
 @dataclass
 class RequestRecord:
-    """One request, for metrics and logs. Nothing here is content of an image or a secret.
+    """One request, for metrics, logs and traces. Nothing here is content of an image or a secret.
 
     Attributes:
         key: id of the API key it came with, once that is known to be right.
         open_inference: it is of the Open Inference Protocol, which has errors of its own shape.
+        stages: name, beginning and end (nanoseconds since 1970) of what was done for it and of its
+            waits ("queue"), in the order in which they ended.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -29,6 +31,8 @@ class RequestRecord:
     model: str | None = None
     images: int = 0
     stages_ms: Mapping[str, float] = field(default_factory=dict[str, float])
+    stages: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    trace_id: str | None = None
     error: ErrorCode | None = None
     bytes_in: int = 0
     bytes_out: int = 0

@@ -25,6 +25,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.INVALID_IMAGE: 422,
     ErrorCode.IMAGE_TOO_LARGE: 413,
     ErrorCode.TOO_MANY_IMAGES: 413,
+    ErrorCode.RECEIVE_TIMEOUT: 408,
     ErrorCode.BODY_TOO_LARGE: 413,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
     ErrorCode.MODEL_NOT_FOUND: 404,
@@ -47,6 +48,8 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,
 }
+# What is left of the body is not waited for.
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 _MAX_SHOWN = 200
 
 
@@ -104,11 +107,10 @@ def to_response(error: ServiceError) -> JSONResponse:
 
 
 def _headers(error: ServiceError) -> dict[str, str]:
-    if error.code is ErrorCode.UNAUTHORIZED:
-        return {"WWW-Authenticate": "Bearer"}
-    if STATUS[error.code] in (429, 503):
+    status = STATUS[error.code]
+    if status in (429, 503):
         return {"Retry-After": str(error.detail.get("retry_after_seconds", 1))}
-    return {}
+    return _HEADERS.get(status, {})
 
 
 def _printable(value: Any) -> Any:

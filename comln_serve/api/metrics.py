@@ -34,6 +34,7 @@ UNMATCHED = "unmatched"
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 # Seconds: a small image on a GPU takes a millisecond, hundreds on a CPU take many seconds.
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BATCH_IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Metrics:
@@ -43,7 +44,8 @@ class Metrics:
         """Set up every metric.
 
         Args:
-            pending: by unit ("requests", "images"), how many are being worked on or waiting.
+            pending: by unit ("requests", "images", "bytes"), how many are being worked on or
+                waiting.
         """
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -74,6 +76,27 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._queue = Histogram(
+            "comln_queue_duration_seconds",
+            "Time in which nothing was done for an adapt or predict request that was embedded.",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._batch_images = Histogram(
+            "comln_batch_images",
+            "Images embedded together.",
+            ["model"],
+            buckets=_BATCH_IMAGES,
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "comln_batch_duration_seconds",
+            "Time to embed one batch.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._images = Counter(
             "comln_images",
             "Images in adapt and predict requests that could be read, refused later or not.",
@@ -91,9 +114,11 @@ class Metrics:
         )
         for operation in ("adapt", "predict"):
             self._images.labels(operation)
-        for model in engine.models:
-            self._adaptations.labels(model)
-            self._predictions.labels(model)
+            self._queue.labels(operation)
+        for name, model in engine.models.items():
+            self._adaptations.labels(name)
+            self._predictions.labels(name)
+            model.batcher.on_batch = self._on_batch(name)
         registry.register(_State(engine, pending))
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=registry)
@@ -112,6 +137,9 @@ class Metrics:
         if record.operation is None:
             return
         self._images.labels(record.operation).inc(record.images)
+        waits = [ended - began for name, began, ended in record.stages if name == "queue"]
+        if waits:
+            self._queue.labels(record.operation).observe(sum(waits) / 1e9)
         for stage, milliseconds in record.stages_ms.items():
             if stage != "total":
                 self._stages.labels(record.operation, stage).observe(milliseconds / 1e3)
@@ -120,6 +148,15 @@ class Metrics:
                 self._adaptations.labels(record.model).inc()
             else:
                 self._predictions.labels(record.model).inc(record.images)
+
+    def _on_batch(self, model: str) -> Callable[[int, float], None]:
+        images, seconds = self._batch_images.labels(model), self._batch_seconds.labels(model)
+
+        def observe(count: int, duration: float) -> None:
+            images.observe(count)
+            seconds.observe(duration)
+
+        return observe
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, `CONTENT_TYPE`. Asks the store, so it blocks."""
@@ -136,12 +173,19 @@ class _State(Collector):
         engine = self._engine
         pending = GaugeMetricFamily(
             "comln_pending",
-            "Requests and images being worked on or waiting; the limits are settings.",
+            "Requests, their images and the bytes of bodies being worked on or waiting, against "
+            "the limits --max-pending-*.",
             labels=["unit"],
         )
         for unit, amount in self._pending.items():
             pending.add_metric([unit], amount())
         yield pending
+        queued = GaugeMetricFamily(
+            "comln_queued_images", "Images decoded and in no batch yet.", labels=["model"]
+        )
+        for name, model in engine.models.items():
+            queued.add_metric([name], model.batcher.queued)
+        yield queued
         # Without the store there is no number, rather than a wrong one.
         with suppress(ServiceError):
             stored = engine.store.count()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from comln_serve.api.limits import check_bytes, check_count, limited, too_many
@@ -17,30 +17,40 @@ from comln_serve.settings import Settings
 _OPTIONS = 16
 
 
+class _Parser(MultiPartParser):
+    """Keeps files in memory, where they are needed next and what they take is counted. Starlette
+    writes larger ones to a disk, which may be memory of the same container, and back."""
+
+    spool_max_size = 0  # never
+
+
 @asynccontextmanager
 async def open_form(request: Request, settings: Settings) -> AsyncGenerator[FormData, None]:
-    """The form of a multipart request; its temporary files are closed at the end.
+    """The form of a multipart request; what is left of its files is freed at the end.
 
     Raises:
         ServiceError: a body over the limits, or that is no multipart form.
     """
     bounded = _undecoded(limited(request, settings.max_body_bytes))
     most = settings.max_images
+    parser = _Parser(
+        bounded.headers,
+        bounded.stream(),
+        # One more than allowed gets through, so that check_count can say how it is.
+        max_files=most + 1,
+        max_fields=most + _OPTIONS,
+        max_part_size=max(65536, 4 * settings.max_label_length),
+    )
     try:
-        form = await bounded.form(
-            # One more than allowed gets through, so that check_count can say how it is.
-            max_files=most + 1,
-            max_fields=most + _OPTIONS,
-            max_part_size=max(65536, 4 * settings.max_label_length),
-        )
+        form = await parser.parse()
     except ClientDisconnect as error:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.") from error
-    except HTTPException as error:
-        if "Too many" in str(error.detail):
+    except MultiPartException as error:
+        if "Too many" in error.message:
             raise too_many(f"more than {most}", most) from error
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"The multipart body cannot be read: {str(error.detail).rstrip('.')}. Let your HTTP "
+            f"The multipart body cannot be read: {error.message.rstrip('.')}. Let your HTTP "
             "client build it (curl -F, requests files=).",
         ) from error
     except (ValueError, LookupError) as error:
@@ -50,7 +60,7 @@ async def open_form(request: Request, settings: Settings) -> AsyncGenerator[Form
     try:
         yield form
     finally:
-        await bounded.close()
+        await form.close()
 
 
 async def files(form: FormData, settings: Settings) -> list[bytes]:
@@ -66,6 +76,7 @@ async def files(form: FormData, settings: Settings) -> list[bytes]:
             )
         check_bytes(f"images.{position}", part.size or 0, settings)
         contents.append(await part.read())
+        await part.close()  # not to hold it twice
     return contents
 
 

@@ -1,9 +1,9 @@
-"""The outermost layer: every request gets its id, its log line and its metrics, however it ends."""
+"""The outermost layer: every request gets its id, log line, metrics and trace, however it ends."""
 
 import asyncio
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -14,12 +14,17 @@ from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRe
 from comln_serve.api.errors import internal_error, out_of_time, to_response
 from comln_serve.api.headers import add_safe_headers
 from comln_serve.api.metrics import UNMATCHED, Metrics
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.engine.clock import on_stage
+from comln_serve.errors import ServiceError
 from comln_serve.logs import request_id
+
+if TYPE_CHECKING:
+    from comln_serve.api.traces import Traces
 
 logger = logging.getLogger("comln_serve.requests")
 
-# Asked every few seconds by machines; logged at level debug unless something is wrong.
+# Asked every few seconds by machines; logged at level debug, and not traced, unless
+# something is wrong.
 _POLLED = frozenset(
     {
         "/health/live",
@@ -35,8 +40,8 @@ _POLLED = frozenset(
 class Observation:
     """ASGI middleware that keeps a `RequestRecord`. To be outermost."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, traces: "Traces | None" = None) -> None:
+        self._app, self._metrics, self._traces = app, metrics, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,14 +67,21 @@ class Observation:
             await send(message)
 
         tokens = context.current.set(record), request_id.set(record.id)
+        stages = on_stage.set(lambda *stage: record.stages.append(stage))
+        span = None if self._traces is None else self._traces.begin(record, scope["headers"])
         began = time.perf_counter()
         with self._metrics.in_flight.track_inprogress():
             try:
                 await self._app(scope, counted_receive, counted_send)
             finally:
                 seconds = time.perf_counter() - began
-                self._metrics.count(record, _route_of(scope), scope["method"], seconds)
-                _log(record, _route_of(scope), scope["method"], seconds)
+                route, method = _route_of(scope), scope["method"]
+                self._metrics.count(record, route, method, seconds)
+                # A span that is not ended is not sent.
+                if self._traces is not None and span is not None and not _is_routine(record, route):
+                    self._traces.end(span, record, route, method)
+                _log(record, route, method, seconds)
+                on_stage.reset(stages)
                 context.current.reset(tokens[0])
                 request_id.reset(tokens[1])
 
@@ -97,18 +109,14 @@ class Rescue:
             await out_of_time()(scope, receive, send)
 
 
-def answer_malformed(metrics: Metrics) -> Response:
-    """The answer to what is not HTTP, and so never becomes a request; counted and logged, too."""
-    record = RequestRecord(status=400)
+def answer_early(metrics: Metrics, error: ServiceError) -> Response:
+    """The answer to what never becomes a request; counted and logged, too."""
+    record = RequestRecord()
     token = context.current.set(record)
     try:
-        response = to_response(
-            ServiceError(
-                ErrorCode.MALFORMED_HTTP,
-                "What was received is not a valid HTTP/1.1 request. Use an HTTP client, and http "
-                "rather than https where nothing in front of the server speaks TLS.",
-            )
-        )
+        response = to_response(error)
+        del response.headers["Connection"]  # the protocol's business
+        record.status = response.status_code
         response.headers[REQUEST_ID_HEADER] = record.id
         add_safe_headers(response.headers)
         record.bytes_out = len(response.body)
@@ -125,6 +133,10 @@ def _route_of(scope: Scope) -> str:
     return path if isinstance(path, str) else UNMATCHED
 
 
+def _is_routine(record: RequestRecord, route: str) -> bool:
+    return route in _POLLED and 0 < (record.status or 0) < 400
+
+
 def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None:
     """One line for the request, with the trace of what was not expected."""
     status = record.status or 0
@@ -137,6 +149,8 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
+    if record.trace_id is not None:
+        fields["trace_id"] = record.trace_id
     if record.key is not None:
         fields["key"] = record.key
     if record.operation is not None:
@@ -151,7 +165,7 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         level = logging.ERROR
     elif status == 0 or status >= 500:
         level = logging.WARNING
-    elif status < 400 and route in _POLLED:
+    elif _is_routine(record, route):
         level = logging.DEBUG
     else:
         level = logging.INFO

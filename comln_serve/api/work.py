@@ -51,7 +51,8 @@ async def classify(
     *,
     unknown: bool = False,
 ) -> _Result:
-    """Classify images and write the answer, both on a thread; noted in the request's record.
+    """Classify images and write the answer, both on a thread; noted in the request's record. It
+    takes its place among the requests under way here: it has been received.
 
     Raises:
         ServiceError: as `Engine.predict`.
@@ -70,7 +71,8 @@ async def classify(
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)
 
-    return await work(request, answer)
+    with request.app.state.requests.admit():
+        return await work(request, answer)
 
 
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:

@@ -8,7 +8,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 
 class Admission:
-    """A counter with a ceiling, for images or requests.
+    """A counter with a ceiling, for images, requests or bytes.
 
     Images are counted rather than requests where work is done, so that one request of a hundred
     images weighs as much as a hundred of one.
@@ -30,6 +30,27 @@ class Admission:
         Raises:
             ServiceError: OVERLOADED, when they would not fit.
         """
+        self.take(amount)
+        try:
+            yield
+        finally:
+            self.give_back(amount)
+
+    def check(self) -> None:
+        """Refuse now what there would be no room for in any case.
+
+        Raises:
+            ServiceError: OVERLOADED, when not one more unit fits.
+        """
+        self.take(1)
+        self.give_back(1)
+
+    def take(self, amount: int) -> None:
+        """Hold `amount` units until they are given back.
+
+        Raises:
+            ServiceError: OVERLOADED, when they would not fit; none are held then.
+        """
         with self._lock:
             if self._pending + amount > self._limit:
                 raise ServiceError(
@@ -41,8 +62,8 @@ class Admission:
                     limit=self._limit,
                 )
             self._pending += amount
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._pending -= amount
+
+    def give_back(self, amount: int) -> None:
+        """Hold `amount` units less."""
+        with self._lock:
+            self._pending -= amount

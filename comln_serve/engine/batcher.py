@@ -72,6 +72,8 @@ class Batcher:
         self.limits = limits
         self.clock = clock
         self._embed, self._interrupt = embed, interrupt
+        # Told of every batch that was embedded: how many images, in how many seconds.
+        self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self.lock = RLock()  # guards everything below, and every turn
         self._changed = Condition(self.lock)
         self._queue: deque[Turn] = deque()
@@ -197,13 +199,14 @@ class Batcher:
             room -= len(piece)
             self._queued -= len(piece)
             turn.taken = piece.stop
-            turn.running_since = now
+            turn.run_from(now)
             if turn.taken == turn.count:
                 self._queue.popleft()
         self._interrupted = False
         return pieces
 
     def _run(self, pieces: list["_Piece"]) -> None:
+        began = time.perf_counter()
         try:
             images = [piece.images for piece in pieces]
             embeddings = self._embed(images[0] if len(images) == 1 else np.concatenate(images))
@@ -215,6 +218,7 @@ class Batcher:
                 for piece in pieces:
                     self.end(piece.turn, self._ran_too_long() if late else _failed())
             return
+        self.on_batch(len(embeddings), time.perf_counter() - began)
         with self._changed:
             row = 0
             for piece in pieces:
@@ -251,6 +255,7 @@ class Turn:
 
     Attributes:
         count: images announced.
+        waits: when its waits so far began and ended, by the batcher's clock.
     """
 
     def __init__(self, batcher: Batcher, count: int) -> None:
@@ -268,6 +273,7 @@ class Turn:
         # decoded, and from its last until its first batch.
         self._waited = 0.0
         self._waits_from: float | None = batcher.clock()
+        self.waits: list[tuple[float, float]] = []
 
     def begin(self) -> None:
         """Its first image is being decoded, or another one: it is not waiting, and still wanted.
@@ -277,7 +283,7 @@ class Turn:
         """
         with self._batcher.lock:
             self.check()
-            self._waited, self._waits_from = self.waited(self._batcher.clock()), None
+            self._stop_waiting(self._batcher.clock())
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (count, d) of all images that were announced, in their order. Once only.
@@ -332,6 +338,16 @@ class Turn:
     def wait_from(self, now: float) -> None:
         self._waited = self.waited(now)
         self.queued_at = self._waits_from = now
+
+    def run_from(self, now: float) -> None:
+        """A batch begins to run that holds images of it."""
+        self.running_since = now
+        self._stop_waiting(now)
+
+    def _stop_waiting(self, now: float) -> None:
+        if self._waits_from is not None:
+            self.waits.append((self._waits_from, now))
+            self._waited, self._waits_from = self.waited(now), None
 
     def waited(self, now: float) -> float:
         """Seconds of waiting so far."""

@@ -1,8 +1,13 @@
 """Stage timings of a request."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+# Where set, told of every stage as it ends: its name, and when it began and ended, in nanoseconds
+# since 1970.
+on_stage: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("on_stage", default=None)
 
 
 class StageClock:
@@ -18,8 +23,18 @@ class StageClock:
         try:
             yield
         finally:
-            self._stages[name] = round(1e3 * (time.perf_counter() - began), 3)
+            seconds = time.perf_counter() - began
+            self._stages[name] = round(1e3 * seconds, 3)
+            tell(name, seconds)
 
     def milliseconds(self) -> dict[str, float]:
         """The stages so far, in order, and `total`."""
         return {**self._stages, "total": round(1e3 * (time.perf_counter() - self._began), 3)}
+
+
+def tell(name: str, seconds: float, ago: float = 0.0) -> None:
+    """Tell `on_stage` of a stage that took `seconds` and ended `ago` seconds before now."""
+    told = on_stage.get()
+    if told is not None:
+        ended = time.time_ns() - round(1e9 * ago)
+        told(name, ended - round(1e9 * seconds), ended)

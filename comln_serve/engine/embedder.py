@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.clock import StageClock
+from comln_serve.engine.clock import StageClock, tell
 from comln_serve.engine.decoders import Decoders
 from comln_serve.engine.model import Model
 from comln_serve.machine import usable_cpus
@@ -39,7 +39,11 @@ class Embedder:
             with clock.stage("decode"):
                 images = self.decoders.prepare(files, model.bundle.manifest.preprocessing, turn)
             with clock.stage("embed"):
-                return turn.embed(images)
+                embeddings = turn.embed(images)
+            now = model.batcher.clock()
+            for began, ended in turn.waits:
+                tell("queue", ended - began, ago=now - ended)
+            return embeddings
 
     def close(self) -> None:
         """Release the threads."""

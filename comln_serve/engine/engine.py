@@ -19,8 +19,8 @@ from comln_serve.engine.adaptation import Adaptation, Adapted, Caller
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
+from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedder import Embedder
-from comln_serve.engine.fitting import compile_flow
 from comln_serve.engine.housekeeping import Housekeeping
 from comln_serve.engine.model import Model
 from comln_serve.engine.models import Models, load_models

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import Head, SolverSettings
+from comln_serve.bundle import Head
 from comln_serve.classifier import softmax
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.deadline import raised_after
@@ -123,11 +123,3 @@ def check_classes(labels: tuple[str, ...], model: Model) -> None:
             received_classes=ways,
             needed_classes=needed,
         )
-
-
-def compile_flow() -> None:
-    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before."""
-    head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
-    for features in (1, 8):
-        phi = np.linspace(-1.0, 1.0, 4 * features, dtype=np.float32).reshape(4, features)
-        head.adapt(phi, np.array([0, 0, 1, 1]), 2)

@@ -1,9 +1,10 @@
-"""What an image installs, a requirement a line: `requirements.py cpu|cuda [pyproject.toml]`.
+"""What an image installs, a requirement a line: `requirements.py common|cpu|cuda [pyproject.toml]`.
 
-The server depends on `onnxruntime-gpu` where that exists, for it runs everywhere; an image for CPUs
-takes `onnxruntime` instead, a tenth of the size. The two share one import name, so that installing
-the second beside the first breaks both: an image gets these lines, then the server without its
-dependencies. They are derived from pyproject.toml when the image is built, and cannot drift.
+The server depends on `onnxruntime-gpu` where that exists, for it runs everywhere; an image for
+CPUs takes `onnxruntime` instead, a tenth of the size. The two share one import name, so that
+installing the second beside the first breaks both: an image gets the lines in common, then the
+server without its dependencies, then its runtime. With them comes what sends traces. They are
+derived from pyproject.toml when the image is built, and cannot drift.
 """
 
 import re
@@ -15,7 +16,7 @@ RUNTIMES = {"onnxruntime", "onnxruntime-gpu"}
 
 
 def requirements(variant: str, pyproject: Path) -> list[str]:
-    """The server's dependencies with the runtime of that variant, "cpu" or "cuda".
+    """The server's dependencies but the runtime ("common"), or that of one variant.
 
     Raises:
         SystemExit: another variant, or pyproject.toml no longer names both runtimes.
@@ -24,15 +25,19 @@ def requirements(variant: str, pyproject: Path) -> list[str]:
     others = [line for line in project["dependencies"] if _name(line) not in RUNTIMES]
     drivers = project["optional-dependencies"]["postgres"]
     candidates = {
+        "common": [*others, *drivers, *project["optional-dependencies"]["otel"]],
         "cpu": [line for line in project["dependencies"] if _name(line) == "onnxruntime"],
         "cuda": project["optional-dependencies"]["cuda"],
     }
     if variant not in candidates:
         raise SystemExit(f"received {variant!r}; the variants are {', '.join(candidates)}")
-    if len(project["dependencies"]) != len(others) + len(RUNTIMES) or len(candidates[variant]) != 1:
+    if len(project["dependencies"]) != len(others) + len(RUNTIMES) or len(candidates["cpu"]) != 1:
         raise SystemExit(f"{pyproject} must name each of {sorted(RUNTIMES)} once")
     # Without its marker: on a machine it is not made for, building the image has to fail.
-    return [*others, *drivers, candidates[variant][0].partition(";")[0].strip()]
+    return [
+        line.partition(";")[0].strip() if _name(line) in RUNTIMES else line
+        for line in candidates[variant]
+    ]
 
 
 def _name(requirement: str) -> str:

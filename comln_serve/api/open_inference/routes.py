@@ -135,13 +135,13 @@ _INFER: dict[str, Any] = {
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """Images as JSON strings, or as binary tensors behind the JSON; see docs/open-inference.md."""
     current_record().operation = "predict"
-    with request.app.state.requests.admit():
-        inference = await read_inference(request, engine_of(request).settings)
+    request.app.state.requests.check()
+    inference = await read_inference(request, engine_of(request).settings)
 
-        def write(predicted: Predicted) -> Response:
-            return inference_response(inference, predicted, model, version)
+    def write(predicted: Predicted) -> Response:
+        return inference_response(inference, predicted, model, version)
 
-        return await classify(request, inference.images, _reference(model, version), write)
+    return await classify(request, inference.images, _reference(model, version), write)
 
 
 def _find(request: Request, model: str, version: str | None) -> Classifier:

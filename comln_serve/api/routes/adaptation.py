@@ -40,9 +40,11 @@ async def adapt(
     engine = engine_of(request)
     record = current_record()
     record.operation = "adapt"
+    # Who is slow to send keeps nobody out: only a request that is there takes a place.
+    request.app.state.requests.check()
+    support, options = await read_adapt(request, engine.settings)
+    record.images = len(support)
     with request.app.state.requests.admit():
-        support, options = await read_adapt(request, engine.settings)
-        record.images = len(support)
         adapted = await work(
             request,
             lambda cancellation: engine.adapt(
@@ -74,19 +76,19 @@ async def adapt(
 async def predict(request: Request) -> schemas.PredictResponse:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"
-    with request.app.state.requests.admit():
-        images, options = await read_predict(request, engine_of(request).settings)
+    request.app.state.requests.check()
+    images, options = await read_predict(request, engine_of(request).settings)
 
-        def write(predicted: Predicted) -> schemas.PredictResponse:
-            return schemas.PredictResponse(
-                classifier=predicted.classifier.id,
-                predictions=_predictions(predicted, options.top_k),
-                calibrated=predicted.calibrated,
-                unknown_threshold=predicted.unknown_threshold,
-                timings_ms=predicted.timings_ms,
-            )
+    def write(predicted: Predicted) -> schemas.PredictResponse:
+        return schemas.PredictResponse(
+            classifier=predicted.classifier.id,
+            predictions=_predictions(predicted, options.top_k),
+            calibrated=predicted.calibrated,
+            unknown_threshold=predicted.unknown_threshold,
+            timings_ms=predicted.timings_ms,
+        )
 
-        return await classify(request, images, options.classifier, write, unknown=options.unknown)
+    return await classify(request, images, options.classifier, write, unknown=options.unknown)
 
 
 def _predictions(

@@ -59,9 +59,10 @@ async def add_examples(
     engine = engine_of(request)
     record = current_record()
     record.operation = "adapt"
+    request.app.state.requests.check()
+    support, options = await read_examples(request, engine.settings)
+    record.images = len(support)
     with request.app.state.requests.admit():
-        support, options = await read_examples(request, engine.settings)
-        record.images = len(support)
         adapted = await work(
             request,
             lambda cancellation: engine.add_examples(

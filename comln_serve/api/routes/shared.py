@@ -14,6 +14,7 @@ BODY_ERRORS = (
     ErrorCode.INVALID_IMAGE,
     ErrorCode.IMAGE_TOO_LARGE,
     ErrorCode.TOO_MANY_IMAGES,
+    ErrorCode.RECEIVE_TIMEOUT,
     ErrorCode.BODY_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.OVERLOADED,

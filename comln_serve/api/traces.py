@@ -1,0 +1,91 @@
+"""Traces of requests, for OpenTelemetry. Imported only where they are configured.
+
+A trace is made when its request has ended, of what its record holds: no code on the way knows of
+spans.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from threading import Thread
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import (
+    SERVICE_NAME,
+    SERVICE_VERSION,
+    OTELResourceDetector,
+    Resource,
+)
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from comln_serve import __version__
+from comln_serve.api.context import RequestRecord
+
+_CLOSE_SECONDS = 2.0
+_HEADERS = (b"traceparent", b"tracestate")
+
+
+class Traces:
+    """Makes a span of every request, with its stages as children, and sends them in batches."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        """Start the sending thread.
+
+        Args:
+            endpoint: URL of the collector; None: what OpenTelemetry's variables say.
+        """
+        # It names the service unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
+        ours = Resource({SERVICE_NAME: "comln-serve", SERVICE_VERSION: __version__})
+        self._provider = TracerProvider(
+            resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
+        url = None if endpoint is None else endpoint.rstrip("/") + "/v1/traces"
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
+        self._tracer = self._provider.get_tracer("comln_serve", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, record: RequestRecord, headers: Iterable[tuple[bytes, bytes]]) -> Span:
+        """The span of a request that begins now; continues the trace that its headers name."""
+        carrier = {
+            name.decode("ascii"): value.decode("latin-1")
+            for name, value in headers
+            if name in _HEADERS
+        }
+        parent = self._propagator.extract(carrier)
+        span = self._tracer.start_span("request", parent, SpanKind.SERVER)
+        record.trace_id = format(span.get_span_context().trace_id, "032x")
+        return span
+
+    def end(self, span: Span, record: RequestRecord, route: str, method: str) -> None:
+        """End the span of a request, with all that is known of it."""
+        if not span.is_recording():
+            return
+        within = set_span_in_context(span)
+        for name, began, ended in record.stages:
+            self._tracer.start_span(name, within, start_time=began).end(ended)
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.request.method", method)
+        span.set_attribute("http.route", route)
+        span.set_attribute("http.response.status_code", record.status or 0)
+        span.set_attribute("http.request.body.size", record.bytes_in)
+        span.set_attribute("http.response.body.size", record.bytes_out)
+        span.set_attribute("comln.request_id", record.id)
+        if record.operation is not None:
+            span.set_attribute("comln.images", record.images)
+        if record.model is not None:
+            span.set_attribute("comln.model", record.model)
+        if record.error is not None:
+            span.set_attribute("error.type", record.error.value)
+        if not record.status or record.status >= 500:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(time.time_ns())
+
+    def close(self) -> None:
+        """Send what is left, if the collector takes it soon: the process does not wait for it."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # nobody can help it now
+        closing = Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)

@@ -1,0 +1,136 @@
+"""Where settings come from: flags, environment variables, a file, in this order, then defaults."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import CliImplicitFlag, CliSettingsSource, EnvSettingsSource
+
+from comln_serve.errors import StartupError
+from comln_serve.settings import Settings, without_password
+
+# Of the command line and the environment only: they say where to read and what to do, not how to
+# serve.
+_META = ("config", "print_config")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings in effect.
+
+    Attributes:
+        origins: by setting, where its value was found; those that are not in it have their default.
+        print_config: whether they are to be shown rather than used.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    print_config: bool = False
+
+    def text(self) -> str:
+        """Every setting with where it comes from, as a configuration file; passwords are masked."""
+        lines: list[str] = []
+        for name, value in self.settings.model_dump(mode="json").items():
+            origin = self.origins.get(name, "default")
+            if value is None:
+                lines.append(f"# {name} is not set")
+                continue
+            shown = without_password(value) if name == "database_url" else value
+            if shown != value:
+                origin += ", its password masked"
+            lines.append(f"{name} = {json.dumps(shown, ensure_ascii=False)}  # {origin}")
+        return "\n".join(lines)
+
+
+def read_configuration(arguments: list[str]) -> Configuration:
+    """The settings that flags, the environment and the file that these name add up to.
+
+    Raises:
+        StartupError: a value that is not allowed, or a file that cannot be read.
+        SystemExit: `--help`, or flags that do not exist.
+    """
+    flags: dict[str, Any] = dict(CliSettingsSource(_Flags, cli_parse_args=arguments)())
+    environment: dict[str, Any] = dict(EnvSettingsSource(_Flags)())
+    environment.pop("print_config", None)  # a thing to do, not to be left lying around
+    path = flags.get("config", environment.get("config"))
+    file = _read_file(Path(path)) if path else {}
+    # The last one found wins.
+    found = [(file, f"file {path}"), (environment, "environment"), (flags, "flag")]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for source, origin in found:
+        for name, value in source.items():
+            if name not in _META:
+                values[name] = value
+                origins[name] = f"{origin} {_spelled(name, origin)}".rstrip()
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        raise StartupError(_problems(error, origins)) from error
+    return Configuration(settings, origins, str(flags.get("print_config")) == "True")
+
+
+class _Flags(
+    Settings,
+    cli_kebab_case=True,
+    cli_prog_name="comln-serve",
+    cli_hide_none_type=True,
+    cli_avoid_json=True,
+):
+    __doc__ = (
+        "Few-shot adaptation server. Every setting is a flag, an environment variable COMLN_<FLAG> "
+        "and a key of the configuration file; the first of these that is given wins."
+    )
+
+    config: Path | None = Field(None, description="Configuration file, TOML.")
+    print_config: CliImplicitFlag[bool] = Field(
+        False, description="Show the settings in effect and where each comes from, and end."
+    )
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """What a configuration file sets; names and types are checked, values are not."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartupError(f"{path}: is not TOML: {error}") from error
+    for name, value in values.items():
+        if name not in Settings.model_fields:
+            raise StartupError(
+                f"{path}: there is no setting {name!r}; allowed are "
+                f"{', '.join(Settings.model_fields)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise StartupError(f"{path}, {name}: a string or a number is allowed, got {value!r}")
+    return values
+
+
+def _spelled(name: str, origin: str) -> str:
+    """The setting as it is called there; a file calls it by its name."""
+    if origin == "flag":
+        return "--" + name.replace("_", "-")
+    return f"COMLN_{name.upper()}" if origin == "environment" else ""
+
+
+def _problems(error: ValidationError, origins: Mapping[str, str]) -> str:
+    lines: list[str] = []
+    for item in error.errors():
+        problem = item["msg"].removeprefix("Value error, ")
+        if not item["loc"]:  # of several settings together
+            lines.append(problem)
+            continue
+        name = str(item["loc"][0])
+        where = f"--{name.replace('_', '-')} (COMLN_{name.upper()})"
+        if origins.get(name, "").startswith("file "):
+            where = f"{origins[name].removeprefix('file ')}, {name}"
+        received = item["input"]
+        if name == "database_url":
+            received = without_password(str(received))
+        lines.append(f"{where}: {problem}, got {received!r}")
+    return "; ".join(lines)
