@@ -1,4 +1,4 @@
-"""`comln-serve`: start the server."""
+"""`comln-serve`: start the server; `comln-serve keys`: the keys to it."""
 
 import logging
 import os
@@ -13,7 +13,8 @@ from comln_serve import __version__
 from comln_serve.api.app import create_app
 from comln_serve.configuration import read_configuration
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.errors import StartupError
+from comln_serve.errors import ServiceError, StartupError
+from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
 from comln_serve.server import check_tls, serve
 from comln_serve.settings import Settings, without_password
@@ -29,8 +30,10 @@ def main(argv: list[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
+        if arguments[:1] == ["keys"]:
+            return keys_command(arguments[1:], read_configuration([]).settings.database_url)
         configuration = read_configuration(arguments)
-    except (StartupError, SettingsError) as error:
+    except (StartupError, SettingsError, ServiceError) as error:
         return _refuse(error)
     settings = configuration.settings
     if configuration.print_config:
@@ -39,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         engine = _start_engine(settings)
         app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    except StartupError as error:
+    except (StartupError, ServiceError) as error:
         return _refuse(error, hide=settings.database_url)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -66,6 +69,12 @@ def _start_engine(settings: Settings) -> Engine:
     threadpool_limits(1, "blas")
     models = load_models(settings)
     engine = Engine(settings, models, open_store(settings.database_url))
+    if settings.require_keys and not engine.store.keys.any_valid():
+        logger.warning(
+            "API keys are required, and there is no valid one: every request will be refused. Make "
+            "one, at any time: comln-serve keys create --tenant NAME --scope adapt --scope "
+            "predict, with the --database-url of this server"
+        )
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""
         logger.info("model %s%s on %s", name, default, model.provider)

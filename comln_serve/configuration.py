@@ -106,8 +106,10 @@ def _read_file(path: Path) -> dict[str, Any]:
                 f"{path}: there is no setting {name!r}; allowed are "
                 f"{', '.join(Settings.model_fields)}"
             )
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise StartupError(f"{path}, {name}: a string or a number is allowed, got {value!r}")
+        yes_or_no = Settings.model_fields[name].annotation is bool
+        if isinstance(value, bool) != yes_or_no or not isinstance(value, str | int | float):
+            allowed = "true or false" if yes_or_no else "a string or a number"
+            raise StartupError(f"{path}, {name}: {allowed} is allowed, got {value!r}")
     return values
 
 

@@ -14,6 +14,8 @@ class ErrorCode(StrEnum):
     """Every code that can appear in an error body."""
 
     MALFORMED_HTTP = "malformed_http"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
     INVALID_REQUEST = "invalid_request"
     INVALID_IMAGE = "invalid_image"
     IMAGE_TOO_LARGE = "image_too_large"
@@ -32,6 +34,7 @@ class ErrorCode(StrEnum):
     CANNOT_EXPORT = "cannot_export"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
     INFERENCE_TIMEOUT = "inference_timeout"

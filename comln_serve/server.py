@@ -68,11 +68,11 @@ def serve(app: FastAPI, settings: Settings) -> None:
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
-    if not is_loopback(settings.host):
+    if not (settings.require_keys or is_loopback(settings.host)):
         logger.warning(
             "THE SERVER LISTENS ON %s WITHOUT AUTHENTICATION: whoever can reach it can use, see "
-            "and delete every classifier. Let only a proxy that authenticates reach it, or listen "
-            "on 127.0.0.1 (--host)",
+            "and delete every classifier. Require keys (--require-keys), let only a proxy that "
+            "authenticates reach it, or listen on 127.0.0.1 (--host)",
             settings.host or "every address",
         )
     server = _Server(config, app, settings)

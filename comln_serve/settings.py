@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, MOST_PIXELS
 from comln_serve.logs import LogFormat
@@ -15,6 +15,8 @@ Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 Duration = Annotated[float, Field(gt=0, le=3600)]
+
+MOST_PER_MINUTE = 10_000_000
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
@@ -56,8 +58,19 @@ class Settings(BaseSettings):
         description="Where classifiers are kept: sqlite:///FILE, relative to the working folder, "
         "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
+    require_keys: CliImplicitFlag[bool] = Field(
+        False,
+        description="Answer only requests with an API key (docs/security.md); comln-serve keys "
+        "create makes one.",
+    )
+    requests_per_minute: Annotated[int, Field(ge=1, le=MOST_PER_MINUTE)] | None = Field(
+        None,
+        description="Requests a minute with a key that has no limit of its own, on each server; "
+        "more are answered 429. Default: no limit.",
+    )
     max_classifiers: Positive = Field(
-        100_000, description="Classifiers that are kept, each version of a name for itself."
+        100_000,
+        description="Classifiers that are kept for a tenant, each version of a name for itself.",
     )
     max_examples: Positive = Field(
         5000,

@@ -81,6 +81,7 @@ def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None
         ("[server]\nport = 1", "there is no setting 'server'"),
         ("port = 70000", ", port: Input should be less than or equal to 65535, got 70000"),
         ("port = 'abc'", ", port: Input should be a valid integer"),
+        ("require_keys = 'yes'", ", require_keys: true or false is allowed, got 'yes'"),
         ("port = true", ", port: a string or a number is allowed, got True"),
         ("cors_origins = ['*']", ", cors_origins: a string or a number is allowed, got ['*']"),
         ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda' or 'cpu', got 'gpu'"),

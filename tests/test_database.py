@@ -151,7 +151,7 @@ def test_processes_that_start_together_share_a_new_database(database_url: str) -
     assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("version", ["0002", "0010", "9999"])
+@pytest.mark.parametrize("version", ["0003", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")

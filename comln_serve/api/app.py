@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
+from comln_serve.api.authentication import Authentication
 from comln_serve.api.cors import Cors
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
@@ -18,7 +19,7 @@ from comln_serve.api.intake import Intake
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
-from comln_serve.api.openapi import describe_bodies
+from comln_serve.api.openapi import describe_bodies, describe_keys
 from comln_serve.api.routes import router
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.engine.admission import Admission
@@ -63,6 +64,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
+        dependencies=[Depends(Authentication(engine.settings, engine.store.keys))],
         docs_url=None,  # these load scripts from elsewhere; see `documentation`
         redoc_url=None,
     )
@@ -86,6 +88,8 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) 
     app.include_router(open_inference)
     install_error_handlers(app)
     describe_bodies(app)
+    if engine.settings.require_keys:
+        describe_keys(app)
     install_documentation(app)
     # The last one added is outermost.
     app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)

@@ -19,12 +19,14 @@ class RequestRecord:
     """One request, for metrics, logs and traces. Nothing here is content of an image or a secret.
 
     Attributes:
+        key: id of the API key it came with, once that is known to be right.
         open_inference: it is of the Open Inference Protocol, which has errors of its own shape.
         stages: name, beginning and end (nanoseconds since 1970) of what was done for it and of its
             waits ("queue"), in the order in which they ended.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    key: str | None = None
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
     images: int = 0

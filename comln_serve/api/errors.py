@@ -19,6 +19,8 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.MALFORMED_HTTP: 400,
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.FORBIDDEN: 403,
     ErrorCode.INVALID_REQUEST: 422,
     ErrorCode.INVALID_IMAGE: 422,
     ErrorCode.IMAGE_TOO_LARGE: 413,
@@ -37,6 +39,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.CANNOT_EXPORT: 422,
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.RATE_LIMITED: 429,
     ErrorCode.OVERLOADED: 429,
     ErrorCode.QUEUE_TIMEOUT: 503,
     ErrorCode.INFERENCE_TIMEOUT: 504,
@@ -45,9 +48,8 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,
 }
-_RETRY = {"Retry-After": "1"}
 # What is left of the body is not waited for.
-_HEADERS = {408: {"Connection": "close"}, 429: _RETRY, 503: _RETRY}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 _MAX_SHOWN = 200
 
 
@@ -101,9 +103,14 @@ def to_response(error: ServiceError) -> JSONResponse:
     }
     # What a client sent may be echoed: lone surrogates have no UTF-8 form.
     text = {"error": _printable(error.message if record.open_inference else body)}
-    return JSONResponse(
-        text, status_code=STATUS[error.code], headers=_HEADERS.get(STATUS[error.code])
-    )
+    return JSONResponse(text, status_code=STATUS[error.code], headers=_headers(error))
+
+
+def _headers(error: ServiceError) -> dict[str, str]:
+    status = STATUS[error.code]
+    if status in (429, 503):
+        return {"Retry-After": str(error.detail.get("retry_after_seconds", 1))}
+    return _HEADERS.get(status, {})
 
 
 def _printable(value: Any) -> Any:

@@ -151,6 +151,8 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
     }
     if record.trace_id is not None:
         fields["trace_id"] = record.trace_id
+    if record.key is not None:
+        fields["key"] = record.key
     if record.operation is not None:
         fields["images"] = record.images
     if record.model is not None:

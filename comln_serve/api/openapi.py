@@ -1,14 +1,28 @@
-"""What OpenAPI cannot derive: routes that take the same request as a form or as JSON."""
+"""What FastAPI cannot derive: routes that take the same request as a form or as JSON, and keys."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 
+from comln_serve.api.authentication import scopes_of
 from comln_serve.api.bodies import JSON, MULTIPART
-from comln_serve.api.open_inference.schemas import InferenceRequest
+from comln_serve.api.context import OPEN_INFERENCE
+from comln_serve.api.errors import STATUS
+from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.requests import AdaptRequest, ExamplesRequest, PredictRequest
+from comln_serve.api.schemas import ErrorResponse
+from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
+
+_KEY_ERRORS = (
+    ErrorCode.UNAUTHORIZED,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.RATE_LIMITED,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
 
 
 def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
@@ -55,3 +69,41 @@ def describe_bodies(app: FastAPI) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def describe_keys(app: FastAPI) -> None:
+    """Add which keys each operation takes, and how it answers others."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "comln-serve keys create"}
+        }
+        for route in iter_route_contexts(app.routes):
+            scopes = scopes_of(route.endpoint)
+            for method in route.methods or ():
+                operation = document["paths"].get(route.path_format, {}).get(method.lower())
+                if scopes and operation is not None:
+                    _describe_key(operation, scopes, _error_shape(str(route.path_format)))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_key(
+    operation: dict[str, Any], any_of: Sequence[Scope], shape: dict[str, Any]
+) -> None:
+    operation["security"] = [{"key": [scope]} for scope in dict.fromkeys((*any_of, Scope.ADMIN))]
+    responses = operation["responses"]
+    for code in _KEY_ERRORS:
+        answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": shape})
+        codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
+        answer["description"] = ", ".join(codes)
+    operation["responses"] = dict(sorted(responses.items()))
+
+
+def _error_shape(path: str) -> dict[str, Any]:
+    of_protocol = f"{path}/".startswith(f"{OPEN_INFERENCE}/")
+    model = ProtocolError if of_protocol else ErrorResponse
+    return {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}

@@ -195,7 +195,9 @@ class Ready(BaseModel):
     status: Literal["ready"]
     version: str
     provider: dict[str, Literal["cuda", "cpu"]] = Field(description="What each model runs on.")
-    classifiers: int
+    classifiers: int | None = Field(
+        None, description="How many are stored; not told where keys are required."
+    )
 
 
 class ErrorBody(BaseModel):

@@ -7,6 +7,7 @@ from typing import TypeVar
 from anyio import to_thread
 from fastapi import Request
 
+from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine, Predicted
@@ -61,7 +62,11 @@ async def classify(
 
     def answer(cancellation: Cancellation) -> _Result:
         predicted = engine_of(request).predict(
-            images, classifier, unknown=unknown, cancellation=cancellation
+            images,
+            classifier,
+            unknown=unknown,
+            tenant=tenant_of(request),
+            cancellation=cancellation,
         )
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)

@@ -2,11 +2,13 @@
 
 from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
 from comln_serve.storage.idempotency import IdempotencyKey, KeyTakenError
+from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.store import Store, utc_now
 
 __all__ = [
     "ChangedError",
     "IdempotencyKey",
+    "KeyStore",
     "KeyTakenError",
     "Resolved",
     "Store",

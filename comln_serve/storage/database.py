@@ -39,7 +39,7 @@ class Database:
         """
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.description = self.url.database if self.is_sqlite else str(self.url)
+        self.description = str(self.url.database if self.is_sqlite else self.url)
         try:
             self._engine = create_engine(
                 self.url,

@@ -1,4 +1,4 @@
-"""The store: one database with the classifiers of every tenant."""
+"""The store: one database with the classifiers of every tenant, and the keys to them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -7,6 +7,7 @@ from sqlalchemy import delete, func, select
 
 from comln_serve.storage.classifiers import TenantStore
 from comln_serve.storage.database import Database
+from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
 from comln_serve.storage.tables import classifiers, idempotency_keys
 from comln_serve.storage.versions import alive
@@ -33,11 +34,17 @@ class Store:
         """
         self._database = Database(url)
         self._clock = clock
+        self.keys = KeyStore(self._database, clock)
         try:
             prepare(self._database)
         except BaseException:
             self._database.close()
             raise
+
+    @property
+    def description(self) -> str:
+        """The database, without its password."""
+        return self._database.description
 
     def for_tenant(self, tenant: str) -> TenantStore:
         """The classifiers of one tenant; there is nothing to close."""

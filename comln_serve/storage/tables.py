@@ -132,3 +132,18 @@ idempotency_keys = Table(
     Column("expires_at", UtcTime, nullable=False),
     Index("idempotency_keys_by_expiry", "expires_at"),
 )
+
+# What is kept of a key: never its secret.
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text),
+    Column("scopes", JsonText, nullable=False),
+    Column("secret_sha256", Text, nullable=False),
+    Column("requests_per_minute", Integer),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
+)

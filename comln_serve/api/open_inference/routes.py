@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from comln_serve import __version__
+from comln_serve.api.authentication import READING, needs, public, tenant_of
 from comln_serve.api.context import OPEN_INFERENCE, current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.open_inference.requests import IMAGE, LABEL, PROBS, read_inference
@@ -25,8 +26,9 @@ from comln_serve.api.routes import operations
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS
 from comln_serve.api.work import classify, engine_of, probe
 from comln_serve.classifier import Classifier
-from comln_serve.engine.engine import Engine, Predicted
+from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
 
 router = APIRouter(prefix=OPEN_INFERENCE, tags=["Open Inference Protocol"])
 
@@ -40,12 +42,14 @@ def _errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get("", summary="What this server is")
+@needs(*READING)
 async def server() -> ServerMetadata:
     extensions = ["binary_tensor_data", "classification"]
     return ServerMetadata(name="comln-serve", version=__version__, extensions=extensions)
 
 
 @router.get("/health/live", summary="The process answers")
+@public
 async def live() -> ServerLive:
     return ServerLive(live=True)
 
@@ -54,6 +58,7 @@ async def live() -> ServerLive:
     "/health/ready", summary="Models are warmed and the store can be reached",
     responses=_errors(*_NOT_READY),
 )  # fmt: skip
+@public
 async def ready(request: Request) -> ServerReady:
     await operations.ready(request)
     return ServerReady(ready=True)
@@ -67,8 +72,9 @@ async def ready(request: Request) -> ServerReady:
     summary="Inputs and outputs of a version of a classifier",
     responses=_errors(*_ONE_MODEL),
 )
+@needs(*READING)
 def metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
-    classifier = _find(engine_of(request), model, version)
+    classifier = _find(request, model, version)
     return ModelMetadata(
         name=model,
         platform="comln-serve",
@@ -90,9 +96,10 @@ def metadata(request: Request, model: str, version: str | None = None) -> ModelM
     summary="A version of a classifier can be used",
     responses=_errors(*_ONE_MODEL, *_NOT_READY),
 )
+@needs(*READING)
 async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
     await operations.ready(request)
-    await probe(request, lambda: _find(engine_of(request), model, version))
+    await probe(request, lambda: _find(request, model, version))
     return ModelReady(name=model, ready=True)
 
 
@@ -124,6 +131,7 @@ _INFER: dict[str, Any] = {
     summary="Classify images with a version of a classifier",
     **_INFER,
 )
+@needs(Scope.PREDICT)
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """Images as JSON strings, or as binary tensors behind the JSON; see docs/open-inference.md."""
     current_record().operation = "predict"
@@ -136,9 +144,10 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     return await classify(request, inference.images, _reference(model, version), write)
 
 
-def _find(engine: Engine, model: str, version: str | None) -> Classifier:
+def _find(request: Request, model: str, version: str | None) -> Classifier:
     """The classifier, which can be used; else the error that says why not."""
-    classifier = engine.find_classifier(_reference(model, version))
+    engine = engine_of(request)
+    classifier = engine.find_classifier(_reference(model, version), tenant_of(request))
     engine.models.of(classifier)
     return classifier
 

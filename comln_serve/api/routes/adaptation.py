@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from comln_serve.api import requests, schemas
+from comln_serve.api.authentication import needs, tenant_of
 from comln_serve.api.bodies import read_adapt, read_predict
 from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
@@ -11,6 +12,7 @@ from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, answer
 from comln_serve.api.work import classify, engine_of, work
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
 
 router = APIRouter()
 
@@ -30,6 +32,7 @@ router = APIRouter()
     ),
     openapi_extra=openapi_body(requests.AdaptRequest, ["images", "labels"]),
 )
+@needs(Scope.ADAPT)
 async def adapt(
     request: Request, response: Response, key: IdempotencyKey = None
 ) -> schemas.AdaptResponse:
@@ -53,6 +56,7 @@ async def adapt(
                 metadata=options.metadata or {},
                 expires_in_seconds=options.expires_in_seconds,
                 idempotency_key=key,
+                tenant=tenant_of(request),
                 cancellation=cancellation,
             ),
         )
@@ -68,6 +72,7 @@ async def adapt(
     ),
     openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
 )
+@needs(Scope.PREDICT)
 async def predict(request: Request) -> schemas.PredictResponse:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"

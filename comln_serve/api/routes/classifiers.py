@@ -5,11 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve.api import schemas
+from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.reference import NAME_PATTERN
+from comln_serve.security import Scope
 
 router = APIRouter(tags=["classifiers"])
 
@@ -19,6 +21,7 @@ router = APIRouter(tags=["classifiers"])
     summary="List classifiers, newest first",
     responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
 )
+@needs(*READING)
 def classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -34,7 +37,7 @@ def classifiers(
     ] = None,
 ) -> schemas.ClassifierPage:
     page, following = engine_of(request).list_classifiers(
-        limit=limit, before=before, name=name, model=model
+        limit=limit, before=before, name=name, model=model, tenant=tenant_of(request)
     )
     return schemas.ClassifierPage(
         classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following
@@ -46,8 +49,11 @@ def classifiers(
     summary="Show a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
+@needs(*READING)
 def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
-    return schemas.ClassifierDetail.of(engine_of(request).describe_classifier(ref))
+    return schemas.ClassifierDetail.of(
+        engine_of(request).describe_classifier(ref, tenant_of(request))
+    )
 
 
 @router.delete(
@@ -56,9 +62,10 @@ def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
     summary="Delete a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
+@needs(Scope.ADAPT)
 def delete_classifier(request: Request, ref: Ref) -> Response:
     """A name stands for the version promoted before then, else for the newest that is left."""
-    engine_of(request).delete_classifier(ref)
+    engine_of(request).delete_classifier(ref, tenant_of(request))
     return Response(status_code=204)
 
 
@@ -67,9 +74,10 @@ def delete_classifier(request: Request, ref: Ref) -> Response:
     summary="Let a name stand for one of its versions",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
+@needs(Scope.ADAPT)
 def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id."""
-    return schemas.ClassifierInfo.of(engine_of(request).promote(ref))
+    return schemas.ClassifierInfo.of(engine_of(request).promote(ref, tenant_of(request)))
 
 
 @router.post(
@@ -77,6 +85,7 @@ def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     summary="Let a name stand for the version promoted before",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO),
 )
+@needs(Scope.ADAPT)
 def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Rolling back again goes one further."""
-    return schemas.ClassifierInfo.of(engine_of(request).roll_back(ref))
+    return schemas.ClassifierInfo.of(engine_of(request).roll_back(ref, tenant_of(request)))

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from comln_serve.api import requests, schemas
+from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.bodies import read_examples
 from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
@@ -18,6 +19,7 @@ from comln_serve.api.routes.shared import (
 )
 from comln_serve.api.work import engine_of, work
 from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
 
 router = APIRouter(tags=["examples"])
 
@@ -34,9 +36,10 @@ _CHANGE_ERRORS = (
     summary="List the examples a classifier was adapted to",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
+@needs(*READING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """Their images are not kept, only what the model sees in them."""
-    return schemas.ExampleList.of(*engine_of(request).examples(ref))
+    return schemas.ExampleList.of(*engine_of(request).examples(ref, tenant_of(request)))
 
 
 @router.post(
@@ -46,6 +49,7 @@ def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
+@needs(Scope.ADAPT)
 async def add_examples(
     request: Request, response: Response, ref: Ref, key: IdempotencyKey = None
 ) -> schemas.AdaptResponse:
@@ -66,6 +70,7 @@ async def add_examples(
                 support,
                 promote=options.promote,
                 idempotency_key=key,
+                tenant=tenant_of(request),
                 cancellation=cancellation,
             ),
         )
@@ -82,6 +87,7 @@ async def add_examples(
         ErrorCode.OVERLOADED,
     ),
 )
+@needs(Scope.ADAPT)
 async def remove_example(
     request: Request,
     response: Response,
@@ -100,7 +106,11 @@ async def remove_example(
         adapted = await work(
             request,
             lambda cancellation: engine.remove_example(
-                ref, number, promote=promote, cancellation=cancellation
+                ref,
+                number,
+                promote=promote,
+                tenant=tenant_of(request),
+                cancellation=cancellation,
             ),
         )
     return answer(adapted, response)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
+from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
 from comln_serve.api.work import engine_of, work
@@ -47,6 +48,7 @@ async def _admitted(request: Request) -> AsyncGenerator[None, None]:
         200: {"content": {_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
     },
 )
+@needs(*READING)
 async def export(
     request: Request,
     ref: Ref,
@@ -57,7 +59,8 @@ async def export(
 ) -> StreamingResponse:
     """See docs/export.md for what is in the files and how to run them."""
     engine = engine_of(request)
-    name, content = await work(request, lambda _cancellation: _file(engine, ref, format))
+    tenant = tenant_of(request)
+    name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
     return StreamingResponse(
         _chunks(content),
         media_type=_MEDIA_TYPE,
@@ -68,9 +71,9 @@ async def export(
     )
 
 
-def _file(engine: Engine, reference: str, kind: Format) -> tuple[str, bytes]:
+def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[str, bytes]:
     """The file's name and its bytes."""
-    classifier = engine.find_classifier(reference)
+    classifier = engine.find_classifier(reference, tenant)
     bundle = engine.models.of(classifier).bundle
     if kind == "onnx":
         # Not before it is asked for: importing it takes a third of a second.

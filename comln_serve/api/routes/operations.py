@@ -4,15 +4,18 @@ from fastapi import APIRouter, Request, Response
 
 from comln_serve import __version__
 from comln_serve.api import schemas
+from comln_serve.api.authentication import needs, public
 from comln_serve.api.errors import error_responses
 from comln_serve.api.metrics import CONTENT_TYPE
 from comln_serve.api.work import engine_of, probe
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.security import Scope
 
 router = APIRouter()
 
 
 @router.get("/health/live", tags=["health"], summary="The process answers")
+@public
 async def live() -> schemas.Live:
     return schemas.Live(status="live")
 
@@ -21,8 +24,10 @@ async def live() -> schemas.Live:
     "/health/ready",
     tags=["health"],
     summary="Models are warmed and the store can be reached",
+    response_model_exclude_none=True,
     responses=error_responses(ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE),
 )
+@public
 async def ready(request: Request) -> schemas.Ready:
     engine = engine_of(request)
     if request.app.state.draining:
@@ -37,7 +42,7 @@ async def ready(request: Request) -> schemas.Ready:
         status="ready",
         version=__version__,
         provider={name: model.provider for name, model in engine.models.items()},
-        classifiers=stored,
+        classifiers=None if engine.settings.require_keys else stored,
     )
 
 
@@ -48,6 +53,7 @@ async def ready(request: Request) -> schemas.Ready:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
+@needs(Scope.ADMIN)
 async def metrics(request: Request) -> Response:
     text = await probe(request, request.app.state.metrics.text)
     return Response(text, media_type=CONTENT_TYPE)

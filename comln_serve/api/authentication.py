@@ -1,0 +1,140 @@
+"""Who may call which route: API keys, where they are required.
+
+A route says which scopes let a key in (`needs`), or that it asks for none (`public`). One that says
+nothing is closed to everybody then.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
+
+from comln_serve.api.context import current_record
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.security import ApiKey, KeyRing, RateLimiter, Scope, is_right, parse_key
+from comln_serve.settings import Settings
+from comln_serve.storage import KeyStore, utc_now
+
+# Whose classifiers there are without keys.
+_EVERYBODY = ""
+_TENANT = "comln_serve.tenant"
+_SCOPES = "__comln_serve_scopes__"
+_THREADS = 4
+
+READING = (Scope.PREDICT, Scope.ADAPT)
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+
+def needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
+    """Let in keys with one of these scopes; `admin` always is. To be put under the route."""
+
+    def declare(endpoint: _Endpoint) -> _Endpoint:
+        setattr(endpoint, _SCOPES, any_of)
+        return endpoint
+
+    return declare
+
+
+def public(endpoint: _Endpoint) -> _Endpoint:
+    """Let everybody in, with a key or without."""
+    return needs()(endpoint)
+
+
+def scopes_of(endpoint: Callable[..., Any] | None) -> tuple[Scope, ...] | None:
+    """What was declared: scopes, of which one is needed; none, for everybody; None: nothing."""
+    return getattr(endpoint, _SCOPES, None)
+
+
+def tenant_of(request: Request) -> str:
+    """Whose classifiers a request is about; there is no such thing on a public route."""
+    tenant: str = request.scope[_TENANT]
+    return tenant
+
+
+class Authentication:
+    """The dependency of every route. Nothing of a body is read before it."""
+
+    def __init__(self, settings: Settings, keys: KeyStore) -> None:
+        self._required = settings.require_keys
+        self._per_minute = settings.requests_per_minute
+        self._ring = KeyRing(keys.find)
+        self._limiter = RateLimiter()
+        self._threads = CapacityLimiter(_THREADS)
+
+    async def __call__(self, request: Request) -> None:
+        """Let the request through, with its tenant, or not.
+
+        Raises:
+            ServiceError: UNAUTHORIZED, FORBIDDEN, RATE_LIMITED, STORAGE_UNAVAILABLE.
+        """
+        if not self._required:
+            request.scope[_TENANT] = _EVERYBODY
+            return
+        any_of = scopes_of(request.scope["endpoint"])
+        if any_of is None:
+            raise ServiceError(
+                ErrorCode.FORBIDDEN, "This route says of no key that it may be called with it."
+            )
+        if not any_of:
+            return
+        key = await self._authenticate(request)
+        current_record().key = key.id
+        self._take(key)
+        if not key.allows(any_of):
+            raise _forbidden(key, any_of)
+        request.scope[_TENANT] = key.tenant
+
+    async def _authenticate(self, request: Request) -> ApiKey:
+        given = request.headers.getlist("authorization")
+        if not given:
+            raise ServiceError(
+                ErrorCode.UNAUTHORIZED,
+                "This server requires an API key. Send the header Authorization: Bearer KEY.",
+            )
+        scheme, _, text = given[0].partition(" ")
+        presented = parse_key(text.strip(" "))
+        if len(given) > 1 or scheme.lower() != "bearer" or presented is None:
+            raise _unauthorized()
+        key = self._ring.remembered(presented.id) or await to_thread.run_sync(
+            self._ring.read, presented.id, limiter=self._threads
+        )
+        right = is_right(presented.secret, None if key is None else key.secret_sha256)
+        if key is None or not right or not key.is_valid(utc_now()):
+            raise _unauthorized()
+        return key
+
+    def _take(self, key: ApiKey) -> None:
+        limit = key.requests_per_minute or self._per_minute
+        wait = 0.0 if limit is None else self._limiter.take(key.id, limit)
+        if wait:
+            seconds = math.ceil(wait)
+            raise ServiceError(
+                ErrorCode.RATE_LIMITED,
+                f"This API key may be used for {limit} requests a minute, which it has been. Try "
+                f"again in {seconds} s.",
+                limit=limit,
+                retry_after_seconds=seconds,
+            )
+
+
+def _unauthorized() -> ServiceError:
+    """Of one wording: which of it is true is nobody's business who has no key."""
+    return ServiceError(
+        ErrorCode.UNAUTHORIZED,
+        "The header Authorization holds no valid API key: it is malformed, unknown, revoked or "
+        "expired. Send Authorization: Bearer KEY with a key that was made for this server.",
+    )
+
+
+def _forbidden(key: ApiKey, any_of: tuple[Scope, ...]) -> ServiceError:
+    missing, scopes = " or ".join(any_of), sorted(key.scopes)
+    return ServiceError(
+        ErrorCode.FORBIDDEN,
+        f"This API key lacks the scope {missing}; it has {', '.join(scopes)}. Use a key that has "
+        "it.",
+        received=scopes,
+        allowed=[*any_of, Scope.ADMIN] if Scope.ADMIN not in any_of else list(any_of),
+    )

@@ -1,0 +1,153 @@
+"""`comln-serve keys`: make, list and revoke API keys, in the database of the servers."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+
+from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
+from comln_serve.settings import MOST_PER_MINUTE
+from comln_serve.storage import Store, open_store, utc_now
+
+_MOST_DAYS = 3660
+_LONGEST_NAME = 64
+
+
+def keys_command(arguments: Sequence[str], database_url: str) -> int:
+    """Run `comln-serve keys ...`; the exit status (1: there is no such key).
+
+    Args:
+        database_url: where `--database-url` is not given.
+
+    Raises:
+        StartupError, ServiceError: the database cannot be used.
+        SystemExit: the arguments are wrong.
+    """
+    options = _parser(database_url).parse_args(arguments)
+    with closing(open_store(options.database_url)) as store:
+        status: int = options.run(store, options)
+        return status
+
+
+def _parser(database_url: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("comln-serve keys", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[[Store, argparse.Namespace], int], help_: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help_, description=help_)
+        added.add_argument(
+            "--database-url", default=database_url, metavar="URL",
+            help="of the servers; default: COMLN_DATABASE_URL, else as theirs",
+        )  # fmt: skip
+        added.set_defaults(run=run)
+        return added
+
+    create = command("create", _create, "Make a key and print it. It is shown this once only.")
+    create.add_argument(
+        "--tenant", required=True, type=_tenant,
+        help="whose classifiers it sees; '' for those made without keys",
+    )  # fmt: skip
+    create.add_argument(
+        "--scope", required=True, action="append", type=Scope, choices=list(Scope), dest="scopes",
+        help="what it may be used for; may be repeated",
+    )  # fmt: skip
+    create.add_argument("--name", type=_name, help="to know it by in lists")
+    create.add_argument(
+        "--requests-per-minute", type=_between(1, MOST_PER_MINUTE), metavar="N",
+        help="on each server; default: the server's own",
+    )  # fmt: skip
+    create.add_argument(
+        "--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never"
+    )
+    command("list", _list, "List all keys, oldest first.")
+    revoke = command("revoke", _revoke, "Make a key worthless, within a second, for good.")
+    revoke.add_argument("id", metavar="ID", help="the first part of the key, after comln_")
+    return parser
+
+
+def _create(store: Store, options: argparse.Namespace) -> int:
+    now, days = utc_now(), options.expires_in_days
+    key, text = make_key(
+        options.tenant,
+        options.scopes,
+        now=now,
+        name=options.name,
+        requests_per_minute=options.requests_per_minute,
+        expires_at=None if days is None else now + timedelta(days=days),
+    )
+    store.keys.add(key)
+    print(text)
+    print(
+        f"Key {key.id} of tenant {key.tenant!r}, in {store.description}. It is not shown again.",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _list(store: Store, _options: argparse.Namespace) -> int:
+    now = utc_now()
+    heads = ("id", "tenant", "scopes", "per minute", "created", "expires", "state", "name")
+    rows = [heads, *(_row(key, now) for key in store.keys.all())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
+    state = "revoked" if key.revoked_at else "valid" if key.is_valid(now) else "expired"
+    return (
+        key.id,
+        key.tenant or "''",
+        ",".join(sorted(key.scopes)),
+        str(key.requests_per_minute or "-"),
+        f"{key.created_at:%Y-%m-%d}",
+        f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+        state,
+        key.name or "",
+    )
+
+
+def _revoke(store: Store, options: argparse.Namespace) -> int:
+    if not store.keys.revoke(options.id):
+        print(
+            f"comln-serve: there is no key {options.id!r} in {store.description}; comln-serve keys "
+            "list shows the ids.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"Key {options.id} is revoked.", file=sys.stderr)
+    return 0
+
+
+def _tenant(text: str) -> str:
+    if not re.fullmatch(TENANT_PATTERN, text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no tenant: 1 to 64 letters, digits, '.', '_' or '-', starting with a "
+            "letter or digit; or empty, for what was made without keys"
+        )
+    return text
+
+
+def _name(text: str) -> str:
+    if not (text.isprintable() and 1 <= len(text) <= _LONGEST_NAME):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name: 1 to {_LONGEST_NAME} printable characters"
+        )
+    return text
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        if not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not within {least} to {most}")
+        return int(text)
+
+    return number

@@ -1,0 +1,18 @@
+"""API keys: what they are, whether one is right, and how often it may be used. No HTTP here."""
+
+from comln_serve.security.hashing import is_right
+from comln_serve.security.key_ring import KeyRing
+from comln_serve.security.keys import TENANT_PATTERN, ApiKey, Presented, Scope, make_key, parse_key
+from comln_serve.security.rate_limit import RateLimiter
+
+__all__ = [
+    "TENANT_PATTERN",
+    "ApiKey",
+    "KeyRing",
+    "Presented",
+    "RateLimiter",
+    "Scope",
+    "is_right",
+    "make_key",
+    "parse_key",
+]

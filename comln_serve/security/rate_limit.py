@@ -1,0 +1,38 @@
+"""How many requests a minute: a token bucket for each key, in this process."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+_MINUTE = 60.0
+
+
+class RateLimiter:
+    """Buckets that hold a minute's requests, and are filled evenly. Safe from many threads.
+
+    A bucket that nobody has taken from for a minute is full again, and forgotten: memory is for
+    the keys of the last minute only.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        # Requests left, and when that was; the one used longest ago first.
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key_id: str, per_minute: int) -> float:
+        """Take a request from a key's bucket; 0, or the seconds until there is one to take."""
+        with self._lock:
+            now = self._clock()
+            while self._buckets and now - next(iter(self._buckets.values()))[1] >= _MINUTE:
+                self._buckets.popitem(last=False)
+            left, since = self._buckets.get(key_id, (float(per_minute), now))
+            left = min(float(per_minute), left + (now - since) * per_minute / _MINUTE)
+            wait = max(0.0, 1.0 - left) * _MINUTE / per_minute
+            self._buckets[key_id] = (left if wait else left - 1.0), now
+            self._buckets.move_to_end(key_id)
+            return wait

@@ -1,0 +1,66 @@
+"""API keys in the database."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, insert, or_, select, update
+
+from comln_serve.security import ApiKey, Scope
+from comln_serve.storage.database import Database
+from comln_serve.storage.tables import api_keys
+
+
+class KeyStore:
+    """Keys of all tenants. Every method may raise `ServiceError` STORAGE_UNAVAILABLE."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        self._database, self._clock = database, clock
+
+    def add(self, key: ApiKey) -> None:
+        """Store a new key."""
+        values = {**vars(key), "scopes": sorted(key.scopes)}
+        with self._database.writing() as connection:
+            connection.execute(insert(api_keys).values(values))
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """The key of an id, valid or not."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).first()
+        return None if row is None else _to_key(row)
+
+    def all(self) -> list[ApiKey]:
+        """Every key, oldest first."""
+        query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
+        with self._database.reading() as connection:
+            return [_to_key(row) for row in connection.execute(query)]
+
+    def any_valid(self) -> bool:
+        """Whether there is a key that can be used."""
+        query = (
+            select(api_keys.c.id)
+            .where(
+                api_keys.c.revoked_at.is_(None),
+                or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > self._clock()),
+            )
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            return connection.execute(query).first() is not None
+
+    def revoke(self, key_id: str) -> bool:
+        """Make a key worthless, for good; whether there is such a key."""
+        with self._database.writing() as connection:
+            there = connection.execute(select(api_keys.c.id).where(api_keys.c.id == key_id)).first()
+            connection.execute(
+                update(api_keys)
+                .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+                .values(revoked_at=self._clock())
+            )
+        return there is not None
+
+
+def _to_key(row: Row[Any]) -> ApiKey:
+    values = {column.name: getattr(row, column.name) for column in api_keys.c}
+    values["scopes"] = frozenset(map(Scope, values["scopes"]))
+    return ApiKey(**values)
