@@ -116,7 +116,8 @@ def test_examples_are_listed_added_and_removed(client: TestClient) -> None:
     for build in (adapt_form, adapt_json):
         answer = client.post(path, **build(THIRD))
         assert answer.status_code == 201
-        assert set(answer.json()["timings_ms"]) == {"decode", "embed", "solve", "store", "total"}
+        stages = {"decode", "embed", "solve", "report", "store", "total"}
+        assert set(answer.json()["timings_ms"]) == stages
     assert [(item["label"], item["examples"]) for item in answer.json()["classes"]] == [
         ("red", 1), ("green", 1), ("third", 2),
     ]  # fmt: skip

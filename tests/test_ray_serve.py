@@ -50,7 +50,7 @@ pytestmark = [
 
 cluster = pytest.mark.slow  # a dozen processes start, and some of them again
 
-DATABASES = ("sqlite",)
+DATABASES = ("sqlite", "postgresql")
 SUPPORT = colour_support(2)
 QUERIES = [
     image_bytes(colour, seed=seed)
@@ -119,7 +119,9 @@ def ray_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="module", params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of an empty database of each kind."""
-    assert request.param == "sqlite"
+    if request.param == "postgresql":
+        url: str = request.getfixturevalue("postgresql")
+        return url
     return f"sqlite:///{tmp_path_factory.mktemp('shared') / 'classifiers.db'}"
 
 

@@ -225,7 +225,7 @@ def test_changes_between_pages_neither_repeat_nor_skip(mine: TenantStore, delete
     ]
 
 
-def test_a_sequence_number_is_never_given_twice(mine: TenantStore) -> None:
+def test_a_position_is_never_given_twice(mine: TenantStore) -> None:
     """A page's start would point at another classifier otherwise."""
     for i in range(3):
         add(mine, f"clf_{i}")
@@ -234,6 +234,18 @@ def test_a_sequence_number_is_never_given_twice(mine: TenantStore) -> None:
     add(mine, "clf_new")
     page, _ = mine.page(limit=10, before=before)
     assert [item.id for item in page] == ["clf_1", "clf_0"]
+
+
+def test_pages_tell_nothing_of_other_tenants(mine: TenantStore, store: Store) -> None:
+    """Where the next page starts is the same, whatever others have added in between."""
+    other = store.for_tenant("other")
+    for i in range(3):
+        add(mine, f"clf_{i}")
+        add(other, f"clf_x{i}")
+        add(other, f"clf_y{i}")
+    assert mine.page(limit=1)[1] == 3
+    assert mine.page(limit=1, before=3)[1] == 2
+    assert len(other.page(limit=9)[0]) == 6
 
 
 def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:

@@ -13,6 +13,7 @@ from comln_serve.reference import parse_reference
 from comln_serve.storage import idempotency, rows, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
+from comln_serve.storage.positions import next_position
 from comln_serve.storage.tables import classifiers, supports
 from comln_serve.storage.versions import Rows
 from comln_serve.support import SupportSet
@@ -84,13 +85,13 @@ class TenantStore:
         """
         now = self._clock()
         query = (
-            select(*rows.INFO, versions.is_promoted(now).label("promoted"), classifiers.c.sequence)
+            select(*rows.INFO, versions.is_promoted(now).label("promoted"), classifiers.c.position)
             .where(classifiers.c.tenant == self._tenant, versions.alive(now))
-            .order_by(classifiers.c.sequence.desc())
+            .order_by(classifiers.c.position.desc())
             .limit(limit + 1)
         )
         if before is not None:
-            query = query.where(classifiers.c.sequence < before)
+            query = query.where(classifiers.c.position < before)
         if name is not None:
             query = query.where(classifiers.c.name == name)
         if model is not None:
@@ -98,7 +99,7 @@ class TenantStore:
         with self._database.reading() as connection:
             found = connection.execute(query).all()
         page = [rows.to_info(row) for row in found[:limit]]
-        return page, found[limit - 1].sequence if len(found) > limit else None
+        return page, found[limit - 1].position if len(found) > limit else None
 
     def made_by(self, key: IdempotencyKey) -> str | None:
         """The id of the classifier that a request with this key has made; None: there was none.
@@ -124,8 +125,7 @@ class TenantStore:
         """Store a new classifier; one with a name becomes the next version of it.
 
         Args:
-            limit: classifiers the tenant may have. On PostgreSQL, requests at the same time may
-                pass it by their own number.
+            limit: classifiers the tenant may have.
             promote: let the name stand for it; the first version of a name always does.
             key: of the request, remembered with it.
             derived_from: a reference and what it must still stand for.
@@ -141,6 +141,7 @@ class TenantStore:
         with self._database.writing() as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
+            position = next_position(connection, self._tenant)
             self._need_room(connection, limit, now)
             if classifier.name is not None:
                 versions.lock(connection, self._tenant, classifier.name)
@@ -155,7 +156,12 @@ class TenantStore:
                 classifier = replace(classifier, version=version, promoted=promotion > 0)
             sequence = connection.execute(
                 insert(classifiers)
-                .values(tenant=self._tenant, promotion=promotion, **rows.of_classifier(classifier))
+                .values(
+                    tenant=self._tenant,
+                    position=position,
+                    promotion=promotion,
+                    **rows.of_classifier(classifier),
+                )
                 .returning(classifiers.c.sequence)
             ).scalar_one()
             connection.execute(

@@ -69,6 +69,7 @@ classifiers = Table(
     metadata,
     Column("sequence", _Sequence, primary_key=True, autoincrement=True),
     Column("tenant", Text, nullable=False),
+    Column("position", BigInteger, nullable=False),
     Column("id", Text, nullable=False, unique=True),
     Column("name", Text),
     Column("version", Integer),
@@ -89,7 +90,7 @@ classifiers = Table(
     Column("weights", LargeBinary, nullable=False),
     UniqueConstraint("tenant", "name", "version", name="one_of_each_version"),
     Index("classifiers_by_promotion", "tenant", "name", "promotion", "version"),
-    Index("classifiers_by_sequence", "tenant", "sequence"),
+    Index("classifiers_by_position", "tenant", "position", unique=True),
     Index("classifiers_by_expiry", "tenant", "expires_at"),
     sqlite_autoincrement=True,  # a sequence number is never given twice
 )
@@ -120,6 +121,14 @@ names = Table(
     Column("name", Text, primary_key=True),
     Column("last_version", Integer, nullable=False),
     Column("last_promotion", Integer, nullable=False),
+)
+
+# Whoever adds a classifier locks its tenant's row here first.
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("last_position", BigInteger, nullable=False),
 )
 
 idempotency_keys = Table(

@@ -16,6 +16,7 @@ def upgrade() -> None:
         "classifiers",
         sa.Column("sequence", _Sequence, primary_key=True, autoincrement=True),
         sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("id", sa.Text, nullable=False, unique=True),
         sa.Column("name", sa.Text),
         sa.Column("version", sa.Integer),
@@ -39,10 +40,10 @@ def upgrade() -> None:
     )
     for index, columns in {
         "classifiers_by_promotion": ["tenant", "name", "promotion", "version"],
-        "classifiers_by_sequence": ["tenant", "sequence"],
         "classifiers_by_expiry": ["tenant", "expires_at"],
     }.items():
         op.create_index(index, "classifiers", columns)
+    op.create_index("classifiers_by_position", "classifiers", ["tenant", "position"], unique=True)
     op.create_table(
         "supports",
         sa.Column(
@@ -63,6 +64,11 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("last_version", sa.Integer, nullable=False),
         sa.Column("last_promotion", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "tenants",
+        sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("last_position", sa.BigInteger, nullable=False),
     )
     op.create_table(
         "idempotency_keys",
