@@ -1,7 +1,7 @@
 """A network between a server and its database, for tests that break it."""
 
 from contextlib import suppress
-from socket import SHUT_RDWR, SHUT_WR, create_connection, socket
+from socket import SHUT_RDWR, create_connection, socket
 from threading import Thread
 
 
@@ -44,4 +44,6 @@ class Relay:
         with suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
-            target.shutdown(SHUT_WR)
+        for end in (source, target):  # also after a reset
+            with suppress(OSError):
+                end.shutdown(SHUT_RDWR)
