@@ -118,10 +118,12 @@ def test_requests_about_what_is_there(
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     def check(case: Any, data: st.DataObject) -> None:
-        if method == "DELETE" or path.endswith("rollback"):
+        newest = 1
+        if method == "DELETE" or path.endswith("rollback") or "{version}" in path:
             body = adapt_form(PAIR * 2, name="known")
-            httpx2.post(f"{server.url}/adapt", **body).raise_for_status()
-        make_sensible(case, data)
+            made = httpx2.post(f"{server.url}/adapt", **body).raise_for_status()
+            newest = made.json()["version"]
+        make_sensible(case, data, newest)
         answer = case.call()
         assert answer.status_code < 500, answer.text
         case.validate_response(
@@ -133,11 +135,20 @@ def test_requests_about_what_is_there(
     assert seen & {200, 201, 204}, seen
 
 
-def make_sensible(case: Any, data: st.DataObject) -> None:
+def make_sensible(case: Any, data: st.DataObject, newest: int) -> None:
     """Put what is there in the place of what was made up."""
     reference = data.draw(st.sampled_from(["known", "known", "known@1", "known@2"]))
     if "ref" in case.path_parameters:
         case.path_parameters["ref"] = reference
+    if "model" in case.path_parameters:
+        case.path_parameters["model"] = "known"
+    if "version" in case.path_parameters:
+        case.path_parameters["version"] = data.draw(st.sampled_from([str(newest), "1"]))
+    if case.path.endswith("/infer"):
+        image = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [b64(RED)]}
+        case.body["inputs"] = [image]
+        if data.draw(st.booleans()):
+            case.body.pop("outputs", None)
     if "number" in case.path_parameters:
         case.path_parameters["number"] = data.draw(st.integers(1, 4))
     if case.path.endswith("/rollback"):
