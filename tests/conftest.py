@@ -153,3 +153,25 @@ def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
         for label, colour in colours.items()
         for seed in range(shots)
     ]
+
+
+@pytest.fixture(scope="module")
+def service(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server with tight limits and one classifier, `known`."""
+    from tests import messages  # noqa: PLC0415 (it takes the images from here)
+
+    settings = Settings(
+        models_dir=models_dir,
+        database_url=f"sqlite:///{tmp_path_factory.mktemp('api') / 'classifiers.db'}",
+        provider="cpu",
+        default_model="tiny",
+        max_images=messages.MAX_IMAGES,
+        max_image_bytes=messages.MAX_BYTES,
+        max_image_pixels=messages.MAX_PIXELS,
+        max_body_bytes=messages.MAX_BODY,
+        max_label_length=messages.MAX_LABEL,
+    )
+    engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
+        assert client.post("/adapt", **messages.adapt_form(name="known")).status_code == 201
+        yield client

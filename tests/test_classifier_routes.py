@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 
 from comln_serve.errors import ErrorCode
-from tests.test_api import GREEN, PAIR, RED, adapt_form, adapt_json, check_error, predict_form
+from tests.messages import GREEN, PAIR, RED, adapt_form, adapt_json, check_error, predict_form
 
 THIRD = [(RED, "third")]
 

@@ -12,7 +12,7 @@ import pytest
 from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
-from tests.test_api import adapt_form, predict_form
+from tests.messages import adapt_form, predict_form
 from tests.test_overload import served
 
 MakeEngine = Callable[[Settings], Engine]

@@ -21,7 +21,7 @@ import pytest
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY, colour_support
 from tests.live import live_server
-from tests.test_api import adapt_form
+from tests.messages import adapt_form
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
 REQUIREMENTS = REPOSITORY / "deploy" / "docker" / "requirements.py"

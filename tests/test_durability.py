@@ -17,8 +17,8 @@ from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes
 from tests.live import LiveServer, live_server
+from tests.messages import adapt_form, predict_form
 from tests.paging import all_classifiers
-from tests.test_api import adapt_form, predict_form
 from tests.test_overload import served
 
 CLIENTS = 6

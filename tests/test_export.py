@@ -31,7 +31,7 @@ from comln_serve.imaging import Preprocessing, prepare_pixels
 from comln_serve.settings import Settings
 from examples.run_exported import decode
 from tests.conftest import REPOSITORY, colour_support, tiny_config, write_bundle
-from tests.test_api import adapt_form
+from tests.messages import adapt_form
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
 TOLERANCE = 1e-6

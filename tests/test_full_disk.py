@@ -13,7 +13,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
 from tests.live import live_server
-from tests.test_api import adapt_form, check_error, predict_form
+from tests.messages import adapt_form, check_error, predict_form
 from tests.test_overload import served
 
 MakeEngine = Callable[[Settings], Engine]

@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from tests.live import LiveServer, live_server
-from tests.test_api import GREEN, PAIR, RED, adapt_form, b64
+from tests.messages import GREEN, PAIR, RED, adapt_form, b64
 
 OPERATIONS_WITH_INPUT = [
     ("POST", "/adapt"),

@@ -15,7 +15,7 @@ from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.test_api import RED, adapt_form, check_error, engine_of, predict_form, raw
+from tests.messages import RED, adapt_form, check_error, engine_of, predict_form, raw
 
 MakeEngine = Callable[[Settings], Engine]
 ORIGIN = "https://app.example.org"

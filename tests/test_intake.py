@@ -18,7 +18,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
 from tests.live import LiveServer, live_server
-from tests.test_api import adapt_form, predict_form
+from tests.messages import adapt_form, predict_form
 
 SECONDS = 2  # max_receive_seconds of the servers here
 ROOM = 1_000_000  # max_pending_bytes

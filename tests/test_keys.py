@@ -44,7 +44,7 @@ from tests.keyed import (
     routes_of,
     store_of,
 )
-from tests.test_api import adapt_form, check_error
+from tests.messages import adapt_form, check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 

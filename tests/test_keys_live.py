@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 
 from tests.keyed import bearer
 from tests.live import LiveServer, live_server
-from tests.test_api import adapt_form
+from tests.messages import adapt_form
 from tests.test_fuzz import OPERATIONS
 
 ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}

@@ -14,7 +14,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes
 from tests.live import LiveServer, live_server
-from tests.test_api import adapt_form, adapt_json, predict_form
+from tests.messages import adapt_form, adapt_json, predict_form
 from tests.test_batcher import wait_until
 from tests.test_overload import Held, served
 

@@ -22,7 +22,7 @@ from comln_serve.cli import main
 from comln_serve.server import is_loopback
 from tests.conftest import colour_support, image_bytes
 from tests.live import START_SECONDS, LiveServer, free_port, live_server
-from tests.test_api import adapt_form, adapt_json, predict_form
+from tests.messages import adapt_form, adapt_json, predict_form
 from tests.test_bundle import poison_backbone
 
 QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]

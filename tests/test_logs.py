@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from comln_serve.logs import JsonFormatter, TextFormatter
 from tests.conftest import colour_support
 from tests.live import live_server
-from tests.test_api import RED, adapt_form, b64, engine_of, predict_form, raw
+from tests.messages import RED, adapt_form, b64, engine_of, predict_form, raw
 
 GENERATED = re.compile(r"[0-9a-f]{32}")
 

@@ -16,8 +16,8 @@ from comln_serve.settings import Settings
 from comln_serve.storage import database
 from tests.conftest import image_bytes
 from tests.databases import administer
+from tests.messages import adapt_form, adapt_json, check_error, predict_form
 from tests.relay import Relay
-from tests.test_api import adapt_form, adapt_json, check_error, predict_form
 from tests.test_batcher import wait_until
 from tests.test_overload import served
 

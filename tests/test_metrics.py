@@ -17,7 +17,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY, colour_support
-from tests.test_api import GREEN, RED, adapt_form, engine_of, predict_form, raw
+from tests.messages import GREEN, RED, adapt_form, engine_of, predict_form, raw
 
 MakeEngine = Callable[[Settings], Engine]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

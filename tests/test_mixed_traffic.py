@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import colour_support, image_bytes
 from tests.live import live_server
+from tests.messages import adapt_form, predict_form
 from tests.paging import all_classifiers
-from tests.test_api import adapt_form, predict_form
 
 CLIENTS = 6
 SUPPORT = colour_support(1)

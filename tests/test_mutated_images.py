@@ -16,7 +16,7 @@ from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
-from tests.test_api import adapt_form, predict_form
+from tests.messages import adapt_form, predict_form
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 1_000_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.live import LiveServer, live_server
-from tests.test_api import adapt_form
+from tests.messages import adapt_form
 
 LABELS = ["red", "green", "blue"]
 QUERIES = [

@@ -21,7 +21,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from tests.conftest import batcher_of, image_bytes
 from tests.live import free_port
-from tests.test_api import adapt_form, check_error, predict_form
+from tests.messages import adapt_form, check_error, predict_form
 from tests.test_batcher import wait_until
 
 MakeEngine = Callable[[Settings], Engine]

@@ -9,7 +9,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
 from comln_serve.settings import Settings
 from tests.keyed import MakeEngine, bearer, keyed, keyed_settings, new_key, store_of
-from tests.test_api import check_error
+from tests.messages import check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 

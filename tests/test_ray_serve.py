@@ -25,8 +25,8 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.live import free_port
+from tests.messages import adapt_form, check_error, predict_form
 from tests.ray_replicas import Fragile, Slow
-from tests.test_api import adapt_form, check_error, predict_form
 from tests.test_batcher import wait_until
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -18,7 +18,7 @@ from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.support import SupportSet
 from tests.conftest import REPOSITORY, batcher_of, colour_support, image_bytes
-from tests.test_api import adapt_form, adapt_json, predict_form, predict_json
+from tests.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.test_bundle import edit_manifest
 
 MakeEngine = Callable[[Settings], Engine]

@@ -17,7 +17,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
 from comln_serve.settings import Settings
 from tests.keyed import MakeEngine, bearer, keyed, keyed_settings, new_key, routes_of, store_of
-from tests.test_api import RED, adapt_form, b64, check_error, predict_form
+from tests.messages import RED, adapt_form, b64, check_error, predict_form
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 

@@ -11,7 +11,7 @@ import trustme
 from comln_serve.cli import main
 from tests.conftest import colour_support
 from tests.live import live_server
-from tests.test_api import adapt_form, predict_form
+from tests.messages import adapt_form, predict_form
 
 Files = tuple[Path, Path]
 

@@ -27,7 +27,7 @@ from comln_serve.errors import StartupError
 from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes
 from tests.live import LiveServer, free_port, live_server
-from tests.test_api import adapt_form, predict_form
+from tests.messages import adapt_form, predict_form
 
 # The SDK sends what it has this often, in ms.
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
