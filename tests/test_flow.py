@@ -50,14 +50,18 @@ class Problem:
         ).W  # fmt: skip
 
     def reduced(self, chunk: int = 100_000, **tolerances: Any) -> tuple[np.ndarray, ...]:
-        """s (M, N), states (n, M, N) at the start of each step and steps (n,), for derivatives."""
+        """s (M, N), and states (n, M, N) at the start of each step and steps (n, 6)."""
         problem = ReducedProblem(
             self.phi @ self.phi.T, np.ascontiguousarray(self.W0 @ self.phi.T),
             np.ascontiguousarray(self.Y.T), self.weights, self.T, self.lam,
         )  # fmt: skip
         tolerances = TIGHT | tolerances
         solver = Solver("dopri5", max_steps=100_000, step_size=None, **tolerances)
-        s, states, steps = np.zeros_like(problem.L0), np.empty((0, *problem.L0.shape)), np.empty(0)
+        s, states, steps = (
+            np.zeros_like(problem.L0),
+            np.empty((0, *problem.L0.shape)),
+            np.empty((0, 6)),
+        )
         for part in march(problem, solver, chunk):
             s, states = part.end, np.concatenate([states, part.states])
             steps = np.concatenate([steps, part.steps])
@@ -159,10 +163,11 @@ def test_agrees_with_scipy_at_default_tolerances(d: int) -> None:
     close(problem.solve(rtol=1e-6, atol=1e-6), problem.scipy(), 1e-5)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.02])
 @pytest.mark.parametrize("chunk", [1, 7, 100_000])
-def test_the_reduced_trajectory_agrees_with_scipy(chunk: int) -> None:
+def test_the_reduced_trajectory_agrees_with_scipy(chunk: int, lam: float) -> None:
     """s(T), and the state at every recorded step, also when taken a few steps at a time."""
-    problem = make_problem(6, 3, 10, 25.0, 0.02, weights="random")
+    problem = make_problem(6, 3, 10, 25.0, lam, weights="random")
     K, L0 = problem.phi @ problem.phi.T, problem.phi @ problem.W0.T
 
     def field(t: float, s: np.ndarray) -> np.ndarray:
@@ -171,8 +176,8 @@ def test_the_reduced_trajectory_agrees_with_scipy(chunk: int) -> None:
         return (problem.weights[:, None] * (p - problem.Y) - problem.lam * s).ravel()
 
     end, states, steps = problem.reduced(chunk)
-    times = np.concatenate([[0.0], np.cumsum(steps)])
-    assert times[-1] == pytest.approx(problem.T, rel=1e-12)
+    times = np.concatenate([[0.0], np.cumsum(steps @ A[-1, :6])])  # the solver's own quadrature
+    assert times[-1] == pytest.approx(problem.T, rel=1e-11)
     times[-1] = problem.T
     reference = solve_ivp(
         field, (0.0, problem.T), np.zeros(18), method="DOP853", rtol=1e-13, atol=1e-14,
@@ -190,6 +195,28 @@ def test_the_two_formulations_agree(T: float, lam: float) -> None:
     W = wide.solve()
     close(W[:, :5], problem.solve(), 1e-9)
     assert not W[:, 5:].any()
+
+
+@pytest.mark.parametrize("knee", [1e-3, 2.0, np.inf])
+def test_the_integrators_time_is_flow_time_before_the_knee(knee: float) -> None:
+    for t in (0.0, 1e-6, 0.3, 1e8):
+        tau = kernels.own_time(t, knee)
+        assert kernels.flow_time(tau, knee) == pytest.approx(t, rel=1e-12)
+    assert kernels.own_time(1e-6, knee) == pytest.approx(1e-6, rel=1e-3)
+    assert kernels.pace(0.0, knee) == 1.0
+
+
+def test_a_hundred_times_the_horizon_takes_few_steps_more() -> None:
+    """The tail is a straight line in log t; steps in proportion to t would be eight a tenfold."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(5), 5)
+    phi = rng.normal(size=(5, 40))[y] + 0.5 * rng.normal(size=(25, 40))
+
+    def steps(T: float) -> int:
+        return solve_flow(phi, np.zeros((5, 40)), np.eye(5)[y], T).accepted
+
+    assert steps(1e6) - steps(1e4) <= 7
+    assert steps(1e8) - steps(1e6) <= 7
 
 
 # Order and tolerance

@@ -54,8 +54,8 @@ class Integration:
         self._shape = logits.shape
         shape = (logits.shape[0], features.shape[1])
         self.X = np.zeros(shape)
-        self._mode = np.empty(shape)
-        self._memory = np.zeros(7)
+        self._P, self._rate, self._mode = np.empty(logits.shape), np.empty(shape), np.empty(shape)
+        self._memory = np.zeros(8)
         self.done = T == 0.0
 
     @property
@@ -75,20 +75,21 @@ class Integration:
             at_most: steps to take; 0 goes to T and keeps no step.
 
         Returns:
-            steps (n,) in flow time, and X (n, 6, N, r) and softmax(logits) (n, 6, N, M) at the
-            stages of each; X at the first is the state at the start of the step.
+            steps (n, 6), the flow time that each stage's rate stands for (see
+            `kernels.integrate`), and X (n, 6, N, r) and softmax(logits) (n, 6, N, M) at the stages;
+            X at the first is the state at the start of the step.
 
         Raises:
             FlowError: the tolerance could not be met, or the integration was cancelled.
         """
         n_stages = kernels.STAGES - 1
-        steps = np.empty(at_most)
+        steps = np.empty((at_most, n_stages))
         X = np.empty((at_most, n_stages, *self.X.shape))
         P = np.empty((at_most, n_stages, *self._shape))
         if self.done:
             return steps[:0], X[:0], P[:0]
         status, kept = kernels.integrate(
-            *self._arguments, self.X, self._mode, self._memory, steps, X, P
+            *self._arguments, self.X, self._P, self._rate, self._mode, self._memory, steps, X, P
         )
         if status not in {kernels.OK, kernels.FULL}:
             raise FlowError(self._explain(status))
@@ -97,8 +98,9 @@ class Integration:
 
     def _explain(self, status: int) -> str:
         rtol, atol = self._tolerances
+        reached = kernels.flow_time(self._memory[kernels.TIME], self._memory[kernels.KNEE])
         where = (
-            f"the flow stopped at t = {self._memory[kernels.TIME]:.6g} of T = {self.T:.6g} "
+            f"the flow stopped at t = {reached:.6g} of T = {self.T:.6g} "
             f"(rtol {rtol:g}, atol {atol:g})"
         )
         if status == kernels.TOO_MANY_STEPS:

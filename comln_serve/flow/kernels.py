@@ -24,7 +24,7 @@ import math
 import numpy as np
 from numba import njit
 
-from comln_serve.flow.tableau import STAGES, A, E
+from comln_serve.flow.tableau import NODES, STAGES, A, E
 
 # For exp_of_negatives: ln 2 in two parts, the first with zeros enough in its tail that k times it
 # is exact; 1.5 x 2^52; 1 / q! from q = 13 down to 0.
@@ -41,9 +41,10 @@ NOT_FINITE = 3
 CANCELLED = 4
 FULL = 5
 
-# What `integrate` remembers between calls: flow time, step to try, last error, whether the last
-# try was rejected, the steps so far, and whether the last step followed the spectral radius.
-TIME, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED = range(7)
+# What `integrate` remembers between calls: its own time and what relates it to flow time, step to
+# try, last error, whether the last try was rejected, the steps so far, and whether the last step
+# followed the spectral radius.
+TIME, KNEE, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED = range(8)
 
 # Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
 # the integrator relies on them to notice a step that left the domain.
@@ -58,6 +59,9 @@ _SHRINK, _GROW = 0.2, 10.0
 
 # Dormand-Prince is stable on the negative real axis to about -3.3; at -3 it damps by 0.57 a step.
 _STABLE = 3.0
+
+# Longest step in units of the knee (see `own_time`) that is differentiated.
+_LONGEST = 0.5
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
@@ -378,10 +382,58 @@ def _error_ratio(error, X, X_new, atol, rtol):
     return largest if np.isfinite(total) else np.inf
 
 
+# The integrator's own time. Once the examples are fitted the loss falls as 1/t and W grows as
+# log t: in flow time steps can only grow in proportion to t. With t = knee (exp(tau / knee) - 1)
+# both times are the same before the knee, the inverse of the rate at which the fastest mode starts,
+# and tau runs as log t after it, where a step spans several times the time passed so far. The flow
+# becomes dX/dtau = pace(tau) dX/dt. A flow that comes to rest does so at a rate that does not slow
+# down: its knee is infinite, and tau is t.
+
+
+@njit(cache=True, nogil=True)
+def comes_to_rest(Y, lam):
+    """Whether the loss has its minimum at a finite W: it is regularised, or a label is soft."""
+    if lam > 0.0:
+        return True
+    for m in range(Y.shape[1]):
+        largest = 0.0
+        for n in range(Y.shape[0]):
+            largest = max(largest, Y[n, m])
+        if largest < 1.0:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def flow_time(tau, knee):
+    """T at the integrator's time tau, both in flow time's unit."""
+    return knee * math.expm1(tau / knee) if knee < np.inf else tau
+
+
+@njit(cache=True, nogil=True)
+def own_time(t, knee):
+    """Tau at flow time t."""
+    return knee * math.log1p(t / knee) if knee < np.inf else t
+
+
+@njit(cache=True, nogil=True)
+def pace(tau, knee):
+    """dt/dtau, 1 at time 0."""
+    return math.exp(tau / knee)
+
+
+@njit(cache=True, nogil=True)
+def pace_weights(w, tau, knee, out):
+    """out (M,) = w pace(tau), which pace the right-hand side: lam = 0 where the pace is not 1."""
+    factor = pace(tau, knee)
+    for m in range(w.size):
+        out[m] = w[m] * factor
+
+
 @njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
     F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
-    X, mode, memory, steps, stage_X, stage_P,
+    X, P, rate, mode, memory, steps, stage_X, stage_P,
 ):  # fmt: skip
     """Advance the flow to time T with Dormand-Prince 5(4), error and step controlled.
 
@@ -391,21 +443,24 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         lam, T: scalars, T > 0.
         rtol, atol: tolerance of the error of a step, atol on the logits.
         max_steps: tried steps allowed from time 0, rejected ones included.
-        limit_steps: keep h (rho + lam) <= 3, rho the spectral radius of the Jacobian. Error control
-            of X alone lets the step grow to the edge of stability once fast modes have died out,
-            where their derivatives are no longer damped: trajectories that are differentiated need
-            it.
+        limit_steps: for trajectories that are differentiated. Keep h pace (rho + lam) <= 3, rho the
+            spectral radius of the Jacobian: error control of X alone lets the step grow to the edge
+            of stability once fast modes have died out, where their derivatives are no longer
+            damped. And keep h <= knee / 2: where X grows as log t, its derivative in lam grows
+            as t, which is exp(tau).
         cancel: (1,) bool; set to True by another thread, it ends the solve at the next step.
         X: (N, r) the state, advanced in place; 0 at time 0.
+        P, rate: (N, M) softmax(logits) and (N, r) right-hand side there, in place.
         mode: (N, r) the power iteration's vector, in place.
-        memory: (7,) time and controller, in place; 0 at time 0. Indices TIME ... TRACKED.
-        steps, stage_X, stage_P: (c,), (c, 6, N, r) and (c, 6, N, M): filled with the length of
-            every accepted step and with X and softmax(logits) at its stages; X at the first is the
-            state at its start. c = 0 keeps nothing.
+        memory: (8,) time and controller, in place; 0 at time 0. Indices TIME ... TRACKED.
+        steps, stage_X, stage_P: (c, 6), (c, 6, N, r) and (c, 6, N, M): filled, for every accepted
+            step, with what multiplies dX/dt at each stage (the step's length times the pace there)
+            and with X and softmax(logits) at its stages; X at the first is the state at its start.
+            c = 0 keeps nothing.
 
     Returns:
-        status, kept: OK at T; FULL when `steps` is, and a further call with the same X, mode and
-        memory goes on; else one of the module's codes. The first `kept` steps of the buffers count.
+        status, kept: OK at T; FULL when `steps` is, and a further call with what is kept in place
+        goes on; else one of the module's codes. The first `kept` steps of the buffers count.
     """
     n_classes, n_examples = L0.shape
     shape, size = X.shape, X.size
@@ -416,27 +471,30 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     flat_X = stage_X.reshape((len(stage_X), STAGES - 1, size))
     k = np.empty((STAGES, *shape))
     rates = k.reshape((STAGES, size))
-    X_new, error, P = np.empty(shape), np.empty(size), np.empty((n_classes, n_examples))
+    X_new, error = np.empty(shape), np.empty(size)
     old, new, zero = X.reshape(size), X_new.reshape(size), np.zeros(size)
-    work = workspace(n_classes, n_examples)
+    work, paced = workspace(n_classes, n_examples), np.empty(n_examples)
     top = likeliest(Y)
 
     # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
     reach = _absolute_row_sums(F)
     atol /= max(reach.max(), 1e-300)
 
-    vector_field(F, G, L0, Y, top, w, lam, X, P, k[0], work)
     if memory[STEP] == 0.0:
+        vector_field(F, G, L0, Y, top, w, lam, X, P, rate, work)
         # The first step: a tenth of the stability limit, found from a few power iterations more
         # than a later step needs, so that it is on the right scale even when T is huge.
         mode[:] = starting_vector(shape[0], shape[1])
         radius = lam + _power_iterations(6, F, G, P, w, mode, work)
+        memory[KNEE] = 1.0 / radius if radius > 0.0 and not comes_to_rest(Y, lam) else np.inf
         memory[STEP] = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
         memory[ERROR] = 1e-4
-    h = memory[STEP]
+    h, knee = memory[STEP], memory[KNEE]
+    end = own_time(T, knee)
+    k[0] = rate
     new_point = True
     while True:
-        t = memory[TIME]
+        tau = memory[TIME]
         if cancel[0]:
             return CANCELLED, kept
         if memory[ACCEPTED] + memory[REJECTED] >= max_steps:
@@ -445,20 +503,22 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
             # A power iteration costs more than a stage, and most flows never come near the limit,
             # as a bound of the radius shows.
             near = True
+            pace_weights(w, tau, knee, paced)
             if G.shape[0] == 0:
-                near = h * (lam + _radius_bound(P, w, reach, work)) > _STABLE
+                near = h * (lam + _radius_bound(P, paced, reach, work)) > _STABLE
             if near:
                 # From the vector of the step before, two iterations track the largest eigenvalue.
                 count = 2 if memory[TRACKED] != 0.0 else 6
-                radius = lam + _power_iterations(count, F, G, P, w, mode, work)
+                radius = lam + _power_iterations(count, F, G, P, paced, mode, work)
                 if radius > 0.0:
                     h = min(h, _STABLE / radius)
+            h = min(h, _LONGEST * knee)
             memory[TRACKED] = 1.0 if near else 0.0
         new_point = False
-        last = t + h >= T * (1.0 - 1e-14)
+        last = tau + h >= end * (1.0 - 1e-14)
         if last:
-            h = T - t
-        elif t + h <= t:
+            h = end - tau
+        elif tau + h <= tau:
             return STEP_UNDERFLOW, kept
 
         slot = kept if capacity else 0
@@ -466,9 +526,13 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         stage_P[slot, 0] = P
         for i in range(1, STAGES - 1):
             combine(h, A[i], 0, i, rates, old, flat_X[slot, i])
-            vector_field(F, G, L0, Y, top, w, lam, stage_X[slot, i], stage_P[slot, i], k[i], work)
+            pace_weights(w, tau + NODES[i] * h, knee, paced)
+            vector_field(
+                F, G, L0, Y, top, paced, lam, stage_X[slot, i], stage_P[slot, i], k[i], work
+            )
         combine(h, A[STAGES - 1], 0, STAGES - 1, rates, old, new)
-        vector_field(F, G, L0, Y, top, w, lam, X_new, P, k[STAGES - 1], work)
+        # The last stage before this one is at the end of the step, too: the pace is the same.
+        vector_field(F, G, L0, Y, top, paced, lam, X_new, P, k[STAGES - 1], work)
 
         combine(h, E, 0, STAGES, rates, zero, error)
         ratio = _error_ratio(error, old, new, atol, rtol)
@@ -480,19 +544,21 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
                 h *= max(_SHRINK, _SAFETY * ratio**-0.2)
                 continue
             h *= 0.1
-            if t + h <= t or h < 1e-300:
+            if tau + h <= tau or h < 1e-300:
                 return NOT_FINITE, kept
             continue
 
         if capacity:
-            steps[kept] = h
+            for i in range(STAGES - 1):
+                steps[kept, i] = h * pace(tau + NODES[i] * h, knee)
             kept += 1
         memory[ACCEPTED] += 1
-        memory[TIME] = T if last else t + h
+        memory[TIME] = end if last else tau + h
         X[:] = X_new
         if last:
             return OK, kept
         k[0] = k[STAGES - 1]
+        rate[:] = k[0]
         new_point = True
         growth = _SAFETY * max(ratio, 1e-10) ** -_PI_ALPHA * memory[ERROR] ** _PI_BETA
         growth = min(_GROW, max(_SHRINK, growth))

@@ -3,7 +3,7 @@
 Source of the coefficients: J. R. Dormand and P. J. Prince, "A family of embedded Runge-Kutta
 formulae", Journal of Computational and Applied Mathematics 6 (1980), table 2 (RK5(4)7M).
 
-The flow is autonomous, so the nodes c are needed only by the self-check.
+The nodes c serve the pace of the integrator's own time (`kernels.pace`); the flow is autonomous.
 """
 
 from fractions import Fraction as F
@@ -80,8 +80,12 @@ def _lower_triangle() -> np.ndarray:
 A: np.ndarray = _lower_triangle()
 """(7, 7) strictly lower triangular; row 6 holds the weights of the solution (FSAL)."""
 
+NODES: np.ndarray = np.array([float(c) for c in _C])
+"""(7,) where in a step each stage lies, from 0 to 1."""
+
 E: np.ndarray = np.array([float(b5 - b4) for b5, b4 in zip(_B5, _B4, strict=True)])
 """(7,) weights of the local error estimate, b5 - b4."""
 
 A.setflags(write=False)
+NODES.setflags(write=False)
 E.setflags(write=False)

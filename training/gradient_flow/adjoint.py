@@ -102,7 +102,7 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
 
     Args:
         K: (M, M); Y: (N, M); w: (M,); lam: scalar. table: (S + 1, S) of the solver.
-        steps: (n,); X, P: (n, S, N, M); see `Chunk`.
+        steps: (n, S); X, P: (n, S, N, M); see `Chunk`.
         a: (N, M) derivative of the loss in the state after the last step; on return, in the state
             at the start of the first.
         dK (M, M), dL0 (N, M), dw (M,), dlam (1,): are added to. An empty dw stays empty.
@@ -131,7 +131,7 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
     for step in range(n_steps - 1, -1, -1):
         for i in range(n_stages - 1, -1, -1):
             x, p = X[step, i], P[step, i]
-            combine(steps[step], columns[i], i + 1, n_stages + 1, flat_Xbar, zero, flat_kbar)
+            combine(steps[step, i], columns[i], i + 1, n_stages + 1, flat_Xbar, zero, flat_kbar)
             covariance_product(p, w, kbar, u[i], work)
             product(K, u[i], Xbar[i])
             along_x = 0.0

@@ -134,7 +134,7 @@ def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, col
     """Advance tangents over steps, a block that fits the cache at a time.
 
     Args:
-        K: (M, M); w: (M,); lam: scalar; table: (S + 1, S); steps: (n,).
+        K: (M, M); w: (M,); lam: scalar; table: (S + 1, S); steps: (n, S).
         X, P: (n, S, N, M), see `Chunk`. residual, top: of the stages, see `_stage_tables`.
         tangents: (C, 3) kinds and indices.
         columns: (C, N, M) their values, advanced in place.
@@ -155,7 +155,7 @@ def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, col
         rates = k.reshape((n_stages, count * size))
         for step in range(steps.shape[0]):
             for i in range(n_stages):
-                combine(steps[step], table[i], 0, i, rates, flat, flat_x)
+                combine(1.0, table[i], 0, i, rates, flat, flat_x)
                 product(K, x.reshape((rows, n_examples)), Kx.reshape((rows, n_examples)))
                 s, p = X[step, i], P[step, i]
                 for c in range(count):
@@ -186,4 +186,5 @@ def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, col
                     elif kind == _WEIGHT:
                         for n in range(n_classes):
                             out[n, first] += residual[step, i, n, first]
-            combine(steps[step], table[n_stages], 0, n_stages, rates, flat, flat)
+                rates[i] *= steps[step, i]
+            combine(1.0, table[n_stages], 0, n_stages, rates, flat, flat)

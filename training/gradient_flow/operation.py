@@ -64,7 +64,8 @@ def gradient_flow(
             `step_size`: gradient descent, whose exact meta-gradient is ANIL's.
         step_size: Euler's, in flow time. The last step is shorter if T is no multiple of it.
         rtol, atol: dopri5's tolerance of the local error; atol is measured on support logits.
-            Default 1e-6, and 1e-8 for a task with lam > 0 (docs/derivation.md says why).
+            Default 2e-6, and 1e-8 for a task with lam > 0 or soft labels, whose flow comes to rest
+            (docs/derivation.md says why).
         max_steps: tried steps allowed per task.
 
     Returns:
@@ -180,7 +181,7 @@ class GradientFlow(torch.autograd.Function):
         s = torch.from_numpy(states).to(phi.device)
         ctx.save_for_backward(rows, s)
         ctx.batch = batch
-        W = rows[:, :N] - torch.bmm(s, rows[:, N:])
+        W = torch.baddbmm(rows[:, :N], s, rows[:, N:], alpha=-1.0)
         return W.view(*batch, N, d).to(phi.dtype)
 
     @staticmethod

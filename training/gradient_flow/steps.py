@@ -26,17 +26,17 @@ from comln_serve.flow import (
     check_tolerances,
     effective_horizon,
 )
-from comln_serve.flow.kernels import combine, likeliest, vector_field, workspace
+from comln_serve.flow.kernels import combine, comes_to_rest, likeliest, vector_field, workspace
 from comln_serve.flow.problem import Array
 from comln_serve.flow.tableau import STAGES, A
 
 SolverName = Literal["dopri5", "euler"]
 
 # Default tolerances. docs/derivation.md has the measured errors of the gradients: they are at most
-# 1e-5. With lam > 0 the flow comes to rest, and dLoss/dT is the derivative of the little that still
-# moves: it takes two digits more of s to know it as well.
-TOLERANCE = 1e-6
-TOLERANCE_REGULARISED = 1e-8
+# 1e-5. Where the flow comes to rest (lam > 0, or soft labels), dLoss/dT is the derivative of the
+# little that still moves: it takes two digits more of s to know it as well.
+TOLERANCE = 2e-6
+TOLERANCE_AT_REST = 1e-8
 
 # (stages + 1, stages): row i holds what stage i adds of the stages before it, the last row the
 # weights of the solution. Dormand-Prince's last stage serves only the error estimate.
@@ -97,7 +97,7 @@ class Solver:
         if self.name not in {"dopri5", "euler"}:
             raise ValueError(f'solver must be "dopri5" or "euler", got {self.name!r}')
         if self.name == "dopri5":
-            check_tolerances(*self.tolerances(0.0))
+            check_tolerances(*self.tolerances(at_rest=False))
             if self.step_size is not None:
                 raise ValueError('step_size is for solver="euler"; dopri5 chooses its own steps')
         elif self.step_size is None or not 0.0 < self.step_size < math.inf:
@@ -105,9 +105,9 @@ class Solver:
                 f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}'
             )
 
-    def tolerances(self, lam: float) -> tuple[float, float]:
-        """Rtol and atol for a task of this lam."""
-        default = TOLERANCE_REGULARISED if lam > 0.0 else TOLERANCE
+    def tolerances(self, *, at_rest: bool) -> tuple[float, float]:
+        """Rtol and atol for a task, by whether its flow comes to rest."""
+        default = TOLERANCE_AT_REST if at_rest else TOLERANCE
         rtol, atol = (default if x is None else x for x in (self.rtol, self.atol))
         return rtol, atol
 
@@ -122,7 +122,9 @@ class Chunk:
     """Consecutive steps.
 
     Attributes:
-        steps: (n,) lengths in flow time.
+        steps: (n, S) the flow time that each stage's rate stands for: a step of length h adds
+            sum_i b_i steps[i] rate_i. For Euler it is h. dopri5 runs in a time of its own, and it
+            is h times the pace of that time at the stage (see `comln_serve.flow.kernels`).
         X: (n, S, N, M) state at the stages of each step, at the first that at its start.
         P: (n, S, N, M) softmax of the logits there: with them at hand, going over the steps again
             takes no product and no exponential.
@@ -179,7 +181,7 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
     if solver.name == "euler":
         yield from _euler(problem, solver, size)
         return
-    rtol, atol = solver.tolerances(problem.lam)
+    rtol, atol = solver.tolerances(at_rest=comes_to_rest(problem.Y, problem.lam))
     flow = Integration(
         problem.K, np.empty((0, 0)), problem.L0, problem.Y, problem.w, problem.T, problem.lam,
         rtol=rtol, atol=atol, max_steps=solver.max_steps, limit_steps=True,
@@ -199,7 +201,7 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
             f"max_steps = {solver.max_steps}. Use a larger step_size, or raise max_steps"
         )
     count = math.ceil(quotient)
-    state, equal = np.zeros_like(problem.L0), np.full(min(size, count), h)
+    state, equal = np.zeros_like(problem.L0), np.full((min(size, count), 1), h)
     for first in range(0, count, size):
         steps = equal[: count - first]
         if first + size >= count:
@@ -216,7 +218,7 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
 
 
 def replay(problem: ReducedProblem, solver: Solver, start: Array, steps: Array) -> Chunk:
-    """Take steps (n,) of given lengths from a state (N, M)."""
+    """Take given steps (n, S) from a state (N, M)."""
     X = np.empty((len(steps), solver.table.shape[1], *start.shape))
     P, end = np.empty_like(X), start.copy()
     _replay(*problem.arrays, solver.table, end, steps, X, P)
@@ -235,7 +237,7 @@ def rate_at(K, L0, Y, w, lam, state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _replay(K, L0, Y, w, lam, table, state, steps, X, P):  # type: ignore[no-untyped-def]
-    """Advance `state` (N, M) in place over steps (n,), filling X and P (n, S, N, M)."""
+    """Advance `state` (N, M) in place over steps (n, S), filling X and P (n, S, N, M)."""
     n_steps, n_stages, n_classes, n_examples = X.shape
     size = n_classes * n_examples
     flat, flat_X = state.reshape(size), X.reshape((n_steps, n_stages, size))
@@ -243,8 +245,8 @@ def _replay(K, L0, Y, w, lam, table, state, steps, X, P):  # type: ignore[no-unt
     rates = k.reshape((n_stages, size))
     none, top, work = np.empty((0, 0)), likeliest(Y), workspace(n_classes, n_examples)
     for step in range(n_steps):
-        h = steps[step]
         for i in range(n_stages):
-            combine(h, table[i], 0, i, rates, flat, flat_X[step, i])
+            combine(1.0, table[i], 0, i, rates, flat, flat_X[step, i])
             vector_field(K, none, L0, Y, top, w, lam, X[step, i], P[step, i], k[i], work)
-        combine(h, table[n_stages], 0, n_stages, rates, flat, flat)
+            rates[i] *= steps[step, i]
+        combine(1.0, table[n_stages], 0, n_stages, rates, flat, flat)
