@@ -1,5 +1,6 @@
 """`comln-serve`: start the server; `comln-serve keys`: the keys to it."""
 
+import gc
 import logging
 import os
 import signal
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         engine = _start_engine(settings)
-        app = create_app(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        app = create_app(engine, on_warm=lambda: _settle(engine))
     except (StartupError, ServiceError) as error:
         return _refuse(error, hide=settings.database_url)
 
@@ -52,6 +53,18 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, stop)
     serve(app, settings)
     return 0 if engine.failure is None else 1
+
+
+def _settle(engine: Engine) -> None:
+    """Once warmed: end where that failed, else keep what is there out of garbage collection.
+
+    It is a quarter of a million objects that live as long as the process. Going through them took
+    a tenth of a second, in which nothing else ran, every few thousand requests.
+    """
+    if engine.failure is not None:
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        gc.freeze()
 
 
 def _refuse(error: Exception, hide: str | None = None) -> int:

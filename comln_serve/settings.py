@@ -92,12 +92,14 @@ class Settings(BaseSettings):
         None, description="Images decoded at the same time. Default: the CPUs usable."
     )
     max_batch_size: Positive = Field(
-        64, description="Images of concurrent requests that are embedded together."
+        64,
+        description="Images of concurrent requests that are embedded together; on a CPU four a "
+        "thread are enough.",
     )
     max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
         2.0,
         description="How long the first image of a batch waits for more while others are being "
-        "decoded. A request that is alone never waits.",
+        "decoded; on a CPU it does not. A request that is alone never waits.",
     )
     max_queue_seconds: Duration = Field(
         10.0,

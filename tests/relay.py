@@ -2,13 +2,15 @@
 
 from contextlib import suppress
 from socket import SHUT_RDWR, create_connection, socket
-from threading import Thread
+from threading import Event, Thread
 
 
 class Relay:
-    """A way to PostgreSQL that can be cut."""
+    """A way to PostgreSQL that can be cut, and be silent while `passing` is not set."""
 
     def __init__(self) -> None:
+        self.passing = Event()
+        self.passing.set()
         self._listening = socket()
         self._listening.bind(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -23,6 +25,7 @@ class Relay:
         Thread(target=self._accept, args=(self._listening,), daemon=True).start()
 
     def cut(self) -> None:
+        self.passing.set()
         for end in (self._listening, *self._ends):
             with suppress(OSError):
                 end.shutdown(SHUT_RDWR)
@@ -43,6 +46,7 @@ class Relay:
     def _copy(self, source: socket, target: socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                self.passing.wait()
                 target.sendall(data)
         for end in (source, target):  # also after a reset
             with suppress(OSError):

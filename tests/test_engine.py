@@ -206,6 +206,19 @@ def test_one_batch_answers_for_many_classifiers(engine: Engine) -> None:
         np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("threads", "max_batch_size", "most"), [(1, 64, 4), (3, 64, 12), (3, 5, 5)]
+)
+def test_a_batch_on_a_cpu_keeps_its_threads_busy_and_nobody_waiting(
+    settings: Settings, threads: int, max_batch_size: int, most: int
+) -> None:
+    backbone = Backbone(
+        load_bundle(settings.models_dir / "tiny"), "cpu", threads, max_batch_size=max_batch_size
+    )
+    assert backbone.most_at_once == most
+    backbone.close()
+
+
 @pytest.mark.parametrize("max_batch_size", [1, 6, 8])
 def test_padded_batches_give_what_single_images_give(
     settings: Settings, max_batch_size: int
@@ -270,18 +283,16 @@ def test_a_request_that_waits_too_long_for_its_batch(
     assert engine.images.pending == 0
 
 
+@pytest.mark.parametrize("count", [1, 3])
 def test_a_request_that_waits_too_long_for_a_decoder(
-    settings: Settings, make_engine: MakeEngine
+    settings: Settings, make_engine: MakeEngine, count: int
 ) -> None:
     """It is told so in time, though no decoder ever looks at it."""
     update = {"max_queue_seconds": 0.2, "decode_threads": 1}
     engine = make_engine(settings.model_copy(update=update))
     adapted = engine.adapt(colour_support()).classifier
-    blocked = Event()
-    occupying = engine._embedder.decoders._pool.submit(blocked.wait, 30)
-    fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * 3, adapted.id))
-    assert not occupying.done()
-    blocked.set()
+    with engine._embedder.decoders._slots:
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * count, adapted.id))
     assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
     assert engine.images.pending == 0
 

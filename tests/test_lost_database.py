@@ -13,7 +13,7 @@ import pytest
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from comln_serve.storage import database
+from comln_serve.storage import database, postgresql
 from tests.conftest import image_bytes
 from tests.databases import administer
 from tests.messages import adapt_form, adapt_json, check_error, predict_form
@@ -108,6 +108,23 @@ def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) ->
             assert "cannot be reached" in check_unavailable(send())
         check_alive(url)
     relay.open()
+    check_well(url)
+
+
+def test_the_database_accepts_and_never_answers(
+    server: tuple[str, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped, or behind a pooler that has lost it."""
+    url, relay = server
+    monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 0.5)
+    relay.passing.clear()
+    sends = requests(url)
+    with ThreadPoolExecutor(len(sends)) as pool:
+        for answer in pool.map(lambda send: send(), sends.values()):
+            check_unavailable(answer)
+    check_alive(url)
+    relay.passing.set()
+    wait_until(lambda: httpx2.get(f"{url}/health/ready").status_code == 200)
     check_well(url)
 
 

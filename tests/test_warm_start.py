@@ -32,13 +32,22 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(bundle: Path) -> None:
+@pytest.mark.parametrize("mirror", [False, True])
+def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(
+    tmp_path: Path, *, mirror: bool
+) -> None:
+    """Also where the graph has two branches, and batch norm not folded into what they share."""
+    bundle = tmp_path / "first"
+    bundle.mkdir()
+    write_bundle(bundle, override_config(tiny_config(), (f"backbone.mirror={mirror}".lower(),)))
     images = colour_classes().images
-    model = MetaModel(started(bundle))
+    model = MetaModel(started(bundle, mirror=mirror))
     warm_start(model.backbone, bundle, torch.from_numpy(images))
     served = Served(load_bundle(bundle), "cpu").embed(images)
     np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
     assert served.std() > 1e-3
+    if mirror:  # only what is served looks at both images
+        return
     # In training mode too: the statistics of these images are the ones it starts from.
     model.train()
     with torch.no_grad():

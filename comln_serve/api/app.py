@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def create_app(engine: Engine, *, on_failure: Callable[[], None] | None = None) -> FastAPI:
+def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> FastAPI:
     """An application that serves `engine`, warms it after start and closes it at the end.
 
     Warming goes on while connections are already accepted, so that liveness and readiness can be
     told apart; adapt and predict wait for it.
 
     Args:
-        on_failure: called if the engine cannot be warmed; its `failure` says why.
+        on_warm: called once the engine is `ready`, or its `failure` says why it never will be.
     """
 
     def warm() -> None:
         engine.warm()
-        if engine.failure is not None and on_failure is not None:
-            on_failure()
+        if on_warm is not None:
+            on_warm()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:

@@ -19,6 +19,10 @@ from comln_serve.settings import Provider
 
 logger = logging.getLogger(__name__)
 
+# On a CPU a larger batch gains nothing, and its first image waits for its last. A few images for
+# each thread are enough to keep all of them busy to the end.
+_ROUNDS = 4
+
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
@@ -35,6 +39,7 @@ class Backbone:
 
     Attributes:
         provider: "cuda" or "cpu": what the session really runs on.
+        most_at_once: images in one batch.
     """
 
     def __init__(
@@ -48,7 +53,7 @@ class Backbone:
 
         Args:
             threads: threads of inference on CPU; default: the CPUs this process may use.
-            max_batch_size: images in one inference on CUDA.
+            max_batch_size: images in one batch; on a CPU fewer may do.
 
         Raises:
             StartupError: not a readable graph, another signature than the manifest's, or "cuda"
@@ -68,7 +73,10 @@ class Backbone:
                 "Check the driver and install comln-serve[cuda], or start with --provider cpu"
             )
         self._check_signature(bundle)
-        self._batch_sizes = batch_sizes(max_batch_size) if self.provider == "cuda" else (1,)
+        cuda = self.provider == "cuda"
+        self._batch_sizes = batch_sizes(max_batch_size) if cuda else (1,)
+        # How many images it makes sense to embed together.
+        self.most_at_once = max_batch_size if cuda else min(max_batch_size, _ROUNDS * threads)
         self._run_options = ort.RunOptions()
         # The calling thread is one of them, too.
         self._strands = ThreadPoolExecutor(threads, thread_name_prefix=f"infer-{bundle.name}")

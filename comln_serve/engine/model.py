@@ -104,8 +104,9 @@ class LocalModel(Model):
             bundle, settings.provider, settings.inference_threads, settings.max_batch_size
         )
         limits = BatchLimits(
-            max_images=settings.max_batch_size,
-            max_delay_s=1e-3 * settings.max_batch_delay_ms,
+            max_images=self.backbone.most_at_once,
+            # What gains nothing from company need not wait for it.
+            max_delay_s=1e-3 * settings.max_batch_delay_ms if self.provider == "cuda" else 0.0,
             max_queue_s=settings.max_queue_seconds,
             max_run_s=settings.max_inference_seconds,
         )

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
 
 from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.reference import parse_reference
+from comln_serve.reference import Reference, parse_reference
 from comln_serve.storage import idempotency, rows, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
@@ -44,7 +44,7 @@ class TenantStore:
 
     def resolve(self, reference: str) -> Resolved | None:
         """What `find` would find; cheaper, as it reads no weights."""
-        with self._database.reading() as connection:
+        with self._database.glancing() as connection:
             return self._resolve(connection, reference)
 
     def find(self, reference: str) -> Classifier | None:
@@ -262,8 +262,11 @@ class TenantStore:
     # --- Within a transaction --------------------------------------------------------------------
 
     def _resolve(self, connection: Connection, reference: str) -> Resolved | None:
-        query = self._where(select(classifiers.c.id, classifiers.c.revision), reference)
-        row = None if query is None else connection.execute(query).first()
+        parsed = parse_reference(reference)
+        if parsed is None:
+            return None
+        query = _RESOLVE[parsed.name is not None, parsed.version is not None]
+        row = connection.execute(query, self._parameters(parsed)).first()
         return None if row is None else Resolved(row.id, row.revision)
 
     def _row(
@@ -276,27 +279,28 @@ class TenantStore:
         """Of the classifier a reference stands for `rows.INFO`, `promoted`, and more columns; of
         another table where `where` says which of its rows.
         """
-        promoted = versions.is_promoted(self._clock()).label("promoted")
-        query = self._where(select(*rows.INFO, promoted, *more), reference)
-        if query is None:
-            return None
-        return connection.execute(query if where is None else query.where(where)).first()
-
-    def _where(self, query: Rows, reference: str) -> Rows | None:
-        """The rows a reference stands for: one or none; None where it is no reference."""
-        parsed, now = parse_reference(reference), self._clock()
+        parsed = parse_reference(reference)
         if parsed is None:
             return None
-        if parsed.name is None:
-            return query.where(
-                classifiers.c.tenant == self._tenant,
-                classifiers.c.id == parsed.id,
-                versions.alive(now),
-            )
-        query = query.where(versions.of_name(self._tenant, parsed.name, now))
-        if parsed.version is not None:
-            return query.where(classifiers.c.version == parsed.version)
-        return versions.promoted_first(query)
+        promoted = versions.is_promoted(self._clock()).label("promoted")
+        query = _standing_for(
+            select(*rows.INFO, promoted, *more),
+            by_name=parsed.name is not None,
+            by_version=parsed.version is not None,
+        )
+        if where is not None:
+            query = query.where(where)
+        return connection.execute(query, self._parameters(parsed)).first()
+
+    def _parameters(self, reference: Reference) -> dict[str, Any]:
+        """Of `_standing_for`."""
+        return {
+            "of_tenant": self._tenant,
+            "of_id": reference.id,
+            "of_name": reference.name,
+            "of_version": reference.version,
+            "now": self._clock(),
+        }
 
     def _need_room(self, connection: Connection, limit: int, now: datetime) -> None:
         query = (
@@ -313,3 +317,27 @@ class TenantStore:
                 stored=stored,
                 limit=limit,
             )
+
+
+def _standing_for(query: Rows, *, by_name: bool, by_version: bool) -> Rows:
+    """Of a query, the row that a reference stands for: one or none. It has parameters."""
+    tenant, now = bindparam("of_tenant"), bindparam("now")
+    if not by_name:
+        return query.where(
+            classifiers.c.tenant == tenant,
+            classifiers.c.id == bindparam("of_id"),
+            versions.alive(now),
+        )
+    query = query.where(versions.of_name(tenant, bindparam("of_name"), now))
+    if by_version:
+        return query.where(classifiers.c.version == bindparam("of_version"))
+    return versions.promoted_first(query)
+
+
+# Every prediction begins with one of these; putting a statement together costs more than asking it.
+_RESOLVE = {
+    (by_name, by_version): _standing_for(
+        select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version
+    )
+    for by_name, by_version in ((False, False), (True, False), (True, True))
+}

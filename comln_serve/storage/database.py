@@ -15,7 +15,7 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 logger = logging.getLogger(__name__)
 
 _SQLITE, _POSTGRESQL = "sqlite:///", "postgresql://"
-_WRITES = "comln_writes"
+_BEGIN = "comln_begin"
 
 LOCK_SECONDS = 5.0
 _CONNECT_SECONDS = 3
@@ -57,11 +57,30 @@ class Database:
         # Of one server's writers none is starved while others take turns at the file's lock.
         self._turn: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
         self._closed = False
+        # Views of one pool, by what their transactions begin with.
+        self._reads = self._engine.execution_options(**{_BEGIN: "BEGIN"})
+        self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        self._glances = self._engine.execution_options(
+            **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
+        )
         if self.is_sqlite:
             event.listen(self._engine, "connect", _configure_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
+            from comln_serve.storage.postgresql import connect  # noqa: PLC0415 - optional
+
+            event.listen(self._engine, "do_connect", connect)
             event.listen(self._engine, "connect", _configure_postgresql)
+
+    @contextmanager
+    def glancing(self) -> Generator[Connection, None, None]:
+        """For one statement that reads: a transaction of its own would be most of its cost.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        with self._explained(), self._glances.connect() as connection:
+            yield connection
 
     @contextmanager
     def reading(self) -> Generator[Connection, None, None]:
@@ -98,7 +117,7 @@ class Database:
         """A connection in a transaction that is rolled back unless it is committed; errors are
         the driver's own.
         """
-        with self._engine.execution_options(**{_WRITES: writes}).connect() as connection:
+        with (self._writes if writes else self._reads).connect() as connection:
             connection.begin()
             yield connection
 
@@ -180,8 +199,9 @@ def _configure_postgresql(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    begin = connection.get_execution_options()[_BEGIN]
+    if begin is not None:
+        connection.exec_driver_sql(begin)
 
 
 def _unavailable(why: str, outcome: str = "Nothing was changed; try again later.") -> ServiceError:

@@ -7,7 +7,16 @@ another.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    or_,
+    select,
+    update,
+)
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
@@ -18,12 +27,16 @@ _BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
 Rows = Select[*tuple[Any, ...]]
 
 
-def alive(now: datetime) -> ColumnElement[bool]:
+def alive(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
     """Whether a classifier has not expired."""
     return or_(classifiers.c.expires_at.is_(None), classifiers.c.expires_at > now)
 
 
-def of_name(tenant: str, name: str, now: datetime) -> ColumnElement[bool]:
+def of_name(
+    tenant: str | BindParameter[Any],
+    name: str | BindParameter[Any],
+    now: datetime | BindParameter[Any],
+) -> ColumnElement[bool]:
     """Whether a classifier is one of the versions of a name."""
     return and_(classifiers.c.tenant == tenant, classifiers.c.name == name, alive(now))
 

@@ -1,7 +1,8 @@
 """Weights of a bundle as the start of a training run.
 
-An exported graph has batch norm folded into the convolutions before it. What each normalised is
-measured again on images, so that the network computes what the bundle does and can go on learning.
+An exported graph has batch norm folded into the convolutions before it, or beside them where two
+branches, image and mirror image, share them. What each normalised is measured again on images, so
+that the network computes what the bundle does and can go on learning.
 """
 
 from pathlib import Path
@@ -75,7 +76,27 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
         tensor.name: torch.from_numpy(np.array(numpy_helper.to_array(tensor), dtype=np.float32))
         for tensor in graph.initializer
     }
-    nodes = [node for node in graph.node if node.op_type == "Conv"]
-    if not all(len(node.input) == 3 and set(node.input[1:]) <= tensors.keys() for node in nodes):
-        raise BackboneError(f"backbone.warm_start: {folder} has convolutions without plain weights")
-    return [(tensors[node.input[1]], tensors[node.input[2]]) for node in nodes]
+    norms = {node.input[0]: node for node in graph.node if node.op_type == "BatchNormalization"}
+    found: dict[str, tuple[Tensor, Tensor]] = {}  # by the weights' name: each branch has them
+    for node in graph.node:
+        if node.op_type == "Conv":
+            norm = norms.get(node.output[0])
+            names = [*node.input[1:], *(norm.input[1:] if norm is not None else [])]
+            if not set(names) <= tensors.keys() or (len(node.input) == 3) == (norm is not None):
+                raise BackboneError(
+                    f"backbone.warm_start: {folder} has convolutions without plain weights"
+                )
+            parts = [tensors[name] for name in names]
+            found[names[0]] = (parts[0], parts[1]) if norm is None else _fold(parts, _epsilon(norm))
+    return list(found.values())
+
+
+def _fold(parts: list[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Kernel and bias of a convolution and the batch norm behind it."""
+    weight, scale, bias, mean, var = parts
+    factor = scale / (var + epsilon).sqrt()
+    return weight * factor[:, None, None, None], bias - mean * factor
+
+
+def _epsilon(norm: onnx.NodeProto) -> float:
+    return next((float(a.f) for a in norm.attribute if a.name == "epsilon"), 1e-5)

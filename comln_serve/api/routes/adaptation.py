@@ -67,26 +67,29 @@ async def adapt(
     "/predict",
     tags=["prediction"],
     summary="Classify images",
+    response_model=schemas.PredictResponse,
     responses=error_responses(
         *BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
     ),
     openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
 )
 @needs(Scope.PREDICT)
-async def predict(request: Request) -> schemas.PredictResponse:
+async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"
     request.app.state.requests.check()
     images, options = await read_predict(request, engine_of(request).settings)
 
-    def write(predicted: Predicted) -> schemas.PredictResponse:
-        return schemas.PredictResponse(
+    def write(predicted: Predicted) -> Response:
+        answer = schemas.PredictResponse(
             classifier=predicted.classifier.id,
             predictions=_predictions(predicted, options.top_k),
             calibrated=predicted.calibrated,
             unknown_threshold=predicted.unknown_threshold,
             timings_ms=predicted.timings_ms,
         )
+        # As bytes, which the framework would make of it on the event loop, checking it once more.
+        return Response(answer.model_dump_json(), media_type="application/json")
 
     return await classify(request, images, options.classifier, write, unknown=options.unknown)
 
