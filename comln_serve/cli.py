@@ -1,6 +1,5 @@
 """`comln-serve`: start the server; `comln-serve keys`: the keys to it."""
 
-import gc
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
+from comln_serve.machine import keep_what_is_there
 from comln_serve.server import check_tls, serve
 from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
@@ -56,15 +56,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _settle(engine: Engine) -> None:
-    """Once warmed: end where that failed, else keep what is there out of garbage collection.
-
-    It is a quarter of a million objects that live as long as the process. Going through them took
-    a tenth of a second, in which nothing else ran, every few thousand requests.
-    """
+    """Once warmed: end where that failed."""
     if engine.failure is not None:
         os.kill(os.getpid(), signal.SIGTERM)
     else:
-        gc.freeze()
+        keep_what_is_there()
 
 
 def _refuse(error: Exception, hide: str | None = None) -> int:

@@ -1,5 +1,6 @@
 """What this process may use of the machine it runs on."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,16 @@ def usable_cpus() -> int:
         count = os.cpu_count() or 1
     quota = _cgroup_quota(Path("/sys/fs/cgroup"))
     return max(1, min(count, round(quota)) if quota is not None else count)
+
+
+def keep_what_is_there() -> None:
+    """Keep all objects there are now out of garbage collection; for servers, once they are warm.
+
+    They are a quarter of a million that live as long as the process. Going through them took a
+    tenth of a second, in which nothing else ran, every few thousand requests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _cgroup_quota(root: Path) -> float | None:

@@ -17,12 +17,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import delete, text
+from sqlalchemy.exc import DBAPIError
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import Store, TenantStore, database, open_store
+from comln_serve.storage import Store, TenantStore, database, open_store, schema
+from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
-from comln_serve.storage.tables import metadata
+from comln_serve.storage.tables import classifiers, metadata
 from tests.databases import administer, execute
 from tests.relay import Relay
 from tests.test_storage import add, classifier, same, support
@@ -149,6 +152,46 @@ def test_processes_that_start_together_share_a_new_database(database_url: str) -
     script = f"from comln_serve.storage import open_store; open_store({database_url!r}).close()"
     servers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
+
+
+def test_a_migration_may_take_longer_than_an_answer(
+    make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server does it, and takes its time."""
+    url = make_url("postgresql")
+    monkeypatch.setattr(comln_postgresql, "ANSWER_SECONDS", 0.2)
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (schema._ADVISORY_LOCK,))
+        opening = pool.submit(open_store, url)
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=1.0)
+        other.rollback()
+        with closing(opening.result(timeout=30)) as store:
+            assert store.count() == 0
+            # The connection is as impatient as any now.
+            with store._database.connection() as connection, pytest.raises(DBAPIError):
+                connection.execute(text("SELECT pg_sleep(1)"))
+
+
+def test_a_glance_leaves_nothing_behind_in_its_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool has one: what is written on it next is a transaction."""
+    monkeypatch.setattr(database, "_POOL_SIZE", 1)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        assert mine.resolve("clf_a") is not None
+
+        def fails() -> None:
+            with store._database.writing() as connection:
+                connection.execute(delete(classifiers))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fails()
+        assert mine.resolve("clf_a") is not None
+        assert store.count() == 1
 
 
 @pytest.mark.parametrize("version", ["0003", "0010", "9999"])

@@ -11,6 +11,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from comln_serve.storage import ChangedError, Store, TenantStore
+from comln_serve.storage import store as store_module
 from tests.conftest import colour_support, image_bytes
 from tests.databases import execute
 from tests.test_batcher import wait_until
@@ -90,13 +91,15 @@ def test_a_name_falls_back_when_its_version_expires(mine: TenantStore, clock: Cl
 
 
 def test_purging_removes_rows_and_nothing_else(
-    mine: TenantStore, store: Store, clock: Clock, database_url: str
-) -> None:
+    mine: TenantStore, store: Store, clock: Clock, database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     for i in range(3):
         add(mine, f"clf_{i}", "cats", expires_at=in_seconds(10))
     add(mine, "clf_kept", expires_at=in_seconds(11))
     add(mine, "clf_always")
     clock.now = in_seconds(10)
+    monkeypatch.setattr(store_module, "_AT_ONCE", 2)
     assert store.purge() == 3
     assert store.purge() == 0
     for table in ("classifiers", "supports"):

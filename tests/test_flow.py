@@ -206,6 +206,30 @@ def test_the_integrators_time_is_flow_time_before_the_knee(knee: float) -> None:
     assert kernels.pace(0.0, knee) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("label", "weight", "lam", "rests"),
+    [
+        ((1.0, 0.0), 1.0, 0.0, False),
+        ((1.0, 0.0), 1.0, 0.1, True),
+        ((0.9, 0.1), 1.0, 0.0, True),
+        ((1.0 - 1e-9, 1e-9), 1.0, 0.0, False),  # rounded
+        ((0.9, 0.1), 0.0, 0.0, False),  # padding
+    ],
+)
+def test_which_flows_are_known_to_come_to_rest(
+    label: tuple[float, float], weight: float, lam: float, *, rests: bool
+) -> None:
+    Y = np.array([[0.0, 1.0], label]).T.copy()
+    assert kernels.comes_to_rest(Y, np.array([1.0, weight]), lam) is rests
+
+
+@pytest.mark.parametrize("T", [1e-320, 1e300, 1.7e308])
+def test_any_finite_horizon_is_reached(T: float) -> None:
+    problem = make_problem(4, 3, 5, 1.0)
+    Y = np.eye(3)[[0, 1, 2, 0]]
+    assert np.isfinite(solve_flow(problem.phi, problem.W0, Y, T).W).all()
+
+
 def test_a_hundred_times_the_horizon_takes_few_steps_more() -> None:
     """The tail is a straight line in log t; steps in proportion to t would be eight a tenfold."""
     rng = np.random.default_rng(0)

@@ -104,6 +104,18 @@ def test_what_names_nothing_is_not_found(mine: TenantStore, reference: str) -> N
     assert mine.find("cats") is not None
 
 
+@pytest.mark.parametrize("expires", [None, -1, 3600])
+def test_resolving_finds_what_finding_does(mine: TenantStore, expires: int | None) -> None:
+    at = None if expires is None else datetime.now(UTC) + timedelta(seconds=expires)
+    add(mine, "clf_a", "cats")
+    add(mine, "clf_b", "cats", expires_at=at)
+    add(mine, "clf_c", expires_at=at)
+    for reference in ("clf_a", "clf_b", "clf_c", "cats", "cats@1", "cats@2"):
+        found = mine.find(reference)
+        expected = None if found is None else Resolved(found.id, found.revision)
+        assert mine.resolve(reference) == expected
+
+
 def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
     made = classifier(
         "clf_a", "cats", horizon_given=True, metadata={"line": "3", "\N{CAT FACE}": "\0"},

@@ -13,10 +13,11 @@ from comln_serve.imaging import Preprocessing, prepare_image
 
 
 class Decoders:
-    """Prepares image files for a backbone, as many at a time as there are slots.
+    """Prepares image files for a backbone, as many at a time as there are slots, first come, first
+    served.
 
-    A single image is prepared by the thread that brings it, which has nothing else to do; handing
-    it to another costs a tenth of the decoding. More of them share a pool.
+    Where a slot is free, a single image is prepared by the thread that brings it, which has nothing
+    else to do. Everything else goes through a pool.
     """
 
     def __init__(self, slots: int, max_pixels: int) -> None:
@@ -33,17 +34,18 @@ class Decoders:
             ServiceError: of the first file that cannot be used, naming its position; or of the
                 turn, which has waited too long for a decoder or is not wanted any more.
         """
+        here = len(files) == 1 and self._slots.acquire(blocking=False)
         tasks: list[Future[NDArray[np.uint8]]] = []
-        if len(files) > 1:
-            tasks = [self._pool.submit(self._prepare, data, policy, turn) for data in files]
+        if not here:
+            tasks = [self._pool.submit(self._in_turn, data, policy, turn) for data in files]
         prepared: list[NDArray[np.uint8]] = []
         try:
             for position, data in enumerate(files):
                 try:
                     prepared.append(
-                        _result(tasks[position], turn)
-                        if tasks
-                        else self._prepare(data, policy, turn)
+                        self._prepare(data, policy, turn)
+                        if here
+                        else _result(tasks[position], turn)
                     )
                 except ServiceError as error:
                     turn.check()  # not the file's fault
@@ -54,6 +56,8 @@ class Decoders:
                         **error.detail,
                     ) from error
         finally:
+            if here:
+                self._slots.release()
             for task in tasks:
                 task.cancel()
         return np.stack(prepared)
@@ -62,14 +66,13 @@ class Decoders:
         """Finish what is being decoded and drop what is not."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _in_turn(self, data: bytes, policy: Preprocessing, turn: Turn) -> NDArray[np.uint8]:
+        with self._slots:
+            return self._prepare(data, policy, turn)
+
     def _prepare(self, data: bytes, policy: Preprocessing, turn: Turn) -> NDArray[np.uint8]:
-        while not self._slots.acquire(timeout=turn.patience()):
-            turn.check()
-        try:
-            turn.begin()
-            return prepare_image(data, policy, max_pixels=self._max_pixels)
-        finally:
-            self._slots.release()
+        turn.begin()
+        return prepare_image(data, policy, max_pixels=self._max_pixels)
 
 
 def _result(task: Future[NDArray[np.uint8]], turn: Turn) -> NDArray[np.uint8]:

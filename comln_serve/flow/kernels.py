@@ -60,6 +60,12 @@ _SHRINK, _GROW = 0.2, 10.0
 # Dormand-Prince is stable on the negative real axis to about -3.3; at -3 it damps by 0.57 a step.
 _STABLE = 3.0
 
+# A label is soft that is further from one class than the sum of a label may be from 1.
+_SOFT = 1e-6
+
+# Largest horizon in units of the knee: beyond it their quotient, or a pace, could overflow.
+_MOST_KNEES = 1e290
+
 # Longest step in units of the knee (see `own_time`) that is differentiated.
 _LONGEST = 0.5
 
@@ -386,20 +392,22 @@ def _error_ratio(error, X, X_new, atol, rtol):
 # log t: in flow time steps can only grow in proportion to t. With t = knee (exp(tau / knee) - 1)
 # both times are the same before the knee, the inverse of the rate at which the fastest mode starts,
 # and tau runs as log t after it, where a step spans several times the time passed so far. The flow
-# becomes dX/dtau = pace(tau) dX/dt. A flow that comes to rest does so at a rate that does not slow
-# down: its knee is infinite, and tau is t.
+# becomes dX/dtau = pace(tau) dX/dt. A flow that is known to come to rest does so at a rate that
+# does not slow down: its knee is infinite, and tau is t.
 
 
 @njit(cache=True, nogil=True)
-def comes_to_rest(Y, lam):
-    """Whether the loss has its minimum at a finite W: it is regularised, or a label is soft."""
+def comes_to_rest(Y, w, lam):
+    """Whether the loss is known to have its minimum at a finite W: it is regularised, or a label
+    that counts is soft. Hard labels that cannot be separated are not recognised.
+    """
     if lam > 0.0:
         return True
     for m in range(Y.shape[1]):
         largest = 0.0
         for n in range(Y.shape[0]):
             largest = max(largest, Y[n, m])
-        if largest < 1.0:
+        if w[m] > 0.0 and largest < 1.0 - _SOFT:
             return True
     return False
 
@@ -486,7 +494,8 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         # than a later step needs, so that it is on the right scale even when T is huge.
         mode[:] = starting_vector(shape[0], shape[1])
         radius = lam + _power_iterations(6, F, G, P, w, mode, work)
-        memory[KNEE] = 1.0 / radius if radius > 0.0 and not comes_to_rest(Y, lam) else np.inf
+        logarithmic = 0.0 < T * radius < _MOST_KNEES and not comes_to_rest(Y, w, lam)
+        memory[KNEE] = 1.0 / radius if logarithmic else np.inf
         memory[STEP] = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
         memory[ERROR] = 1e-4
     h, knee = memory[STEP], memory[KNEE]

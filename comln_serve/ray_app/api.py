@@ -18,6 +18,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.engine.models import load_bundles
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
+from comln_serve.machine import keep_what_is_there
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
 from comln_serve.settings import Settings
@@ -78,4 +79,5 @@ def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engin
     if engine.failure is not None:
         engine.close()
         raise StartupError(str(engine.failure)) from engine.failure
+    keep_what_is_there()
     return engine

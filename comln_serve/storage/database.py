@@ -49,6 +49,7 @@ class Database:
                 pool_pre_ping=not self.is_sqlite,
                 hide_parameters=True,  # errors go to logs
                 connect_args=_SQLITE_ARGUMENTS if self.is_sqlite else _patience(self.url),
+                execution_options={_BEGIN: "BEGIN"},
             )
         except ModuleNotFoundError as error:
             raise StartupError(
@@ -58,7 +59,7 @@ class Database:
         self._turn: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
         self._closed = False
         # Views of one pool, by what their transactions begin with.
-        self._reads = self._engine.execution_options(**{_BEGIN: "BEGIN"})
+        self._reads = self._engine
         self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         self._glances = self._engine.execution_options(
             **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
@@ -113,13 +114,25 @@ class Database:
                 ) from error
 
     @contextmanager
-    def connection(self, *, writes: bool = False) -> Generator[Connection, None, None]:
+    def connection(
+        self, *, writes: bool = False, patient: bool = False
+    ) -> Generator[Connection, None, None]:
         """A connection in a transaction that is rolled back unless it is committed; errors are
         the driver's own.
+
+        Args:
+            patient: wait for answers of PostgreSQL for as long as they take.
         """
         with (self._writes if writes else self._reads).connect() as connection:
             connection.begin()
-            yield connection
+            driver: Any = connection.connection.dbapi_connection
+            if not self.is_sqlite:
+                driver.patient = patient
+            try:
+                yield connection
+            finally:
+                if not self.is_sqlite:
+                    driver.patient = False
 
     def close(self) -> None:
         """Close all connections; later calls fail."""

@@ -9,12 +9,18 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-# Longer than any lock is waited for.
+# Longer than a lock is waited for, but for that of a migration.
 ANSWER_SECONDS = 10.0
 
 
 class Connection(psycopg.Connection[Any]):
-    """One that ends when an answer does not come."""
+    """One that ends when an answer does not come.
+
+    Attributes:
+        patient: it waits for ever.
+    """
+
+    patient = False
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Drive one exchange with the server.
@@ -22,8 +28,10 @@ class Connection(psycopg.Connection[Any]):
         Raises:
             psycopg.OperationalError: the server did not answer; the connection is closed then.
         """
+        if timeout is None and not self.patient:
+            timeout = ANSWER_SECONDS
         try:
-            return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+            return super().wait(gen, interval, timeout)
         except psycopg.OperationalError:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # nobody knows with what
                 self.pgconn.finish()

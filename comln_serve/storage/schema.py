@@ -33,7 +33,7 @@ def prepare(database: Database) -> None:
         with database.connection() as connection:
             stamp = _stamp(connection, database)
         if stamp != NEWEST:
-            with database.connection(writes=True) as connection:
+            with database.connection(writes=True, patient=True) as connection:
                 if not database.is_sqlite:  # SQLite has locked the file
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
                     lock = text("SELECT pg_advisory_xact_lock(:key)")

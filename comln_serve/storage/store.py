@@ -14,6 +14,8 @@ from comln_serve.storage.versions import alive
 
 Clock = Callable[[], datetime]
 
+_AT_ONCE = 500  # expired classifiers removed in a transaction
+
 
 def utc_now() -> datetime:
     """The time, UTC."""
@@ -67,11 +69,18 @@ class Store:
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        now = self._clock()
+        now, removed = self._clock(), 0
+        some = select(classifiers.c.sequence).where(classifiers.c.expires_at <= now).limit(_AT_ONCE)
+        while True:  # a transaction for each lot: nobody waits for all that has piled up
+            with self._database.writing() as connection:
+                query = delete(classifiers).where(classifiers.c.sequence.in_(some))
+                lot = connection.execute(query).rowcount
+            removed += lot
+            if lot < _AT_ONCE:
+                break
         with self._database.writing() as connection:
-            removed = connection.execute(delete(classifiers).where(classifiers.c.expires_at <= now))
             connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
-            return removed.rowcount
+        return removed
 
     def close(self) -> None:
         """Release what is held; no call may follow."""

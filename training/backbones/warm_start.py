@@ -82,9 +82,14 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
         if node.op_type == "Conv":
             norm = norms.get(node.output[0])
             names = [*node.input[1:], *(norm.input[1:] if norm is not None else [])]
-            if not set(names) <= tensors.keys() or (len(node.input) == 3) == (norm is not None):
+            if not set(names) <= tensors.keys():
                 raise BackboneError(
                     f"backbone.warm_start: {folder} has convolutions without plain weights"
+                )
+            if (len(node.input) == 3) == (norm is not None):
+                raise BackboneError(
+                    f"backbone.warm_start: {folder} has convolutions with neither a bias nor batch "
+                    "norm behind them, or both; a conv4 has one of them"
                 )
             parts = [tensors[name] for name in names]
             found[names[0]] = (parts[0], parts[1]) if norm is None else _fold(parts, _epsilon(norm))

@@ -33,8 +33,8 @@ from comln_serve.flow.tableau import STAGES, A
 SolverName = Literal["dopri5", "euler"]
 
 # Default tolerances. docs/derivation.md has the measured errors of the gradients: they are at most
-# 1e-5. Where the flow comes to rest (lam > 0, or soft labels), dLoss/dT is the derivative of the
-# little that still moves: it takes two digits more of s to know it as well.
+# 1e-5. Where the flow is known to come to rest (lam > 0, or soft labels), dLoss/dT is the
+# derivative of the little that still moves: it takes two digits more of s to know it as well.
 TOLERANCE = 2e-6
 TOLERANCE_AT_REST = 1e-8
 
@@ -181,7 +181,7 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
     if solver.name == "euler":
         yield from _euler(problem, solver, size)
         return
-    rtol, atol = solver.tolerances(at_rest=comes_to_rest(problem.Y, problem.lam))
+    rtol, atol = solver.tolerances(at_rest=comes_to_rest(problem.Y, problem.w, problem.lam))
     flow = Integration(
         problem.K, np.empty((0, 0)), problem.L0, problem.Y, problem.w, problem.T, problem.lam,
         rtol=rtol, atol=atol, max_steps=solver.max_steps, limit_steps=True,
