@@ -165,7 +165,7 @@ def test_shipped_bundles_answer_as_predict(
     make_engine: Callable[[Settings], Engine],
 ) -> None:
     drawings = REPOSITORY / "examples" / "omniglot"
-    classes = ["keble-08", "oriya-25", "tengwar-02"]
+    classes = ["keble-08", "oriya-25", "sylheti-06", "syriac-serto-01", "tengwar-02"]
     update = {"models_dir": REPOSITORY / "models", "default_model": model}
     engine = make_engine(settings.model_copy(update=update))
     with TestClient(create_app(engine)) as client:
