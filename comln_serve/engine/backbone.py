@@ -75,7 +75,6 @@ class Backbone:
         self._check_signature(bundle)
         cuda = self.provider == "cuda"
         self._batch_sizes = batch_sizes(max_batch_size) if cuda else (1,)
-        # How many images it makes sense to embed together.
         self.most_at_once = max_batch_size if cuda else min(max_batch_size, _ROUNDS * threads)
         self._run_options = ort.RunOptions()
         # The calling thread is one of them, too.

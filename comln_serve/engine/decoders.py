@@ -13,11 +13,10 @@ from comln_serve.imaging import Preprocessing, prepare_image
 
 
 class Decoders:
-    """Prepares image files for a backbone, as many at a time as there are slots, first come, first
-    served.
+    """Prepares image files for a backbone, as many at a time as there are slots.
 
-    Where a slot is free, a single image is prepared by the thread that brings it, which has nothing
-    else to do. Everything else goes through a pool.
+    A single image that finds a slot free is prepared by the thread that brings it, which has
+    nothing else to do. Everything else goes through a pool, first come, first served.
     """
 
     def __init__(self, slots: int, max_pixels: int) -> None:
