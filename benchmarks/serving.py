@@ -313,8 +313,8 @@ def report(figures: Figures, arguments: argparse.Namespace) -> str:
 {arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
 {platform.python_version()}, ONNX Runtime {ort.__version__}; JPEGs of \
 {arguments.width}x{arguments.height}; {arguments.clients} clients with one image a request in a \
-second process on the same cores; the bare loop in batches of {BATCH}. Medians of {arguments.rounds} interleaved \
-rounds of {arguments.seconds:g} s.
+second process on the same cores; the bare loop in batches of {BATCH}. Medians of \
+{arguments.rounds} interleaved rounds of {arguments.seconds:g} s.
 
 | | images/s | server / it | CPU time of an image, ms |
 |---|---|---|---|
