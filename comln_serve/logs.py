@@ -11,6 +11,7 @@ LogFormat = Literal["json", "text"]
 # Set while a request is answered: every record made meanwhile carries it.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
+_JSON = json.JSONEncoder(default=str)
 _OWN = ("comln_serve", "uvicorn")
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
 
@@ -28,8 +29,6 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in _OWN:
         logging.getLogger(name).setLevel(level.upper())
-    # Its warnings are about bodies it cannot read and quote them; the client is told anyway.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class JsonFormatter(logging.Formatter):
@@ -45,7 +44,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _JSON.encode(line)
 
 
 class TextFormatter(logging.Formatter):

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
 from comln_serve.api import multipart
 from comln_serve.api.errors import invalid_request
-from comln_serve.api.limits import check_bytes, check_count, check_label, limited
+from comln_serve.api.limits import body_chunks, check_bytes, check_count, check_label
 from comln_serve.api.requests import (
     AdaptForm,
     AdaptOptions,
@@ -67,10 +66,9 @@ async def _form(
     request: Request, settings: Settings, model: type[_Model]
 ) -> tuple[Support, _Model]:
     """Labelled images, and the other fields as `model`."""
-    async with multipart.open_form(request, settings) as form:
-        files = await multipart.files(form, settings)
-        labels = multipart.texts(form, "labels")
-        options = _validate(model, multipart.options(form, model, {"images", "labels"}))
+    form = await multipart.read_form(request, settings)
+    files, labels = multipart.files(form, settings), multipart.texts(form, "labels")
+    options = _validate(model, multipart.options(form, model, {"images", "labels"}))
     if len(files) != len(labels):
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
@@ -102,9 +100,9 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
         ServiceError: anything wrong with the body.
     """
     if _is_multipart(request):
-        async with multipart.open_form(request, settings) as form:
-            files = await multipart.files(form, settings)
-            options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
+        form = await multipart.read_form(request, settings)
+        files = multipart.files(form, settings)
+        options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
     else:
         text = await _json(request, settings)
         files, options = await to_thread.run_sync(_predict_of_json, text, settings)
@@ -152,10 +150,7 @@ async def whole_body(request: Request, limit: int) -> bytes:
     Raises:
         ServiceError: it is, or it is over `limit`, or it broke off.
     """
-    try:
-        body = await limited(request, limit).body()
-    except ClientDisconnect as error:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.") from error
+    body = b"".join([chunk async for chunk in body_chunks(request, limit)])
     if not body:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
     return body

@@ -1,28 +1,32 @@
 """The limits on what a request may hold, each refused with its value."""
 
+from collections.abc import AsyncGenerator
+
 from fastapi import Request
-from starlette.types import Message
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 
 
-def limited(request: Request, limit: int) -> Request:
-    """The request, refusing to read past `limit` bytes of body."""
+async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives, up to `limit` bytes.
+
+    Raises:
+        ServiceError: it is over the limit, announced or sent; it broke off.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise body_too_large(int(declared), limit)
-    received = 0
-
-    async def receive() -> Message:
-        nonlocal received
+    received, more = 0, True
+    while more:
         message = await request.receive()
-        received += len(message.get("body", b""))
+        if message["type"] == "http.disconnect":
+            raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.")
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        received += len(chunk)
         if received > limit:
             raise body_too_large(received, limit)
-        return message
-
-    return Request(request.scope, receive)
+        yield chunk
 
 
 def check_label(position: int, label: str, settings: Settings) -> None:

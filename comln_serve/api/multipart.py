@@ -1,15 +1,13 @@
 """Reading multipart forms: files within the limits, text as strict UTF-8."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from fastapi import Request
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 from pydantic import BaseModel
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
-from comln_serve.api.limits import check_bytes, check_count, limited, too_many
+from comln_serve.api.limits import body_chunks, check_bytes, check_count, too_many
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 
@@ -17,89 +15,109 @@ from comln_serve.settings import Settings
 _OPTIONS = 16
 
 
-class _Parser(MultiPartParser):
-    """Keeps files in memory, where they are needed next and what they take is counted. Starlette
-    writes larger ones to a disk, which may be memory of the same container, and back."""
+@dataclass(frozen=True)
+class Part:
+    """A field of a form; a file where it came with a file name."""
 
-    spool_max_size = 0  # never
+    name: str
+    is_file: bool
+    content: bytes
 
 
-@asynccontextmanager
-async def open_form(request: Request, settings: Settings) -> AsyncGenerator[FormData, None]:
-    """The form of a multipart request; what is left of its files is freed at the end.
+Form = Sequence[Part]
+
+
+async def read_form(request: Request, settings: Settings) -> Form:
+    """The fields of a multipart request, in order, all in memory.
 
     Raises:
         ServiceError: a body over the limits, or that is no multipart form.
     """
-    bounded = _undecoded(limited(request, settings.max_body_bytes))
-    most = settings.max_images
-    parser = _Parser(
-        bounded.headers,
-        bounded.stream(),
-        # One more than allowed gets through, so that check_count can say how it is.
-        max_files=most + 1,
-        max_fields=most + _OPTIONS,
-        max_part_size=max(65536, 4 * settings.max_label_length),
-    )
+    parts: list[Part] = []
+    reading: MultipartSegment | None = None
+    pieces: list[bytes] = []
     try:
-        form = await parser.parse()
-    except ClientDisconnect as error:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.") from error
-    except MultiPartException as error:
-        if "Too many" in error.message:
-            raise too_many(f"more than {most}", most) from error
+        _, parameters = parse_options_header(request.headers["content-type"])
+        # Counted and measured below, to say what is allowed.
+        with PushMultipartParser(parameters.get("boundary", "")) as parser:
+            async for chunk in body_chunks(request, settings.max_body_bytes):
+                for event in parser.parse(chunk):
+                    if isinstance(event, MultipartSegment):
+                        reading, pieces = event, []
+                        _check_room(parts, event, settings)
+                    elif event:
+                        pieces.append(event)
+                    elif reading is not None:
+                        parts.append(_part(reading, b"".join(pieces), settings))
+    except MultipartError as error:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"The multipart body cannot be read: {error.message.rstrip('.')}. Let your HTTP "
-            "client build it (curl -F, requests files=).",
+            f"The multipart body cannot be read: {error.args[0]}. Let your HTTP client build it "
+            "(curl -F, requests files=).",
         ) from error
-    except (ValueError, LookupError) as error:
+    return parts
+
+
+def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> None:
+    """Refuse one more part where there are as many as a request can need."""
+    most = settings.max_images
+    is_file = segment.filename is not None
+    # One image more than allowed gets through, so that check_count can say how it is.
+    allowed = most + 1 if is_file else most + _OPTIONS
+    if len(parts) >= allowed and sum(part.is_file == is_file for part in parts) >= allowed:
+        raise too_many(f"more than {most}", most)
+
+
+def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part:
+    name, is_file = segment.name or "", segment.filename is not None
+    most = max(65536, 4 * settings.max_label_length)
+    if not is_file and len(content) > most:
         raise ServiceError(
-            ErrorCode.INVALID_REQUEST, f"The multipart body cannot be read: {error}."
-        ) from error
-    try:
-        yield form
-    finally:
-        await form.close()
+            ErrorCode.INVALID_REQUEST,
+            f"Field {name[:100]!r} has {len(content)} bytes; at most {most} are allowed in a text "
+            "field. Send an image as a file (curl -F images=@FILE).",
+            received_bytes=len(content),
+            allowed_bytes=most,
+        )
+    return Part(name, is_file, content)
 
 
-async def files(form: FormData, settings: Settings) -> list[bytes]:
+def files(form: Form, settings: Settings) -> list[bytes]:
     """The bytes of the `images` parts, in order."""
-    parts = form.getlist("images")
+    parts = [part for part in form if part.name == "images"]
     check_count(len(parts), settings)
-    contents: list[bytes] = []
     for position, part in enumerate(parts):
-        if not isinstance(part, UploadFile):
+        if not part.is_file:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
                 f"images.{position} is a text field; send it as a file (curl -F images=@FILE).",
             )
-        check_bytes(f"images.{position}", part.size or 0, settings)
-        contents.append(await part.read())
-        await part.close()  # not to hold it twice
-    return contents
+        check_bytes(f"images.{position}", len(part.content), settings)
+    return [part.content for part in parts]
 
 
-def texts(form: FormData, field: str) -> list[str]:
+def texts(form: Form, field: str) -> list[str]:
     """The values of a repeated text field, in order."""
     values: list[str] = []
-    for position, value in enumerate(form.getlist(field)):
-        if not isinstance(value, str):
+    for part in form:
+        if part.name != field:
+            continue
+        if part.is_file:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
                 f"A {field!r} part carries a file name; send it as a plain text field.",
             )
         try:
-            values.append(value.encode("latin-1").decode("utf-8"))  # see _undecoded
+            values.append(part.content.decode("utf-8"))
         except UnicodeError as error:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
-                f"{field}.{position} is not UTF-8 ({error}). Send all text as UTF-8.",
+                f"{field}.{len(values)} is not UTF-8 ({error}). Send all text as UTF-8.",
             ) from error
     return values
 
 
-def options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[str, str]:
+def options(form: Form, model: type[BaseModel], others: Collection[str]) -> dict[str, str]:
     """The single-valued fields, those of `model`; unknown and repeated ones are refused.
 
     Args:
@@ -107,7 +125,7 @@ def options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[st
     """
     allowed = [*sorted(others), *model.model_fields]
     found: dict[str, str] = {}
-    for field in dict.fromkeys(form.keys()):
+    for field in dict.fromkeys(part.name for part in form):
         if field in others:
             continue
         if field not in model.model_fields:
@@ -125,16 +143,3 @@ def options(form: FormData, model: type[BaseModel], others: set[str]) -> dict[st
             )
         found[field] = values[0]
     return found
-
-
-def _undecoded(request: Request) -> Request:
-    """The request, its form fields to be read as Latin-1, a character for every byte.
-
-    Left to itself the parser takes what is not UTF-8 for Latin-1, and a label becomes another one;
-    `texts` turns the characters back into bytes and refuses those.
-    """
-    headers = [
-        (name, value + b"; charset=latin-1" if name == b"content-type" else value)
-        for name, value in request.scope["headers"]
-    ]
-    return Request({**request.scope, "headers": headers}, request.receive)
