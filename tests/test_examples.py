@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from comln_serve.classifier import Classifier
+from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
@@ -100,8 +101,12 @@ def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
 
 
 def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
-    settings: Settings, make_engine: MakeEngine, database_url: str
+    settings: Settings,
+    make_engine: MakeEngine,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
     shared = settings.model_copy(update={"database_url": database_url})
     one, other = make_engine(shared), make_engine(shared)
     made = one.adapt(FIRST).classifier

@@ -25,7 +25,6 @@ from comln_serve.security import (
     Scope,
     hashing,
     is_right,
-    key_ring,
     make_key,
     parse_key,
 )
@@ -268,20 +267,24 @@ def test_the_database_of_the_environment(
 
 
 def test_every_route_says_who_may_call_it(keyed: TestClient) -> None:
-    """The two that are not FastAPI's own routes show what is served, and are for everybody."""
+    """Of those that are not FastAPI's own routes two show what is served, and are for everybody."""
     routes = routes_of(keyed.app)  # type: ignore[arg-type]
     plain = {route.path for route in routes if not isinstance(route.original_route, APIRoute)}
-    assert plain == {"/docs", "/openapi.json"}
+    shown = {"/docs", "/openapi.json"}
+    assert plain == shown | {"/predict"}
     assert all(isinstance(route.original_route, Route) for route in routes)
+    assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [
+        (Scope.PREDICT,), (Scope.PREDICT,),
+    ]  # fmt: skip
     declared = {
-        route.path: scopes_of(route.endpoint) for route in routes if route.path not in plain
+        route.path: scopes_of(route.endpoint) for route in routes if route.path not in shown
     }
     assert None not in declared.values()
     public = {path for path, scopes in declared.items() if not scopes}
     assert public == {
         prefix + path for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")
     }
-    for path in plain | public:
+    for path in shown | public:
         assert keyed.get(path).status_code == 200
 
 
@@ -403,7 +406,7 @@ def test_making_and_revoking_are_seen_by_every_server(
         presented = parse_key(text)
         assert presented is not None
         store_of(keyed).keys.revoke(presented.id)
-        monkeypatch.setattr(key_ring, "_SECONDS", 0.0)  # they have passed
+        monkeypatch.setattr(KeyRing, "seconds", 0.0)  # they have passed
         for client in (keyed, other):
             refused(client.get("/models", headers=bearer(text)))
 
@@ -412,7 +415,7 @@ def test_a_key_that_expires_while_it_is_remembered(
     keyed: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = bearer(new_key(store_of(keyed), expires_at=utc_now() + HOUR))
-    monkeypatch.setattr(key_ring, "_SECONDS", 1e9)
+    monkeypatch.setattr(KeyRing, "seconds", 1e9)
     assert keyed.get("/models", headers=headers).status_code == 200
     monkeypatch.setattr("comln_serve.api.authentication.utc_now", lambda: utc_now() + HOUR)
     refused(keyed.get("/models", headers=headers))
@@ -423,7 +426,7 @@ def test_without_the_database_nobody_is_called_a_stranger(
 ) -> None:
     headers = bearer(new_key(store_of(keyed)))
     assert keyed.get("/models", headers=headers).status_code == 200
-    monkeypatch.setattr(key_ring, "_SECONDS", 0.0)
+    monkeypatch.setattr(KeyRing, "seconds", 0.0)
     execute_on = keyed.app.state.engine.settings.database_url  # type: ignore[attr-defined]
     execute(execute_on, "ALTER TABLE api_keys RENAME TO elsewhere")
     for given in (headers, bearer(UNKNOWN)):

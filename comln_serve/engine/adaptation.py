@@ -110,8 +110,8 @@ class Adaptation:
                 expires_at=None if lifetime is None else now + timedelta(seconds=lifetime),
             )
             caller.check()
-            with clock.stage("store"):
-                return self._catalogue.of(caller.tenant).add(
+            with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
+                return store.add(
                     classifier, examples, limit=self._settings.max_classifiers, promote=promote,
                     key=key,
                 )  # fmt: skip
@@ -174,7 +174,6 @@ class Adaptation:
 
         That ends: every time around, another request has finished.
         """
-        store = self._catalogue.of(caller.tenant)
         while True:
             caller.check()
             info, examples = self._catalogue.support(reference, caller.tenant)
@@ -184,7 +183,7 @@ class Adaptation:
             fitted = self._fit(model, changed, horizon, clock)
             caller.check()
             try:
-                with clock.stage("store"):
+                with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
                     if info.name is None:
                         made = _remade(info, fitted, revision=info.revision + 1)
                         store.replace(made, changed, key=key)

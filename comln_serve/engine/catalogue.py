@@ -1,29 +1,48 @@
 """The stored classifiers by reference: found, listed, promoted, rolled back, deleted."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.engine.classifier_cache import ClassifierCache
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import Store, TenantStore
+from comln_serve.short_memory import ShortMemory
+from comln_serve.storage import Resolved, Store, TenantStore
 from comln_serve.support import SupportSet
 
 _Found = TypeVar("_Found")
 
 
+class References(ShortMemory[tuple[str, str], Resolved]):
+    """What a tenant's reference stands for. What another server changes is seen after this time."""
+
+    seconds = 0.5
+
+
 class Catalogue:
     """The store, and in front of it a memory of the classifiers in use.
 
-    What a reference stands for is the store's to say, each time: other servers may change it.
+    What a reference stands for is the store's to say: other servers may change it. It is asked
+    twice a second at most for each, and at once after a change that was made here.
     """
 
     def __init__(self, store: Store, cache_bytes: int) -> None:
         self._store = store
         self._cache = ClassifierCache(cache_bytes)
+        self._references = References(lambda key: store.for_tenant(key[0]).resolve(key[1]))
 
     def of(self, tenant: str) -> TenantStore:
         """The store of a tenant."""
         return self._store.for_tenant(tenant)
+
+    @contextmanager
+    def changing(self, tenant: str) -> Generator[TenantStore, None, None]:
+        """The same, to write to."""
+        try:
+            yield self.of(tenant)
+        finally:  # even where it is not known whether anything was written
+            self._references.forget(lambda key: key[0] == tenant)
 
     def remember(self, classifier: Classifier) -> None:
         """Keep what has just been stored for those who use it next."""
@@ -35,14 +54,20 @@ class Catalogue:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        store = self.of(tenant)
-        known = store.resolve(reference)
-        found = None if known is None else self._cache.get(known.id, known.revision)
-        if known is not None and found is None:
-            found = store.find(reference)
-            if found is not None:
-                self._cache.put(found)
+        found = None
+        if self._references.read((tenant, reference)) is not None:
+            found = self.remembered(reference, tenant)
+            if found is None:
+                found = self.of(tenant).find(reference)
+                if found is not None:
+                    self._cache.put(found)
         return _found(found, reference)
+
+    def remembered(self, reference: str, tenant: str) -> Classifier | None:
+        """The same where the store need not be asked; None where it must be."""
+        known = self._references.remembered((tenant, reference))
+        found = None if known is None else self._cache.get(known.id, known.revision)
+        return None if found is None or self._store.is_past(found.expires_at) else found
 
     def describe(self, reference: str, tenant: str) -> ClassifierInfo:
         """What is known of it now, without its weights.
@@ -66,7 +91,8 @@ class Catalogue:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, it has no name.
         """
-        return _found(self.of(tenant).promote(reference), reference)
+        with self.changing(tenant) as store:
+            return _found(store.promote(reference), reference)
 
     def roll_back(self, name: str, tenant: str) -> ClassifierInfo:
         """Let a name stand for the version that was promoted before.
@@ -75,7 +101,8 @@ class Catalogue:
             ServiceError: CLASSIFIER_NOT_FOUND; NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is an
                 id or a version.
         """
-        return _found(self.of(tenant).roll_back(name), name)
+        with self.changing(tenant) as store:
+            return _found(store.roll_back(name), name)
 
     def delete(self, reference: str, tenant: str) -> None:
         """Delete what a reference stands for.
@@ -83,7 +110,8 @@ class Catalogue:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        deleted = _found(self.of(tenant).delete(reference), reference)
+        with self.changing(tenant) as store:
+            deleted = _found(store.delete(reference), reference)
         self._cache.discard(deleted.id)
 
 

@@ -52,6 +52,10 @@ class Store:
         """The classifiers of one tenant; there is nothing to close."""
         return TenantStore(self._database, tenant, self._clock)
 
+    def is_past(self, moment: datetime | None) -> bool:
+        """Whether what expires at that moment has; what expires never has not."""
+        return moment is not None and moment <= self._clock()
+
     def count(self) -> int:
         """How many classifiers there are. Also the check that the store can be reached.
 
