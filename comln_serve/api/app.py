@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
 from comln_serve.api.cors import Cors
+from comln_serve.api.direct import answer_directly
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.intake import Intake
@@ -21,6 +22,7 @@ from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.openapi import describe_bodies, describe_keys
 from comln_serve.api.routes import router
+from comln_serve.api.routes.adaptation import predict
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
@@ -59,12 +61,15 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
             await run_in_threadpool(traces.close)
 
     traces = open_traces(engine.settings)
+    authentication = Authentication(engine.settings, engine.store.keys)
     app = FastAPI(
         title="comln-serve",
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
-        dependencies=[Depends(Authentication(engine.settings, engine.store.keys))],
+        dependencies=[Depends(authentication)],
+        # Ours has more to say, and asking each time whether the framework's is wanted costs time.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         docs_url=None,  # these load scripts from elsewhere; see `documentation`
         redoc_url=None,
     )
@@ -86,6 +91,7 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)
     app.include_router(open_inference)
+    answer_directly(app, "/predict", predict, authentication)
     install_error_handlers(app)
     describe_bodies(app)
     if engine.settings.require_keys:

@@ -1,10 +1,10 @@
 """What is known of the request being answered, gathered as it passes through the layers."""
 
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Literal
 
 from comln_serve.errors import ErrorCode
@@ -25,7 +25,7 @@ class RequestRecord:
             waits ("queue"), in the order in which they ended.
     """
 
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = field(default_factory=lambda: token_hex(16))
     key: str | None = None
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None

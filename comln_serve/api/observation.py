@@ -5,14 +5,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
 from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
-from comln_serve.api.headers import add_safe_headers
+from comln_serve.api.headers import with_safe_headers
 from comln_serve.api.metrics import UNMATCHED, Metrics
 from comln_serve.engine.clock import on_stage
 from comln_serve.errors import ServiceError
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from comln_serve.api.traces import Traces
 
 logger = logging.getLogger("comln_serve.requests")
+
+_REQUEST_ID = REQUEST_ID_HEADER.lower().encode("ascii")
 
 # Asked every few seconds by machines; logged at level debug, and not traced, unless
 # something is wrong.
@@ -58,11 +59,10 @@ class Observation:
         async def counted_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID_HEADER] = record.id
-                add_safe_headers(headers)
+                overriding = [(_REQUEST_ID, record.id.encode("ascii"))]
                 if scope["app"].state.draining:  # the next request had better go elsewhere
-                    headers["Connection"] = "close"
+                    overriding.append((b"connection", b"close"))
+                message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
@@ -117,8 +117,11 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         response = to_response(error)
         del response.headers["Connection"]  # the protocol's business
         record.status = response.status_code
-        response.headers[REQUEST_ID_HEADER] = record.id
-        add_safe_headers(response.headers)
+        response.raw_headers = list(
+            with_safe_headers(
+                response.raw_headers, overriding=[(_REQUEST_ID, record.id.encode("ascii"))]
+            )
+        )
         record.bytes_out = len(response.body)
         metrics.count(record, UNMATCHED, "", 0.0)
         _log(record, UNMATCHED, "-", 0.0)

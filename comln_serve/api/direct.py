@@ -1,0 +1,32 @@
+"""The route that is asked most, without what FastAPI does for a route each time it is asked.
+
+It stays a route of FastAPI's as well, which documents it. Reading and writing it does by itself;
+what is left, finding it among all routes and solving its dependencies, takes half as long as the
+rest of a prediction's way through this process.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from comln_serve.api.authentication import Authentication
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def answer_directly(
+    app: FastAPI, path: str, endpoint: Endpoint, authentication: Authentication
+) -> None:
+    """Let a POST to `path` be answered by an endpoint that needs nothing but its request."""
+
+    @wraps(endpoint)  # with the scopes that it has declared
+    async def answer(request: Request) -> Response:
+        request.scope["route"] = route  # as FastAPI's do, for metrics, logs and traces
+        await authentication(request)
+        return await endpoint(request)
+
+    route = Route(path, answer, methods=["POST"], include_in_schema=False)
+    app.router.routes.insert(0, route)
