@@ -86,15 +86,19 @@ class Settings(BaseSettings):
         "cpu, or auto (CUDA where it runs).",
     )
     inference_threads: Positive | None = Field(
-        None, description="Threads of one inference on CPU. Default: the CPUs usable."
+        None,
+        description="Cores to decode and embed with, where it runs on the CPU. Default: the CPUs "
+        "usable.",
     )
     decode_threads: Positive | None = Field(
-        None, description="Images decoded at the same time. Default: the CPUs usable."
+        None,
+        description="Images decoded at the same time, where CUDA or other machines embed them. "
+        "Default: the CPUs usable.",
     )
     max_batch_size: Positive = Field(
         64,
-        description="Images of concurrent requests that are embedded together; on a CPU four a "
-        "thread are enough.",
+        description="Images of concurrent requests that are embedded together; on a CPU one by "
+        "one is faster, whatever this says.",
     )
     max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
         2.0,

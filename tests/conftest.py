@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from comln_serve.api.app import create_app
+from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.batcher import Batcher
 from comln_serve.engine.engine import Engine, load_models
+from comln_serve.engine.lane import Images
 from comln_serve.engine.model import LocalModel
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
@@ -129,6 +132,23 @@ def batcher_of(engine: Engine, model: str = "tiny") -> Batcher:
     served = engine.models[model]
     assert isinstance(served, LocalModel)
     return served.batcher
+
+
+def before_each_batch(engine: Engine, call: Callable[[int], object], model: str = "tiny") -> None:
+    """Call it with the number of images before they are embedded, on the thread that does."""
+    for lane in batcher_of(engine, model).lanes:
+
+        def run(images: Images, *, alone: bool, run: Any = lane.run) -> Any:
+            call(len(images))
+            return run(images, alone=alone)
+
+        lane.run = run  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines made after this embed images of several requests together, as on a GPU."""
+    monkeypatch.setattr(Backbone, "batches", True)
 
 
 def image_bytes(

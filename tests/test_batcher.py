@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from comln_serve.engine.batcher import Batcher, BatchLimits, Turn
 from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.lane import Images
 from comln_serve.errors import ErrorCode, ServiceError
 
 SOON = 30  # seconds a test waits for what must come
@@ -34,14 +35,17 @@ class Backbone:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self.alone: list[bool] = []
+        self.bad_files: set[int] = set()
         self.failing: set[int] = set()
         self.began = Semaphore(0)
         self._held = False
         self._next = Semaphore(0)
         self._interrupted = False
 
-    def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        values = images.ravel().tolist()
+    def run(self, images: Images, *, alone: bool) -> tuple[NDArray[np.float32], float]:
+        self.alone.append(alone)
+        values = np.asarray(images).ravel().tolist()
         self.batches.append(values)
         if self._held:
             self.began.release()
@@ -49,7 +53,9 @@ class Backbone:
         if self._interrupted or self.failing & set(values):
             self._interrupted = False
             raise RuntimeError("made up")
-        return embeddings_of(*values)
+        if self.bad_files & set(values):
+            raise ServiceError(ErrorCode.INVALID_IMAGE, f"{values} is bad.", seen=values)
+        return embeddings_of(*values), 0.0
 
     def hold(self) -> None:
         """From now on batches wait."""
@@ -86,13 +92,14 @@ class Clock:
 class Bench:
     """A batcher with its made-up surroundings, and threads that wait for it like requests do."""
 
-    def __init__(self, limits: BatchLimits, clock: Callable[[], float] | None = None) -> None:
-        self.backbone = Backbone()
+    def __init__(
+        self, limits: BatchLimits, clock: Callable[[], float] | None = None, lanes: int = 1
+    ) -> None:
+        self.lanes = [Backbone() for _ in range(lanes)]
+        self.backbone = self.lanes[0]
         self.clock = Clock()
         self.turns: list[Turn] = []
-        self.batcher = Batcher(
-            self.backbone, limits, interrupt=self.backbone.interrupt, clock=clock or self.clock
-        )
+        self.batcher = Batcher(self.lanes, limits, clock=clock or self.clock)
         self._requests = ThreadPoolExecutor(64)
 
     def send(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
@@ -120,7 +127,8 @@ class Bench:
         return future
 
     def close(self) -> None:
-        self.backbone.allow()
+        for lane in self.lanes:
+            lane.allow()
         self.batcher.close()
         self._requests.shutdown()
 

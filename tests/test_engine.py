@@ -4,12 +4,11 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, Semaphore
 
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 from comln_serve.bundle import load_bundle
 from comln_serve.classifier import softmax
@@ -22,8 +21,14 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
-from comln_serve.storage import TenantStore
-from tests.conftest import batcher_of, colour_support, image_bytes, tiny_config, tiny_model
+from tests.conftest import (
+    batcher_of,
+    before_each_batch,
+    colour_support,
+    image_bytes,
+    tiny_config,
+    tiny_model,
+)
 from tests.test_batcher import wait_until
 from tests.test_bundle import edit_manifest, poison_backbone, replace_file
 
@@ -158,40 +163,48 @@ def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
     assert engine.images.pending == 0
 
 
-def test_fifty_adaptations_at_once_do_not_mix(engine: Engine) -> None:
-    """Their images share batches; each classifier is the one it would be alone."""
+@pytest.mark.parametrize("together", [True, False])
+def test_fifty_adaptations_at_once_do_not_mix(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Whether their images share batches or not, each classifier is the one it would be alone."""
+    monkeypatch.setattr(Backbone, "batches", together)
+    engine = make_engine(settings)
+    engine.warm()
 
     def support(task: int) -> list[tuple[bytes, str]]:
         chosen = [COLOURS[(task + i) % 5] for i in range(2 + task % 4)]
         return [(image_bytes(c, seed=task), f"{task}-{i}") for i, c in enumerate(chosen)]
 
     sizes: list[int] = []
-    batcher = batcher_of(engine)
-    embed = batcher._embed
-    batcher._embed = lambda images: (sizes.append(len(images)), embed(images))[1]
+    before_each_batch(engine, sizes.append)
     with ThreadPoolExecutor(50) as pool:
-        together = list(pool.map(lambda task: engine.adapt(support(task)).classifier, range(50)))
-    assert max(sizes) > 5, "some batches held images of several requests"
-    assert sum(sizes) == sum(classifier.W.shape[0] for classifier in together)
-    for task, made in enumerate(together):
+        all_made = list(pool.map(lambda task: engine.adapt(support(task)).classifier, range(50)))
+    assert (max(sizes) > 5) == together, "some batches held images of several requests"
+    assert sum(sizes) == sum(classifier.W.shape[0] for classifier in all_made)
+    for task, made in enumerate(all_made):
         alone = engine.adapt(support(task)).classifier
         assert made.labels == alone.labels == tuple(f"{task}-{i}" for i in range(2 + task % 4))
         np.testing.assert_allclose(made.W, alone.W, rtol=1e-5, atol=1e-5)
 
 
-def test_one_batch_answers_for_many_classifiers(engine: Engine) -> None:
+@pytest.mark.usefixtures("batched")
+def test_one_batch_answers_for_many_classifiers(
+    settings: Settings, make_engine: MakeEngine
+) -> None:
+    engine = make_engine(settings)
+    engine.warm()
     made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
     queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
     alone = [engine.predict([query], c.id) for query, c in zip(queries, made, strict=True)]
     batcher = batcher_of(engine)
-    embed, sizes, blocked = batcher._embed, list[int](), Event()
+    sizes, blocked = list[int](), Event()
 
-    def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        sizes.append(len(images))
+    def held(count: int) -> None:
+        sizes.append(count)
         assert blocked.wait(30)
-        return embed(images)
 
-    batcher._embed = held
+    before_each_batch(engine, held)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(engine.predict, [queries[0]], made[0].id)
         wait_until(lambda: sizes == [1])
@@ -204,19 +217,6 @@ def test_one_batch_answers_for_many_classifiers(engine: Engine) -> None:
     for one, other in zip(together, alone, strict=True):
         assert one.classifier.id == other.classifier.id
         np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("threads", "max_batch_size", "most"), [(1, 64, 4), (3, 64, 12), (3, 5, 5)]
-)
-def test_a_batch_on_a_cpu_keeps_its_threads_busy_and_nobody_waiting(
-    settings: Settings, threads: int, max_batch_size: int, most: int
-) -> None:
-    backbone = Backbone(
-        load_bundle(settings.models_dir / "tiny"), "cpu", threads, max_batch_size=max_batch_size
-    )
-    assert backbone.most_at_once == most
-    backbone.close()
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 6, 8])
@@ -262,27 +262,27 @@ def test_a_request_that_waits_too_long_for_its_batch(
 ) -> None:
     engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
     adapted = engine.adapt(colour_support()).classifier
-    batcher = batcher_of(engine)
-    embed, running, blocked = batcher._embed, Event(), Event()
+    lanes, running, blocked = batcher_of(engine).lanes, Semaphore(0), Event()
 
-    def held(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        running.set()
+    def held(_: int) -> None:
+        running.release()
         assert blocked.wait(30)
-        return embed(images)
 
-    batcher._embed = held
+    before_each_batch(engine, held)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(engine.predict, [image_bytes()], adapted.id)
-        assert running.wait(30)
+        first = pool.submit(engine.predict, [image_bytes()] * len(lanes), adapted.id)
+        for _ in lanes:
+            assert running.acquire(timeout=30)
         error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
         assert error.detail == {"allowed_seconds": 0.2}
-        assert engine.images.pending == 1
+        assert engine.images.pending == len(lanes)
         blocked.set()
-        assert first.result(30).probabilities.shape == (1, 3)
+        assert first.result(30).probabilities.shape == (len(lanes), 3)
     assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
     assert engine.images.pending == 0
 
 
+@pytest.mark.usefixtures("batched")
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_request_that_waits_too_long_for_a_decoder(
     settings: Settings, make_engine: MakeEngine, count: int
@@ -303,9 +303,7 @@ def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
     gone.cancel()
     stored = engine.store.count()
     embedded: list[int] = []
-    batcher = batcher_of(engine)
-    embed = batcher._embed
-    batcher._embed = lambda images: (embedded.append(len(images)), embed(images))[1]
+    before_each_batch(engine, embedded.append)
     for action in (
         lambda: engine.adapt(colour_support(), cancellation=gone),
         lambda: engine.predict([image_bytes()], adapted.id, cancellation=gone),
@@ -331,31 +329,6 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
     monkeypatch.setattr(fitting, "solve", leaves)
     fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
     assert engine.store.count() == 0
-
-
-def test_classifiers_in_use_are_not_read_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = engine.adapt(colour_support(), name="kept").classifier
-    monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
-    for key in (made.id, "kept", made.id):
-        assert engine.predict([image_bytes()], key).classifier is made
-
-
-def test_what_another_server_changes_is_seen(settings: Settings, make_engine: MakeEngine) -> None:
-    """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
-    one, other = make_engine(settings), make_engine(settings)
-    older = one.adapt(colour_support(), name="shared").classifier
-    assert other.predict([image_bytes()], "shared").classifier.id == older.id
-    newer = one.adapt(colour_support(2), name="shared").classifier
-    assert other.predict([image_bytes()], "shared").classifier.id == newer.id
-    assert other.predict([image_bytes()], older.id).classifier.id == older.id
-    one.delete_classifier("shared")
-    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: other.predict([image_bytes()], newer.id))
-    assert other.predict([image_bytes()], "shared").classifier.id == older.id
-    other.delete_classifier(older.id)
-    for key in ("shared", older.id):
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda key=key: one.predict([image_bytes()], key))
 
 
 def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:

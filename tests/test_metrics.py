@@ -107,6 +107,7 @@ def test_adapt_and_predict_are_counted_and_timed(client: TestClient) -> None:
     assert difference.of("comln_classifiers") == 1
 
 
+@pytest.mark.usefixtures("batched")
 def test_batches_and_waits_are_measured(client: TestClient) -> None:
     with Difference(client) as difference:
         assert client.post("/adapt", **adapt_form(colour_support(2), name="known")).is_success

@@ -10,16 +10,15 @@ from threading import Event
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
 import uvicorn
-from numpy.typing import NDArray
 
 from comln_serve.api.app import create_app
+from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import batcher_of, image_bytes
+from tests.conftest import batcher_of, before_each_batch, image_bytes
 from tests.live import free_port
 from tests.messages import adapt_form, check_error, predict_form
 from tests.test_batcher import wait_until
@@ -33,16 +32,19 @@ class Held:
 
     def __init__(self, engine: Engine) -> None:
         self._batcher = batcher_of(engine)
-        self._embed = self._batcher._embed
         self._open = Event()
         self._open.set()
         self.batches: list[int] = []
-        self._batcher._embed = self._run
+        before_each_batch(engine, self._wait)
 
-    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        self.batches.append(len(images))
+    def _wait(self, count: int) -> None:
+        self.batches.append(count)
         assert self._open.wait(60)
-        return self._embed(images)
+
+    @property
+    def lanes(self) -> int:
+        """How many batches run at a time."""
+        return len(self._batcher.lanes)
 
     @property
     def queued(self) -> int:
@@ -72,10 +74,23 @@ def served(engine: Engine) -> Generator[str, None, None]:
         thread.join()
 
 
+@pytest.fixture(params=[True, False], ids=["batches", "one by one"])
+def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether images are embedded as on a GPU, or as on a CPU."""
+    monkeypatch.setattr(Backbone, "batches", request.param)
+    return bool(request.param)
+
+
 @pytest.fixture
-def small(settings: Settings, make_engine: MakeEngine) -> Iterator[tuple[str, Engine, Held]]:
+def small(
+    settings: Settings,
+    make_engine: MakeEngine,
+    batches: bool,
+) -> Iterator[tuple[str, Engine, Held]]:
     """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
-    limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4}
+    limits = {
+        "max_images": 8, "max_pending_images": 8, "max_batch_size": 4, "inference_threads": 1,
+    }  # fmt: skip
     patience = {"max_queue_seconds": 300.0, "max_inference_seconds": 300.0}  # on slow machines
     engine = make_engine(settings.model_copy(update=limits | patience))
     held = Held(engine)
@@ -226,8 +241,8 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(
         + [b"\r\n", request.read()]
     )
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(predict, url)
-        wait_until(lambda: held.batches == [1])
+        first = pool.submit(predict, url, held.lanes)
+        wait_until(lambda: held.batches == [1] * held.lanes)
         address = (request.url.host, request.url.port or 80)
         connections = [create_connection(address, timeout=30) for _ in range(3)]
         for connection in connections:
@@ -236,10 +251,10 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(
         for connection in connections:
             connection.close()
         wait_until(lambda: held.queued == 0)
-        wait_until(lambda: engine.images.pending == 1)
+        wait_until(lambda: engine.images.pending == held.lanes)
         held.release()
         assert first.result().status_code == 200
-    assert held.batches == [1]
+    assert held.batches == [1] * held.lanes
     listed = httpx2.get(f"{url}/classifiers").json()["classifiers"]
     assert [item["name"] for item in listed] == ["known"]
 
@@ -248,18 +263,18 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
     small: tuple[str, Engine, Held], caplog: pytest.LogCaptureFixture
 ) -> None:
     url, engine, held = small
-    batcher = batcher_of(engine)
-    sound = batcher._embed
+    broken = [True]
 
-    def fails(_: NDArray[np.uint8]) -> NDArray[np.float32]:
-        raise RuntimeError("made up")
+    def fails(_: int) -> None:
+        if broken:
+            raise RuntimeError("made up")
 
-    batcher._embed = fails
+    before_each_batch(engine, fails)
     answer = predict(url)
     error = check_error(answer, ErrorCode.INTERNAL)
     assert "made up" not in error["message"]
     assert "made up" in caplog.text
-    batcher._embed = sound
+    broken.clear()
     assert predict(url).status_code == 200
     assert held.batches[-1] == 1
 
@@ -271,17 +286,19 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
         ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT),
     ],
 )
+@pytest.mark.usefixtures("batches")
 def test_deadlines(
     settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode
 ) -> None:
-    engine = make_engine(settings.model_copy(update={setting: 0.3, "max_batch_size": 1}))
+    update = {setting: 0.3, "max_batch_size": 1, "inference_threads": 1}
+    engine = make_engine(settings.model_copy(update=update))
     held = Held(engine)
     with served(engine) as url:
         httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         held.hold()
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(predict, url)
-            wait_until(lambda: held.batches == [1])
+            running = pool.submit(predict, url, held.lanes)
+            wait_until(lambda: held.batches == [1] * held.lanes)
             try:
                 if code is ErrorCode.QUEUE_TIMEOUT:
                     check_error(predict(url), code)

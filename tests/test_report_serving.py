@@ -14,10 +14,11 @@ from comln_serve.bundle import Calibration
 from comln_serve.bundle.calibration import TaskLaw, shots_of
 from comln_serve.engine import fitting
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.model import LocalModel
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.support import SupportSet
-from tests.conftest import REPOSITORY, batcher_of, colour_support, image_bytes
+from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.test_bundle import edit_manifest
 
@@ -168,9 +169,12 @@ def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None
     assert made.report["own_horizon"] is False
     predicted = calibrated.predict(QUERIES, made.id)
     assert not predicted.calibrated
+    model = calibrated.models["tiny"]
+    assert isinstance(model, LocalModel)
+    embeddings = model.backbone.embed(_pixels(calibrated))
     np.testing.assert_array_equal(
         predicted.probabilities,
-        made.probabilities(batcher_of(calibrated)._embed(_pixels(calibrated))),
+        made.probabilities(embeddings),
     )
 
 

@@ -19,10 +19,6 @@ from comln_serve.settings import Provider
 
 logger = logging.getLogger(__name__)
 
-# On a CPU a larger batch gains nothing, and its first image waits for its last. A few images for
-# each thread are enough to keep all of them busy to the end.
-_ROUNDS = 4
-
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
@@ -32,14 +28,16 @@ class Backbone:
     On CUDA a batch is padded with zeros up to one of a few sizes: CUDA plans each new input shape
     anew, and a handful of shapes can all be warmed before the server says it is ready.
 
-    On a CPU the images of a batch are run one by one, on all cores at once. The activations of one
-    image stay in a core's cache, those of a batch do not: a Conv-4 at 84 pixels takes 1.4 ms for
-    an image and 3.3 ms for each of a batch of any size. There is one shape to warm, nothing is
-    padded, and an embedding is the same to the last bit whatever it is computed with.
+    On a CPU the images of a batch are run one by one, each on a core of its own. The activations of
+    one image stay in a core's cache, those of a batch do not, and threads that share an image wait
+    for each other in every layer. Only an image that is alone is spread over all cores, by a second
+    session, as how many threads there are is a session's business; so the weights are held twice.
+    There is one shape to warm, nothing is padded, and an embedding is the same to the last bit
+    whatever it is computed with.
 
     Attributes:
         provider: "cuda" or "cpu": what the session really runs on.
-        most_at_once: images in one batch.
+        threads: of inference on CPU.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Backbone:
         self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
         self._width = bundle.manifest.embedding_size
-        threads = threads or usable_cpus()
+        self.threads = threads = threads or usable_cpus()
         self._session = open_session(bundle.backbone, str(bundle.folder), provider, threads)
         self.provider: Literal["cuda", "cpu"] = (
             "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
@@ -73,13 +71,18 @@ class Backbone:
                 "Check the driver and install comln-serve[cuda], or start with --provider cpu"
             )
         self._check_signature(bundle)
-        cuda = self.provider == "cuda"
-        self._batch_sizes = batch_sizes(max_batch_size) if cuda else (1,)
-        self.most_at_once = max_batch_size if cuda else min(max_batch_size, _ROUNDS * threads)
+        self._one_core = self._session
+        if not self.batches and threads > 1:
+            self._one_core = open_session(bundle.backbone, str(bundle.folder), "cpu", 1)
+        self._batch_sizes = batch_sizes(max_batch_size) if self.batches else (1,)
         self._run_options = ort.RunOptions()
         # The calling thread is one of them, too.
         self._strands = ThreadPoolExecutor(threads, thread_name_prefix=f"infer-{bundle.name}")
-        self._threads = threads
+
+    @property
+    def batches(self) -> bool:
+        """Whether many images at once are faster than one after another."""
+        return self.provider == "cuda"
 
     def warm(self) -> None:
         """Run every batch size once, so that no request pays for planning.
@@ -88,20 +91,34 @@ class Backbone:
             StartupError: the embeddings are not finite.
         """
         noise = np.random.default_rng(0)
+        shape = (self._batch_sizes[-1], self._size, self._size, 3)
+        images = noise.integers(0, 256, shape, dtype=np.uint8)
         for size in self._batch_sizes:
-            shape = (size, self._size, self._size, 3)
-            if not np.isfinite(self.embed(noise.integers(0, 256, shape, dtype=np.uint8))).all():
+            if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
+        if self._one_core is not self._session:
+            self.embed_one(images[0], ort.RunOptions(), alone=False)
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Call it from one thread at a time."""
         self._run_options = ort.RunOptions()
-        if self.provider == "cpu":
+        if not self.batches:
             return self._embed_one_by_one(images)
         largest = self._batch_sizes[-1]
         return np.concatenate(
             [self._embed_padded(images[i : i + largest]) for i in range(0, len(images), largest)]
         )
+
+    def embed_one(
+        self, image: NDArray[np.uint8], options: Any, *, alone: bool
+    ) -> NDArray[np.float32]:
+        """The embedding (1, d) of an image (S, S, 3), on a CPU. Safe from many threads.
+
+        Args:
+            options: ONNX Runtime's, of this run.
+            alone: it may have all cores.
+        """
+        return self._run(self._session if alone else self._one_core, image[np.newaxis], options)
 
     def interrupt(self) -> None:
         """Make the `embed` that runs now raise soon. Called from another thread."""
@@ -113,13 +130,14 @@ class Backbone:
 
     def _embed_one_by_one(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         embeddings = np.empty((len(images), self._width), np.float32)
+        alone = len(images) == 1
         positions = iter(range(len(images)))  # shared: whoever is free takes the next
 
         def work(positions: Iterator[int]) -> None:
             for i in positions:
-                embeddings[i] = self._run(images[i : i + 1])
+                embeddings[i] = self.embed_one(images[i], self._run_options, alone=alone)
 
-        helpers = min(self._threads, len(images)) - 1
+        helpers = min(self.threads, len(images)) - 1
         tasks = [self._strands.submit(work, positions) for _ in range(helpers)]
         try:
             work(positions)
@@ -134,10 +152,10 @@ class Backbone:
         if size != count:
             padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
             images = np.concatenate([images, padding])
-        return self._run(images)[:count]
+        return self._run(self._session, images, self._run_options)[:count]
 
-    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        (embeddings,) = self._session.run(None, {self._input: images}, self._run_options)
+    def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
+        (embeddings,) = session.run(None, {self._input: images}, options)
         result: NDArray[np.float32] = embeddings
         return result
 

@@ -1,36 +1,35 @@
 """Dynamic batching: images of concurrent requests are embedded together.
 
-A request announces its images (`Batcher.turn`), decodes them, and hands them over (`Turn.embed`).
-One thread forms batches of what has been handed over, first come, first served, counted in images
-and not in requests: a large request is spread over several batches, small ones share one. A batch
-closes
+A request announces its images (`Batcher.turn`) and hands them over (`Turn.embed`), decoded or,
+where the lanes decode, as the files they came in. Each lane has a thread, which forms batches of
+what has been handed over, first come, first served, counted in images and not in requests: a large
+request is spread over several batches, small ones share one. A batch closes
 
 - when it is full;
 - when nothing else has been announced, so that a lone request never waits;
 - or when its oldest image has waited for the batching delay.
 
 A request leaves the queue without a batch, before anything is computed, when its caller has left or
-it has waited too long. Whoever waits for a batch looks after its own deadlines, so the embedding
-thread has no timers.
+it has waited too long. Whoever waits for a batch looks after its own deadlines, so the lanes'
+threads have no timers.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Event, RLock, Thread
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.engine.cancellation import Cancellation, client_gone
+from comln_serve.engine.lane import Images, Lane
 from comln_serve.errors import ErrorCode, ServiceError
 
 logger = logging.getLogger(__name__)
-
-Embed = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -51,27 +50,25 @@ class BatchLimits:
 
 
 class Batcher:
-    """Forms batches and feeds them to `embed` on a thread of its own. Safe from many threads."""
+    """Forms batches and feeds them to its lanes. Safe from many threads."""
 
     def __init__(
         self,
-        embed: Embed,
+        lanes: Sequence[Lane],
         limits: BatchLimits,
         *,
         name: str = "",
-        interrupt: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the embedding thread.
+        """Start a thread for each lane.
 
         Args:
-            embed: (n, ...) images to (n, d) embeddings, row by row, for n up to `max_images`.
-            interrupt: make a call of `embed` that runs too long return or raise soon.
+            lanes: each runs a batch of up to `max_images` at a time.
             clock: seconds, never going back.
         """
+        self.lanes = lanes
         self.limits = limits
         self.clock = clock
-        self._embed, self._interrupt = embed, interrupt
         # Told of every batch that was embedded: how many images, in how many seconds.
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self.lock = RLock()  # guards everything below, and every turn
@@ -79,11 +76,15 @@ class Batcher:
         self._queue: deque[Turn] = deque()
         self._queued = 0
         self._announced = 0
+        self._busy = 0  # lanes
         self._closing = False
-        self._interrupted = False
-        # A daemon, for servers that give up before they were ever ready; `close` ends it properly.
-        self._thread = Thread(target=self._work, name=f"embed-{name}", daemon=True)
-        self._thread.start()
+        # Daemons, for servers that give up before they were ever ready; `close` ends them properly.
+        self._threads = [
+            Thread(target=self._work, args=(lane,), name=f"embed-{name}", daemon=True)
+            for lane in lanes
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def queued(self) -> int:
@@ -113,15 +114,16 @@ class Batcher:
             self._withdraw(turn)
 
     def close(self) -> None:
-        """Take nothing new in, embed what has been handed over, and end the thread."""
+        """Take nothing new in, embed what has been handed over, and end the threads."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     # --- Called by turns -------------------------------------------------------------------------
 
-    def put(self, turn: "Turn", images: NDArray[np.uint8]) -> None:
+    def put(self, turn: "Turn", images: Images) -> None:
         """Queue the images of a turn."""
         with self._changed:
             self._need_open()
@@ -131,9 +133,9 @@ class Batcher:
             turn.wait_from(self.clock())
             self._queue.append(turn)
             self._queued += turn.count
-            # Otherwise the thread already sleeps towards the right moment.
+            # Otherwise a thread already sleeps towards the right moment.
             if len(self._queue) == 1 or self._seconds_to_wait(self.clock()) == 0:
-                self._changed.notify()
+                self._changed.notify(turn.count)
 
     def _withdraw(self, turn: "Turn") -> None:
         """At the end of its block: whatever became of it, nothing waits for it any more."""
@@ -146,10 +148,10 @@ class Batcher:
 
     def end(self, turn: "Turn", error: Exception) -> None:
         """Answer a turn with an error, unless it has been answered. Needs the lock."""
-        if not turn.over.is_set():
-            turn.error = error
-            turn.over.set()
         self._drop(turn)
+        if not turn.over:
+            turn.error = error
+            turn.end()
 
     def _drop(self, turn: "Turn") -> None:
         if turn in self._queue:
@@ -158,31 +160,32 @@ class Batcher:
 
     def expire(self, turn: "Turn", now: float) -> None:
         """End a turn that is past one of its deadlines. Needs the lock."""
-        if turn.over.is_set():
+        if turn.over:
             return
         if turn.running_since is not None:
             if now - turn.running_since >= self.limits.max_run_s:
                 self.end(turn, self._ran_too_long())
-                self._interrupted = True
-                self._interrupt()
+                for run in turn.runs:
+                    run.interrupted = True
+                    run.lane.interrupt()
         elif turn.waited(now) >= self.limits.max_queue_s:
             self.end(turn, waited_too_long(self.limits.max_queue_s))
 
-    # --- The embedding thread --------------------------------------------------------------------
+    # --- The lanes' threads ----------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while pieces := self._next_batch():
-            self._run(pieces)
+    def _work(self, lane: Lane) -> None:
+        while (run := self._next_run(lane)) is not None:
+            self._embed(run)
 
-    def _next_batch(self) -> list["_Piece"]:
-        """Wait for a batch to close and take it; empty: the batcher has closed and is drained."""
+    def _next_run(self, lane: Lane) -> "_Run | None":
+        """Wait for a batch to close and take it; None: the batcher has closed and is drained."""
         with self._changed:
             while self._queue or not self._closing:
                 seconds = self._seconds_to_wait(self.clock())
                 if seconds == 0:
-                    return self._take(self.clock())
+                    return self._take(lane, self.clock())
                 self._changed.wait(seconds)
-            return []
+            return None
 
     def _seconds_to_wait(self, now: float) -> float | None:
         """Until the batch closes: 0, it has; None, as long as nothing changes."""
@@ -192,41 +195,69 @@ class Batcher:
             return 0.0
         return max(0.0, self.limits.max_delay_s - (now - self._queue[0].queued_at))
 
-    def _take(self, now: float) -> list["_Piece"]:
-        pieces: list[_Piece] = []
+    def _take(self, lane: Lane, now: float) -> "_Run":
+        run = _Run(lane, now, alone=self._busy == 0 and self._queued <= 1)
         room = self.limits.max_images
         while room and self._queue:
             turn = self._queue[0]
             piece = _Piece(turn, turn.taken, min(turn.count, turn.taken + room))
-            pieces.append(piece)
+            run.pieces.append(piece)
             room -= len(piece)
             self._queued -= len(piece)
             turn.taken = piece.stop
-            turn.run_from(now)
+            turn.run_begins(run)
             if turn.taken == turn.count:
                 self._queue.popleft()
-        self._interrupted = False
-        return pieces
+        self._busy += 1
+        return run
 
-    def _run(self, pieces: list["_Piece"]) -> None:
+    def _embed(self, run: "_Run") -> None:
         began = time.perf_counter()
         try:
-            images = [piece.images for piece in pieces]
-            embeddings = self._embed(images[0] if len(images) == 1 else np.concatenate(images))
-        except Exception:  # whatever it was, it must end these requests and no others
+            embeddings, decoding = run.lane.run(
+                _joined([piece.images for piece in run.pieces]), alone=run.alone
+            )
+        except Exception as error:  # noqa: BLE001 - it must end these requests and no others
             with self._changed:
-                late = self._interrupted
-                what = "was interrupted, it took too long" if late else "failed"
-                logger.exception("embedding %d images %s", sum(map(len, pieces)), what)
-                for piece in pieces:
-                    self.end(piece.turn, self._ran_too_long() if late else _failed())
+                self._busy -= 1
+                self._fail(run, error)
             return
-        self.on_batch(len(embeddings), time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        complete: list[Turn] = []
         with self._changed:
+            self._busy -= 1
             row = 0
-            for piece in pieces:
-                piece.turn.deliver(piece.start, embeddings[row : row + len(piece)])
+            for piece in run.pieces:
+                turn = piece.turn
+                turn.run_ends(run)
+                if turn.deliver(piece.start, embeddings[row : row + len(piece)], decoding, seconds):
+                    complete.append(turn)
+                self._conclude(turn)
                 row += len(piece)
+        for turn in complete:  # without the lock: what follows may take a while
+            turn.when_over()
+        self.on_batch(len(embeddings), seconds - decoding)
+
+    def _fail(self, run: "_Run", error: Exception) -> None:
+        """What has been embedded of these requests is of no use. Needs the lock."""
+        for piece in run.pieces:
+            piece.turn.run_ends(run)
+        if isinstance(error, ServiceError):  # of a file, which a lane has alone
+            (piece,) = run.pieces
+            piece.turn.refuse(piece.start, error)
+            self._drop(piece.turn)
+            self._conclude(piece.turn)
+            return
+        what = "was interrupted, it took too long" if run.interrupted else "failed"
+        logger.error("embedding %d images %s", sum(map(len, run.pieces)), what, exc_info=error)
+        for piece in run.pieces:
+            self.end(piece.turn, self._ran_too_long() if run.interrupted else _failed())
+
+    def _conclude(self, turn: "Turn") -> None:
+        """Answer a turn of which a file is bad once all files before that have been looked at, so
+        that it is told of the first. Needs the lock."""
+        if turn.refused is not None and not turn.runs:
+            self.end(turn, of_image(*turn.refused, turn.count))
 
     def _need_open(self) -> None:
         if self._closing:
@@ -251,16 +282,21 @@ class Turn:
     Attributes:
         count: images announced.
         waits: when its waits so far began and ended, by the batcher's clock.
+        decode_share: of the time its batches took, what went into decoding.
     """
 
     def __init__(self, batcher: Batcher, count: int, waited_s: float = 0.0) -> None:
         self.count = count
         self._batcher = batcher
-        self.images: NDArray[np.uint8] | None = None
+        self.images: Images | None = None
         self.taken = 0
-        self.running_since: float | None = None  # of the batch that holds its latest images
+        self.refused: tuple[int, ServiceError] | None = None  # the first bad file, and why
+        self._decoding_s = self._running_s = 0.0
+        self.runs: list[_Run] = []  # the batches that hold images of it, oldest first
+        self.running_since: float | None = None  # of the oldest of them, the last if there is none
         self.queued_at = 0.0
-        self.over = Event()
+        self.over = False
+        self.when_over: Callable[[], None] = lambda: None
         self.error: Exception | None = None
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
@@ -280,20 +316,42 @@ class Turn:
             self.check()
             self._stop_waiting(self._batcher.clock())
 
-    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    @property
+    def decode_share(self) -> float:
+        return self._decoding_s / self._running_s if self._running_s else 0.0
+
+    def embed(self, images: Images) -> NDArray[np.float32]:
         """Embeddings (count, d) of all images that were announced, in their order. Once only.
 
         Raises:
             ServiceError: CLIENT_GONE, QUEUE_TIMEOUT, INFERENCE_TIMEOUT; INTERNAL where embedding
-                its batch failed; NOT_READY, the server is stopping.
+                its batch failed; NOT_READY, the server is stopping; of the first file that cannot
+                be decoded, naming its position.
+        """
+        over = Event()
+        self.submit(images, over.set)
+        while not over.wait(self.patience()):
+            self.check()
+        return self.embeddings()
+
+    def submit(self, images: Images, when_over: Callable[[], None]) -> None:
+        """Hand all images over, as `embed` does, and wait for nothing.
+
+        Args:
+            when_over: called once, by any thread, when there are `embeddings`, or an error instead;
+                quick where it is an error.
+
+        Raises:
+            ServiceError: CLIENT_GONE, QUEUE_TIMEOUT, NOT_READY; it is never called then.
         """
         if len(images) != self.count:
             raise ValueError(f"{self.count} images were announced, {len(images)} handed over")
+        self.when_over = when_over
         self._batcher.put(self, images)
-        while not self.over.wait(self.patience()):
-            self.check()
-        if self.error is not None:
-            raise self.error
+
+    def embeddings(self) -> NDArray[np.float32]:
+        """What `embed` returns or raises, once it is over."""
+        self.raise_if_over()
         if self._embeddings is None:
             raise RuntimeError("a turn ended with neither embeddings nor an error")
         return self._embeddings
@@ -334,10 +392,15 @@ class Turn:
         self._waited = self.waited(now)
         self.queued_at = self._waits_from = now
 
-    def run_from(self, now: float) -> None:
-        """A batch begins to run that holds images of it."""
-        self.running_since = now
-        self._stop_waiting(now)
+    def run_begins(self, run: "_Run") -> None:
+        self.runs.append(run)
+        self.running_since = self.runs[0].began
+        self._stop_waiting(run.began)
+
+    def run_ends(self, run: "_Run") -> None:
+        self.runs.remove(run)
+        if self.runs:
+            self.running_since = self.runs[0].began
 
     def _stop_waiting(self, now: float) -> None:
         if self._waits_from is not None:
@@ -348,10 +411,14 @@ class Turn:
         """Seconds of waiting so far."""
         return self._waited + (0.0 if self._waits_from is None else now - self._waits_from)
 
-    def deliver(self, start: int, embeddings: NDArray[np.float32]) -> None:
-        """Embeddings of the images from `start` on; the turn is over with the last of them."""
-        if self.over.is_set():
-            return
+    def deliver(
+        self, start: int, embeddings: NDArray[np.float32], decoding_s: float, running_s: float
+    ) -> bool:
+        """Embeddings of the images from `start` on; whether they were the last, and it is over."""
+        if self.over:
+            return False
+        self._decoding_s += decoding_s
+        self._running_s += running_s
         if len(embeddings) == self.count:
             self._embeddings = embeddings
         else:
@@ -359,8 +426,18 @@ class Turn:
                 self._embeddings = np.empty((self.count, embeddings.shape[1]), np.float32)
             self._embeddings[start : start + len(embeddings)] = embeddings
         self._delivered += len(embeddings)
-        if self._delivered == self.count:
-            self.over.set()
+        self.over = self._delivered == self.count
+        return self.over
+
+    def end(self) -> None:
+        """It is over with an error."""
+        self.over = True
+        self.when_over()
+
+    def refuse(self, position: int, error: ServiceError) -> None:
+        """A file that cannot be used."""
+        if self.refused is None or position < self.refused[0]:
+            self.refused = position, error
 
 
 @dataclass(frozen=True)
@@ -375,10 +452,32 @@ class _Piece:
         return self.stop - self.start
 
     @property
-    def images(self) -> NDArray[np.uint8]:
+    def images(self) -> Images:
         if self.turn.images is None:
             raise RuntimeError("a turn was queued without images")
         return self.turn.images[self.start : self.stop]
+
+
+@dataclass(eq=False)
+class _Run:
+    """A batch on its lane."""
+
+    lane: Lane
+    began: float
+    alone: bool
+    pieces: list[_Piece] = field(default_factory=list[_Piece])
+    interrupted: bool = False
+
+
+def _joined(pieces: Sequence[Images]) -> Images:
+    """Files come alone: the lanes that decode take one at a time."""
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.asarray(p) for p in pieces])
+
+
+def of_image(position: int, error: ServiceError, count: int) -> ServiceError:
+    """The error of a file, saying which of the request's files it is."""
+    message = f"Image {position + 1} of {count}: {error.message}"
+    return ServiceError(error.code, message, image=position, **error.detail)
 
 
 def waited_too_long(seconds: float) -> ServiceError:

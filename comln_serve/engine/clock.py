@@ -27,6 +27,28 @@ class StageClock:
             self._stages[name] = round(1e3 * seconds, 3)
             tell(name, seconds)
 
+    @contextmanager
+    def stages(
+        self, first: str, second: str, share: Callable[[], float]
+    ) -> Generator[None, None, None]:
+        """Two stages that alternate: told of as if one had followed the other.
+
+        Args:
+            share: of the first; asked at the end.
+        """
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - began
+            in_first = share() * seconds
+            for name, part, ago in (
+                (first, in_first, seconds - in_first),
+                (second, seconds - in_first, 0.0),
+            ):
+                self._stages[name] = round(1e3 * part, 3)
+                tell(name, part, ago)
+
     def milliseconds(self) -> dict[str, float]:
         """The stages so far, in order, and `total`."""
         return {**self._stages, "total": round(1e3 * (time.perf_counter() - self._began), 3)}

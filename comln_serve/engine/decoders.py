@@ -7,6 +7,7 @@ from threading import BoundedSemaphore
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.engine.batcher import of_image
 from comln_serve.engine.model import Turn
 from comln_serve.errors import ServiceError
 from comln_serve.imaging import Preprocessing, prepare_image
@@ -48,12 +49,7 @@ class Decoders:
                     )
                 except ServiceError as error:
                     turn.check()  # not the file's fault
-                    raise ServiceError(
-                        error.code,
-                        f"Image {position + 1} of {len(files)}: {error.message}",
-                        image=position,
-                        **error.detail,
-                    ) from error
+                    raise of_image(position, error, len(files)) from error
         finally:
             if here:
                 self._slots.release()

@@ -6,10 +6,11 @@ among those of one tenant.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from comln_serve.engine.clock import StageClock
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedder import Embedder
 from comln_serve.engine.housekeeping import Housekeeping
-from comln_serve.engine.model import Model
+from comln_serve.engine.model import LocalModel, Model
 from comln_serve.engine.models import Models, load_models
+from comln_serve.engine.pending import Pending
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.report import similarity, temperature, unknown_threshold
 from comln_serve.settings import Settings
@@ -34,6 +36,7 @@ __all__ = ["Adapted", "Engine", "Predicted", "load_models"]
 
 logger = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -226,15 +229,40 @@ class Engine:
         model = self.models.of(found)
         with self.images.admit(len(images)):
             embeddings = self._embedder.embed(images, model, clock, cancellation)
-        with clock.stage("classify"):
-            calibration = model.bundle.manifest.calibration
-            tau = temperature(found, calibration)
-            probabilities = found.probabilities(embeddings, 1.0 if tau is None else tau)
-            alike = similarity(embeddings, found.W) if unknown else None
-            threshold = unknown_threshold(found, calibration) if unknown else None
-        return Predicted(
-            found, probabilities, clock.milliseconds(), tau is not None, alike, threshold
-        )
+        return _classify(found, model, embeddings, clock, unknown=unknown)
+
+    def predict_soon(
+        self,
+        images: Sequence[bytes],
+        classifier: str,
+        then: Callable[[Predicted], _Result],
+        when_over: Callable[[], None],
+        *,
+        unknown: bool,
+        tenant: str,
+        cancellation: Cancellation,
+    ) -> Pending[_Result] | None:
+        """`predict` without a thread that waits, where nothing has to be read from the store and
+        the model decodes its images: nothing here blocks. None: it has, or does not.
+
+        Args:
+            then: makes the result of what `predict` returns, on a thread of the model.
+            when_over: called once, by any thread, when there is a result or an error.
+
+        Raises:
+            ServiceError: as `predict`, of what is known at once; it is never called then.
+        """
+        self._need_ready()
+        found = self._catalogue.remembered(classifier, tenant)
+        model = None if found is None else self.models.of(found)
+        if found is None or not isinstance(model, LocalModel) or not model.decodes:
+            return None
+        clock = StageClock()
+        return self._embedder.embed_soon(
+            images, model, clock, cancellation,
+            lambda embeddings: then(_classify(found, model, embeddings, clock, unknown=unknown)),
+            when_over,
+        )  # fmt: skip
 
     def find_model(self, name: str | None) -> Model:
         """The model of that name, the default one for None.
@@ -315,3 +343,20 @@ class Engine:
             raise ServiceError(
                 ErrorCode.NOT_READY, "The server is stopping or could not start; try another."
             )
+
+
+def _classify(
+    found: Classifier,
+    model: Model,
+    embeddings: NDArray[np.float32],
+    clock: StageClock,
+    *,
+    unknown: bool,
+) -> Predicted:
+    with clock.stage("classify"):
+        calibration = model.bundle.manifest.calibration
+        tau = temperature(found, calibration)
+        probabilities = found.probabilities(embeddings, 1.0 if tau is None else tau)
+        alike = similarity(embeddings, found.W) if unknown else None
+        threshold = unknown_threshold(found, calibration) if unknown else None
+    return Predicted(found, probabilities, clock.milliseconds(), tau is not None, alike, threshold)

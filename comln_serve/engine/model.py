@@ -1,7 +1,7 @@
 """A model being served: a bundle, and the place where its embeddings are computed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
 
@@ -14,7 +14,13 @@ from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.batcher import Batcher, BatchLimits
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import tell
+from comln_serve.engine.lane import BatchLane, ImageLane, Images, Lane
+from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
+
+# Lanes beyond one for each core: while one waits for Python, which has one thread run at a time,
+# another one computes.
+_MORE = 1
 
 
 class Turn(Protocol):
@@ -37,18 +43,31 @@ class Turn(Protocol):
     def patience(self) -> float | None:
         """Seconds until `check` should be asked again, None where no deadline runs."""
 
-    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Embeddings (n, d) of all images (n, S, S, 3) that were announced. Once only.
+    def embed(self, images: Images) -> NDArray[np.float32]:
+        """Embeddings (n, d) of all images that were announced: decoded (n, S, S, 3), or files
+        where the model `decodes`. Once only.
 
         Raises:
             ServiceError: CLIENT_GONE, QUEUE_TIMEOUT, INFERENCE_TIMEOUT, OVERLOADED, NOT_READY;
-                INTERNAL where embedding failed.
+                INTERNAL where embedding failed; of the first file that cannot be used, naming its
+                position.
         """
+        ...
+
+    @property
+    def decode_share(self) -> float:
+        """Of the time that `embed` took, what went into decoding."""
         ...
 
 
 class Model(ABC):
-    """Embeds images with a bundle's backbone. Safe to call from many threads."""
+    """Embeds images with a bundle's backbone. Safe to call from many threads.
+
+    Attributes:
+        decodes: its turns take image files.
+    """
+
+    decodes = False
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -94,8 +113,8 @@ class Model(ABC):
 class LocalModel(Model):
     """Embeds in this process, with ONNX Runtime.
 
-    A CUDA session has one compute stream, and on CPU one batch already uses every core, so the
-    batches of a model run one after another.
+    A CUDA session has one compute stream, so the batches of a model run one after another there. On
+    a CPU each core decodes and embeds an image of its own.
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
@@ -103,16 +122,24 @@ class LocalModel(Model):
         self.backbone = Backbone(
             bundle, settings.provider, settings.inference_threads, settings.max_batch_size
         )
+        self.decodes = not self.backbone.batches
+        policy, max_pixels = bundle.manifest.preprocessing, settings.max_image_pixels
+
+        def prepare(file: bytes) -> NDArray[np.uint8]:
+            return prepare_image(file, policy, max_pixels=max_pixels)
+
+        lanes: Sequence[Lane] = [BatchLane(self.backbone)]
+        if self.decodes:
+            count = self.backbone.threads + _MORE
+            lanes = [ImageLane(self.backbone, prepare) for _ in range(count)]
         limits = BatchLimits(
-            max_images=self.backbone.most_at_once,
+            max_images=1 if self.decodes else settings.max_batch_size,
             # What gains nothing from company need not wait for it.
-            max_delay_s=1e-3 * settings.max_batch_delay_ms if self.provider == "cuda" else 0.0,
+            max_delay_s=0.0 if self.decodes else 1e-3 * settings.max_batch_delay_ms,
             max_queue_s=settings.max_queue_seconds,
             max_run_s=settings.max_inference_seconds,
         )
-        self.batcher = Batcher(
-            self.backbone.embed, limits, name=bundle.name, interrupt=self.backbone.interrupt
-        )
+        self.batcher = Batcher(lanes, limits, name=bundle.name)
 
     @property
     def provider(self) -> Literal["cuda", "cpu"]:

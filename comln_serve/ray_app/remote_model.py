@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle
 from comln_serve.engine.batcher import waited_too_long
 from comln_serve.engine.cancellation import Cancellation, client_gone
+from comln_serve.engine.lane import Images
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import Call, EmbeddingReplicas
@@ -68,6 +69,8 @@ class RemoteModel(Model):
 class RemoteTurn:
     """One request's images on their way to embedding replicas and back: a `Turn`."""
 
+    decode_share = 0.0
+
     def __init__(
         self, count: int, embedder_sha256: str, settings: Settings, replicas: EmbeddingReplicas
     ) -> None:
@@ -109,11 +112,11 @@ class RemoteTurn:
         for call in calls:
             call.cancel()
 
-    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def embed(self, images: Images) -> NDArray[np.float32]:
         """Embeddings (count, d), by as many replicas as there are batches in the images."""
         if len(images) != self.count:
             raise ValueError(f"{self.count} images were announced, {len(images)} handed over")
-        self._send(images)
+        self._send(np.asarray(images))
         sent_at = time.monotonic()
         try:
             # A copy: what comes out of Ray's object store cannot be written to.
