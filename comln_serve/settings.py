@@ -87,8 +87,8 @@ class Settings(BaseSettings):
     )
     inference_threads: Positive | None = Field(
         None,
-        description="Cores to decode and embed with, where it runs on the CPU. Default: the CPUs "
-        "usable.",
+        description="Cores that each model decodes and embeds with, where it runs on the CPU; it "
+        "has a thread for each, and one more. Default: the CPUs usable.",
     )
     decode_threads: Positive | None = Field(
         None,
@@ -111,7 +111,9 @@ class Settings(BaseSettings):
         "before its first batch; over it the answer is 503.",
     )
     max_inference_seconds: Duration = Field(
-        30.0, description="Time one batch may take to be embedded; over it the answer is 504."
+        30.0,
+        description="Time one batch may take to be embedded, on a CPU with decoding; over it the "
+        "answer is 504.",
     )
     classifier_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         256 * 2**20, description="Memory for classifiers in use; 0 reads them from the store."

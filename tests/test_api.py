@@ -217,6 +217,15 @@ def test_text_is_utf8_whatever_the_content_type_says(client: TestClient, charset
     assert [item["label"] for item in answer.json()["classes"]] == [label, "b"]
 
 
+def test_a_file_whose_name_is_not_ascii(client: TestClient) -> None:
+    """As browsers send it, and as older libraries do."""
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    for name in ('filename="\u00e9.png"', "filename*=utf-8''%C3%A9.png"):
+        part = f'"images"; {name}', RED
+        answer = client.post("/predict", **multipart(part, ('"classifier"', b"known")))
+        assert answer.status_code == 200, answer.text
+
+
 def test_limits_are_inclusive(service: TestClient) -> None:
     support = [(image_bytes(size=(100, 100)), "x" * MAX_LABEL), (RED, "y")]
     support += [(RED, "y")] * (MAX_IMAGES - 2)

@@ -248,6 +248,16 @@ def test_a_batch_that_fails_fails_its_own_requests_only(
     assert "made up" in caplog.text
 
 
+def test_an_error_of_a_batch_that_is_no_file_s_fails_it_all(bench: Bench) -> None:
+    bench.occupy()
+    bench.backbone.bad_files = {2}
+    together = [bench.queue(1), bench.queue(2)]
+    bench.backbone.allow()
+    for future in together:
+        fails(ErrorCode.INTERNAL, future)
+    np.testing.assert_array_equal(bench.send(3).result(SOON), embeddings_of(3))
+
+
 def test_clients_that_leave_are_not_embedded(bench: Bench) -> None:
     bench.occupy()
     leaving = [Cancellation(), Cancellation(), Cancellation()]
@@ -290,7 +300,7 @@ def test_waiting_too_long(bench: Bench) -> None:
         bench.clock.advance(5000)
         turn.begin()
         turn.check()
-        bench.batcher.put(turn, images_of(1, 2))
+        turn.submit(images_of(1, 2), lambda: None)
         assert turn.patience() == LIMITS.max_queue_s - 400
         bench.clock.advance(599)
         turn.check()

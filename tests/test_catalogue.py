@@ -43,7 +43,7 @@ def test_classifiers_in_use_are_not_read_again(
         assert engine.predict([image_bytes()], key).classifier is made
 
 
-def test_references_in_use_are_asked_for_twice_a_second_at_most(
+def test_references_in_use_are_not_asked_for_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = engine.adapt(colour_support(), name="kept").classifier

@@ -1,10 +1,14 @@
 """Several lanes of one batcher, each with an image of its own, as on the cores of a CPU."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from threading import Event
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.backbone import Backbone
@@ -173,3 +177,36 @@ def test_an_image_is_the_same_on_one_core_and_on_all(settings: Settings) -> None
             np.testing.assert_array_equal(of_pixels, together[i : i + 1])
             assert decoding > 0
     backbone.close()
+
+
+def test_an_interruption_while_a_file_is_decoded_is_not_lost(settings: Settings) -> None:
+    bundle = load_bundle(settings.models_dir / "tiny")
+    backbone = Backbone(bundle, "cpu", 1)
+    policy = bundle.manifest.preprocessing
+    late = [True]
+
+    def prepare(file: bytes) -> NDArray[np.uint8]:
+        if late:
+            lane.interrupt()
+        return prepare_image(file, policy)
+
+    lane = ImageLane(backbone, prepare)
+    with pytest.raises(Exception, match="terminate"):
+        lane.run([image_bytes()], alone=True)
+    late.clear()
+    assert lane.run([image_bytes()], alone=True)[0].shape == (1, 8)
+    backbone.close()
+
+
+def test_a_lane_that_waits_holds_no_images(bench: Bench) -> None:
+    class Image(NDArray[np.uint8] if TYPE_CHECKING else np.ndarray):  # type: ignore[misc]
+        """An array that can be asked after."""
+
+    gone: list[weakref.ref[object]] = []
+    for value in range(4):
+        images = images_of(value).view(Image)
+        gone.append(weakref.ref(images))
+        with bench.batcher.turn(1) as turn:
+            turn.embed(images)
+        del images, turn
+    wait_until(lambda: gc.collect() >= 0 and all(each() is None for each in gone))

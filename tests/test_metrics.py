@@ -141,6 +141,7 @@ def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
         assert client.get("/classifiers/absent").status_code == 404
         assert client.get("/nothing/here").status_code == 404
         assert client.put("/adapt").status_code == 405
+        assert client.get("/predict").status_code == 405
         most = engine_of(client).settings.max_pending_requests
         with client.app.state.requests.admit(most):  # type: ignore[attr-defined]
             assert client.post("/predict", **predict_form(RED)).status_code == 429
@@ -149,10 +150,11 @@ def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
         key(**requests_of("/classifiers/{ref}", "GET", 404)): 1,
         key(**requests_of("unmatched", "GET", 404)): 1,
         key(**requests_of("/adapt", "PUT", 405)): 1,
+        key(**requests_of("/predict", "GET", 405)): 1,
         key(**requests_of("/predict", "POST", 429)): 1,
     }
     assert difference.changed("comln_request_failures_total") == {
-        key(reason=reason): 1
+        key(reason=reason): 2 if reason == "method_not_allowed" else 1
         for reason in (
             "invalid_request", "invalid_image", "classifier_not_found", "route_not_found",
             "method_not_allowed", "overloaded",

@@ -59,7 +59,7 @@ class Held:
 
 
 @contextmanager
-def served(engine: Engine) -> Generator[str, None, None]:
+def served(engine: Engine, *, wait: bool = True) -> Generator[str, None, None]:
     """The URL of the engine's application, served by a thread of this process."""
     port = free_port()
     config = uvicorn.Config(create_app(engine), port=port, log_level="warning")
@@ -67,7 +67,7 @@ def served(engine: Engine) -> Generator[str, None, None]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_until(lambda: server.started and engine.ready)
+        wait_until(lambda: server.started and (engine.ready or not wait))
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
@@ -312,3 +312,28 @@ def test_deadlines(
             )
         wait_until(lambda: predict(url).status_code == 200)
         assert engine.images.pending == 0
+
+
+def test_predictions_of_a_server_that_warms_hold_up_nothing(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for it; the event loop does not."""
+    warm, warming = Event(), Event()
+
+    def slow() -> None:
+        warming.set()
+        assert warm.wait(60)
+
+    monkeypatch.setattr("comln_serve.engine.engine.compile_flow", slow)
+    engine = make_engine(settings)
+    with served(engine, wait=False) as url, ThreadPoolExecutor(1) as pool:
+        assert warming.wait(60)
+        try:
+            waiting = pool.submit(predict, url)
+            in_flight = 'comln_pending{unit="requests"} 1'
+            wait_until(lambda: in_flight in httpx2.get(f"{url}/metrics").text)
+            assert httpx2.get(f"{url}/health/live").status_code == 200
+            assert httpx2.get(f"{url}/health/ready").status_code == 503
+        finally:
+            warm.set()
+        check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)

@@ -10,7 +10,8 @@ from functools import wraps
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from comln_serve.api.authentication import Authentication
 
@@ -24,9 +25,15 @@ def answer_directly(
 
     @wraps(endpoint)  # with the scopes that it has declared
     async def answer(request: Request) -> Response:
-        request.scope["route"] = route  # as FastAPI's do, for metrics, logs and traces
         await authentication(request)
         return await endpoint(request)
 
-    route = Route(path, answer, methods=["POST"], include_in_schema=False)
-    app.router.routes.insert(0, route)
+    app.router.routes.insert(0, _Known(path, answer, methods=["POST"], include_in_schema=False))
+
+
+class _Known(Route):
+    """A route that metrics, logs and traces get to know, as they do FastAPI's."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        return match, child if match is Match.NONE else {**child, "route": self}

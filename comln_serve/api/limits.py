@@ -26,7 +26,8 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
         received += len(chunk)
         if received > limit:
             raise body_too_large(received, limit)
-        yield chunk
+        if chunk:
+            yield chunk
 
 
 def check_label(position: int, label: str, settings: Settings) -> None:

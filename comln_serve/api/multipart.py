@@ -61,15 +61,22 @@ async def read_form(request: Request, settings: Settings) -> Form:
 def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> None:
     """Refuse one more part where there are as many as a request can need."""
     most = settings.max_images
-    is_file = segment.filename is not None
+    is_file = _is_file(segment)
     # One image more than allowed gets through, so that check_count can say how it is.
     allowed = most + 1 if is_file else most + _OPTIONS
     if len(parts) >= allowed and sum(part.is_file == is_file for part in parts) >= allowed:
         raise too_many(f"more than {most}", most)
 
 
+def _is_file(segment: MultipartSegment) -> bool:
+    # Old clients give a name that is not ASCII in this form only, which is not looked into.
+    return segment.filename is not None or "filename*=" in str(
+        segment.header("Content-Disposition")
+    )
+
+
 def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part:
-    name, is_file = segment.name or "", segment.filename is not None
+    name, is_file = segment.name or "", _is_file(segment)
     most = max(65536, 4 * settings.max_label_length)
     if not is_file and len(content) > most:
         raise ServiceError(

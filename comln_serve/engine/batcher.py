@@ -40,7 +40,7 @@ class BatchLimits:
         max_images: images in one batch.
         max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
         max_queue_s: seconds a request may spend waiting, for a decoder and for a batch together.
-        max_run_s: seconds one batch may take to be embedded.
+        max_run_s: seconds one batch may take, decoding included where a lane does that.
     """
 
     max_images: int = 64
@@ -123,11 +123,12 @@ class Batcher:
 
     # --- Called by turns -------------------------------------------------------------------------
 
-    def put(self, turn: "Turn", images: Images) -> None:
+    def put(self, turn: "Turn", images: Images, when_over: Callable[[], None]) -> None:
         """Queue the images of a turn."""
         with self._changed:
             self._need_open()
             turn.raise_if_over()
+            turn.when_over = when_over
             self._announced -= turn.count
             turn.images = images
             turn.wait_from(self.clock())
@@ -176,6 +177,7 @@ class Batcher:
     def _work(self, lane: Lane) -> None:
         while (run := self._next_run(lane)) is not None:
             self._embed(run)
+            del run  # with its images, which the wait for the next would keep
 
     def _next_run(self, lane: Lane) -> "_Run | None":
         """Wait for a batch to close and take it; None: the batcher has closed and is drained."""
@@ -217,10 +219,14 @@ class Batcher:
             embeddings, decoding = run.lane.run(
                 _joined([piece.images for piece in run.pieces]), alone=run.alone
             )
-        except Exception as error:  # noqa: BLE001 - it must end these requests and no others
+        except Exception as error:  # whatever it was, it must end these requests and no others
             with self._changed:
                 self._busy -= 1
-                self._fail(run, error)
+                told = self._fail(run, error)
+            if not told:
+                what = "was interrupted, it took too long" if run.interrupted else "failed"
+                count = sum(map(len, run.pieces))
+                logger.exception("embedding %d images %s", count, what)
             return
         seconds = time.perf_counter() - began
         complete: list[Turn] = []
@@ -238,20 +244,21 @@ class Batcher:
             turn.when_over()
         self.on_batch(len(embeddings), seconds - decoding)
 
-    def _fail(self, run: "_Run", error: Exception) -> None:
-        """What has been embedded of these requests is of no use. Needs the lock."""
+    def _fail(self, run: "_Run", error: Exception) -> bool:
+        """What has been embedded of these requests is of no use. Whether the error is a client's
+        own, who is told of it. Needs the lock.
+        """
         for piece in run.pieces:
             piece.turn.run_ends(run)
-        if isinstance(error, ServiceError):  # of a file, which a lane has alone
-            (piece,) = run.pieces
+        if isinstance(error, ServiceError) and len(run.pieces) == 1:  # of a file
+            piece = run.pieces[0]
             piece.turn.refuse(piece.start, error)
             self._drop(piece.turn)
             self._conclude(piece.turn)
-            return
-        what = "was interrupted, it took too long" if run.interrupted else "failed"
-        logger.error("embedding %d images %s", sum(map(len, run.pieces)), what, exc_info=error)
+            return True
         for piece in run.pieces:
             self.end(piece.turn, self._ran_too_long() if run.interrupted else _failed())
+        return False
 
     def _conclude(self, turn: "Turn") -> None:
         """Answer a turn of which a file is bad once all files before that have been looked at, so
@@ -346,8 +353,7 @@ class Turn:
         """
         if len(images) != self.count:
             raise ValueError(f"{self.count} images were announced, {len(images)} handed over")
-        self.when_over = when_over
-        self._batcher.put(self, images)
+        self._batcher.put(self, images, when_over)
 
     def embeddings(self) -> NDArray[np.float32]:
         """What `embed` returns or raises, once it is over."""

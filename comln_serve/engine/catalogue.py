@@ -23,8 +23,8 @@ class References(ShortMemory[tuple[str, str], Resolved]):
 class Catalogue:
     """The store, and in front of it a memory of the classifiers in use.
 
-    What a reference stands for is the store's to say: other servers may change it. It is asked
-    twice a second at most for each, and at once after a change that was made here.
+    What a reference stands for is the store's to say: other servers may change it. Its answer is
+    remembered for half a second, but not beyond a change that is made here.
     """
 
     def __init__(self, store: Store, cache_bytes: int) -> None:

@@ -13,8 +13,8 @@ class ClassifierCache:
     """The most recently used classifiers by id, within a number of bytes. Safe from many threads.
 
     A revision of a classifier never changes, so an entry is right for as long as it is current:
-    whether it is, and which id a name stands for, is the store's to say, each time, because other
-    servers may write to it.
+    whether it is, and which id a name stands for, is the store's to say, because other servers may
+    write to it.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -242,8 +242,8 @@ class Engine:
         tenant: str,
         cancellation: Cancellation,
     ) -> Pending[_Result] | None:
-        """`predict` without a thread that waits, where nothing has to be read from the store and
-        the model decodes its images: nothing here blocks. None: it has, or does not.
+        """`predict` without a thread that waits, where the engine is ready, nothing has to be read
+        from the store, and the model decodes its images: nothing here blocks. Else None.
 
         Args:
             then: makes the result of what `predict` returns, on a thread of the model.
@@ -252,7 +252,8 @@ class Engine:
         Raises:
             ServiceError: as `predict`, of what is known at once; it is never called then.
         """
-        self._need_ready()
+        if not self.ready:
+            return None
         found = self._catalogue.remembered(classifier, tenant)
         model = None if found is None else self.models.of(found)
         if found is None or not isinstance(model, LocalModel) or not model.decodes:

@@ -61,12 +61,13 @@ class ImageLane:
         self._options = ort.RunOptions()
 
     def run(self, images: Images, *, alone: bool) -> tuple[NDArray[np.float32], float]:
+        # An interruption of the last run is none of this one's; one while it decodes is.
+        self._options = options = ort.RunOptions()
         began = time.perf_counter()
         (image,) = images
         pixels = self._prepare(image) if isinstance(image, bytes) else image
         decoding = time.perf_counter() - began
-        self._options = ort.RunOptions()  # an interruption of the last run is none of this one's
-        return self._backbone.embed_one(pixels, self._options, alone=alone), decoding
+        return self._backbone.embed_one(pixels, options, alone=alone), decoding
 
     def interrupt(self) -> None:
         self._options.terminate = True
