@@ -26,6 +26,8 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    # What no line of ours shows need not be found out for each.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in _OWN:
         logging.getLogger(name).setLevel(level.upper())

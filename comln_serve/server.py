@@ -61,6 +61,9 @@ def serve(app: FastAPI, settings: Settings) -> None:
         host=settings.host,
         port=settings.port,
         http=Protocol,
+        # uvloop takes Python's lock anew for every event, which costs more than it saves where
+        # other threads want it, too.
+        loop="asyncio",
         log_config=None,  # ours, already in place
         access_log=False,  # ours has more to say
         timeout_graceful_shutdown=settings.drain_seconds,

@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     inference_threads: Positive | None = Field(
         None,
         description="Cores that each model decodes and embeds with, where it runs on the CPU; it "
-        "has a thread for each, and one more. Default: the CPUs usable.",
+        "has a thread for each, and two more. Default: the CPUs usable.",
     )
     decode_threads: Positive | None = Field(
         None,

@@ -101,19 +101,31 @@ async def _over(
 ) -> Pending[_Result] | None:
     """What has been started, once it is over."""
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
+    over: asyncio.Future[None] = loop.create_future()
+    timer: asyncio.TimerHandle | None = None
+
+    def resolve() -> None:
+        if not over.done():  # nobody waits any more
+            over.set_result(None)
 
     def when_over() -> None:
-        with suppress(RuntimeError):  # nobody waits any more: the loop has been closed
-            loop.call_soon_threadsafe(over.set)
+        with suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(resolve)
+
+    def look(pending: Pending[_Result]) -> None:
+        nonlocal timer
+        patience = pending.look()
+        timer = None if patience is None else loop.call_later(patience, look, pending)
 
     pending = start(when_over)
     if pending is None:
         return None
-    while not over.is_set():
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pending.look()):
-                await over.wait()
+    look(pending)
+    try:
+        await over
+    finally:
+        if timer is not None:
+            timer.cancel()
     return pending
 
 

@@ -18,9 +18,9 @@ from comln_serve.engine.lane import BatchLane, ImageLane, Images, Lane
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 
-# Lanes beyond one for each core: while one waits for Python, which has one thread run at a time,
-# another one computes.
-_MORE = 1
+# Lanes beyond one for each core: while some wait for Python, which has one thread run at a time,
+# others compute.
+_MORE = 2
 
 
 class Turn(Protocol):
@@ -71,14 +71,11 @@ class Model(ABC):
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
+        self.embedder_sha256 = bundle.embedder_sha256  # every prediction compares it
 
     @property
     def name(self) -> str:
         return self.bundle.name
-
-    @property
-    def embedder_sha256(self) -> str:
-        return self.bundle.embedder_sha256
 
     @property
     @abstractmethod
