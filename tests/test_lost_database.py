@@ -10,6 +10,7 @@ import httpx2
 import psycopg
 import pytest
 
+from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
@@ -78,6 +79,12 @@ def check_well(url: str) -> None:
 def make_two(url: str) -> None:
     for _ in range(2):
         httpx2.post(f"{url}/adapt", timeout=60, **adapt_form(name="known")).raise_for_status()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions ask the database each time."""
+    monkeypatch.setattr(References, "seconds", 0.0)
 
 
 @pytest.fixture

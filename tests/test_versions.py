@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
@@ -154,8 +155,12 @@ def test_what_has_no_name_has_no_versions(database_url: str) -> None:
 
 
 def test_two_servers_see_each_others_promotions(
-    settings: Settings, make_engine: MakeEngine, database_url: str
+    settings: Settings,
+    make_engine: MakeEngine,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
     shared = settings.model_copy(update={"database_url": database_url})
     one, other = make_engine(shared), make_engine(shared)
 

@@ -220,13 +220,14 @@ class Batcher:
                 _joined([piece.images for piece in run.pieces]), alone=run.alone
             )
         except Exception as error:  # whatever it was, it must end these requests and no others
-            with self._changed:
-                self._busy -= 1
-                told = self._fail(run, error)
-            if not told:
+            bad_file = error if isinstance(error, ServiceError) and len(run.pieces) == 1 else None
+            if bad_file is None:
                 what = "was interrupted, it took too long" if run.interrupted else "failed"
                 count = sum(map(len, run.pieces))
                 logger.exception("embedding %d images %s", count, what)
+            with self._changed:
+                self._busy -= 1
+                self._fail(run, bad_file)
             return
         seconds = time.perf_counter() - began
         complete: list[Turn] = []
@@ -244,21 +245,20 @@ class Batcher:
             turn.when_over()
         self.on_batch(len(embeddings), seconds - decoding)
 
-    def _fail(self, run: "_Run", error: Exception) -> bool:
-        """What has been embedded of these requests is of no use. Whether the error is a client's
-        own, who is told of it. Needs the lock.
+    def _fail(self, run: "_Run", bad_file: ServiceError | None) -> None:
+        """What has been embedded of these requests is of no use. Needs the lock.
+
+        Args:
+            bad_file: the error, where it is of the only file.
         """
         for piece in run.pieces:
             piece.turn.run_ends(run)
-        if isinstance(error, ServiceError) and len(run.pieces) == 1:  # of a file
-            piece = run.pieces[0]
-            piece.turn.refuse(piece.start, error)
-            self._drop(piece.turn)
-            self._conclude(piece.turn)
-            return True
-        for piece in run.pieces:
-            self.end(piece.turn, self._ran_too_long() if run.interrupted else _failed())
-        return False
+            if bad_file is None:
+                self.end(piece.turn, self._ran_too_long() if run.interrupted else _failed())
+            else:
+                piece.turn.refuse(piece.start, bad_file)
+                self._drop(piece.turn)
+                self._conclude(piece.turn)
 
     def _conclude(self, turn: "Turn") -> None:
         """Answer a turn of which a file is bad once all files before that have been looked at, so
