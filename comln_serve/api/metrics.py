@@ -157,7 +157,7 @@ class Metrics:
                 of(self._predictions, record.model).inc(record.images)
 
     def _of(self, metric: _Metric, *labels: str) -> _Metric:
-        """`metric.labels(...)`, which takes ten times as long; there is a bounded set of labels."""
+        """`metric.labels(...)`, looked up once for each; there is a bounded set of labels."""
         key = (metric, *labels)
         if key not in self._series:
             self._series[key] = metric.labels(*labels)

@@ -334,7 +334,7 @@ def _standing_for(query: Rows, *, by_name: bool, by_version: bool) -> Rows:
     return versions.promoted_first(query)
 
 
-# Every prediction begins with one of these; putting a statement together costs more than asking it.
+# Predictions ask these all the time; putting a statement together costs more than asking it.
 _RESOLVE = {
     (by_name, by_version): _standing_for(
         select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version
