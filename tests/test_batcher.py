@@ -5,15 +5,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Event, Lock, Semaphore
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comln_serve.engine.batcher import Batcher, BatchLimits, Turn
+from comln_serve.engine.batcher import Batcher, BatchLimits
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.lane import Images
 from comln_serve.errors import ErrorCode, ServiceError
+
+if TYPE_CHECKING:
+    from comln_serve.engine.turn import Turn
 
 SOON = 30  # seconds a test waits for what must come
 LIMITS = BatchLimits(max_images=4, max_delay_s=100.0, max_queue_s=1000.0, max_run_s=1000.0)

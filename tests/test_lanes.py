@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.backbone import Backbone
-from comln_serve.engine.batcher import BatchLimits, Turn
+from comln_serve.engine.batcher import BatchLimits
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.lane import ImageLane
 from comln_serve.errors import ErrorCode, ServiceError
@@ -20,6 +20,9 @@ from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
 from tests.test_batcher import SOON, Answer, Bench, embeddings_of, fails, images_of, wait_until
+
+if TYPE_CHECKING:
+    from comln_serve.engine.turn import Turn
 
 LIMITS = BatchLimits(max_images=1, max_delay_s=0.0, max_queue_s=1000.0, max_run_s=1000.0)
 

@@ -7,8 +7,8 @@ from threading import BoundedSemaphore
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.engine.batcher import of_image
 from comln_serve.engine.model import Turn
+from comln_serve.engine.turn import of_image
 from comln_serve.errors import ServiceError
 from comln_serve.imaging import Preprocessing, prepare_image
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
-from comln_serve.engine import batcher
 from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.batcher import Batcher, BatchLimits
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import tell
 from comln_serve.engine.lane import BatchLane, ImageLane, Images, Lane
+from comln_serve.engine.turn import Turn as LocalTurn
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 
@@ -24,7 +24,7 @@ _MORE = 2
 
 
 class Turn(Protocol):
-    """One request's images on their way to their embeddings; `batcher.Turn` is one."""
+    """One request's images on their way to their embeddings; `LocalTurn` is one."""
 
     def begin(self) -> None:
         """An image is being decoded: the request is not waiting, and still wanted.
@@ -145,7 +145,7 @@ class LocalModel(Model):
     @contextmanager
     def turn(
         self, count: int, cancellation: Cancellation | None
-    ) -> Generator[batcher.Turn, None, None]:
+    ) -> Generator[LocalTurn, None, None]:
         with self.batcher.turn(count, cancellation) as turn:
             yield turn
             now = self.batcher.clock()

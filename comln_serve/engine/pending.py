@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.engine.batcher import Turn
+from comln_serve.engine.turn import Turn
 from comln_serve.errors import ServiceError
 
 _Result = TypeVar("_Result")

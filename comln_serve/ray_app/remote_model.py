@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
-from comln_serve.engine.batcher import waited_too_long
 from comln_serve.engine.cancellation import Cancellation, client_gone
 from comln_serve.engine.lane import Images
 from comln_serve.engine.model import Model
+from comln_serve.engine.turn import waited_too_long
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import Call, EmbeddingReplicas
 from comln_serve.settings import Settings
