@@ -11,7 +11,9 @@ import json
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -28,8 +30,10 @@ class Job:
         outcome: the file to write.
         clients: connections.
         seconds: for which new requests are sent.
-        rate: requests a second, at random moments, over all clients; None: each client sends its
-            next request when the last is answered.
+        rate: requests a second over all clients; None: each client sends its next request when
+            the last is answered.
+        steady: with a rate, each client sends at a pace of its own from a random moment on, as
+            cameras do; otherwise requests come at random moments, as from many strangers.
         requests: stop after this many, whatever the time.
     """
 
@@ -41,6 +45,7 @@ class Job:
     clients: int
     seconds: float
     rate: float | None = None
+    steady: bool = False
     requests: int | None = None
     seed: int = 0
 
@@ -57,6 +62,25 @@ class Outcome:
     def answered(self) -> int:
         """Successes."""
         return self.statuses.get("200", 0) + self.statuses.get("201", 0)
+
+
+def moments(rate: float, seed: int, clients: int | None = None) -> Iterator[float]:
+    """Seconds at which requests are due, without end, in order.
+
+    Args:
+        rate: requests a second.
+        clients: so many that send at a steady pace; None: a Poisson process.
+    """
+    rng = np.random.default_rng(seed)
+    if clients is None:
+        due = 0.0
+        while True:
+            due += rng.exponential(1 / rate)
+            yield due
+    period = clients / rate
+    phases = np.sort(rng.uniform(0.0, period, clients))
+    for turn in count():
+        yield from (turn * period + phases).tolist()
 
 
 class Connection(asyncio.Protocol):
@@ -128,7 +152,6 @@ async def send_load(job: Job, bodies: list[bytes]) -> Outcome:
 
     async def open_loop(rate: float) -> None:
         """Time counts from the moment a request was due, whether or not a client was free."""
-        rng = np.random.default_rng(job.seed)
         free, due_later = deque(connections), deque[float]()
 
         async def serve(connection: Connection, due: float) -> None:
@@ -137,10 +160,11 @@ async def send_load(job: Job, bodies: list[bytes]) -> Outcome:
                 await one(connection, due_later.popleft())
             free.append(connection)
 
-        due = began
         async with asyncio.TaskGroup() as tasks:
-            while more():
-                due += rng.exponential(1 / rate)
+            for moment in moments(rate, job.seed, job.clients if job.steady else None):
+                if not more():
+                    break
+                due = began + moment
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 if free:
                     tasks.create_task(serve(free.popleft(), due))

@@ -21,9 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.load import Job, Outcome
+from benchmarks.load import Job, Outcome, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.engine.backbone import Backbone
 from comln_serve.imaging import prepare_image
@@ -59,8 +59,9 @@ class Figures:
     server_cpu_ms: float  # of one request, in the server's process alone
     bare_cpu_ms: float
     load_at_70: list[float]
-    p50: list[float]
-    p99: list[float]
+    random: list[list[float]]  # p50 and p99 of each round, at random moments
+    steady: list[list[float]]  # of clients that send at a steady pace
+    bare_random: list[list[float]]  # at random moments, of a bare queue at 70 % of its own rate
     alone_p50: float
     adapt_ms: list[float]
     bare_adapt_ms: list[float]
@@ -226,12 +227,44 @@ class Bare:
             done += BATCH
         return done / (time.perf_counter() - began)
 
+    def queue(self, files: Sequence[bytes], seconds: float, seed: int) -> list[float]:
+        """Milliseconds from each file's arrival, at random moments at 70 % of what a thread for
+        each core can do, to its embedding: what any server that takes turns has to expect.
+        """
+        options = ort.RunOptions()
+
+        def embed(file: bytes) -> None:
+            self._backbone.embed_one(prepare_image(file, self._policy), options, alone=False)
+
+        began = time.perf_counter()
+        done = len(list(self._decoders.map(embed, islice(cycle(files), 20 * BATCH))))
+        rate = 0.7 * done / (time.perf_counter() - began)
+        milliseconds: list[float] = []
+
+        def serve(file: bytes, due: float) -> None:
+            embed(file)
+            milliseconds.append(1e3 * (time.perf_counter() - due))
+
+        began = time.perf_counter()
+        arrivals = takewhile(lambda moment: moment < seconds, moments(rate, seed))
+        waiting: list[Future[None]] = []
+        for file, moment in zip(cycle(files), arrivals, strict=False):
+            time.sleep(max(0.0, began + moment - time.perf_counter()))
+            waiting.append(self._decoders.submit(serve, file, began + moment))
+        for future in waiting:
+            future.result()
+        return milliseconds
+
     def adapt(self, files: Sequence[bytes]) -> float:
         """Milliseconds of decode, embed and solve."""
         began = time.perf_counter()
         phi = self.slices(self.decode(files))
         self.bundle.head.adapt(phi, np.repeat(np.arange(WAYS), SHOTS), WAYS)
         return 1e3 * (time.perf_counter() - began)
+
+
+def _percentiles(ms: Sequence[float]) -> list[float]:
+    return np.percentile(ms, [50, 99]).tolist()
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
@@ -249,7 +282,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         rates: dict[str, list[float]] = {"server": [], "slices": [], "batch": []}
         cpu_ms: dict[str, list[float]] = {"server": [], "slices": []}
         loads: list[float] = []
-        latencies: list[NDArray[np.float64]] = []
+        latencies: dict[str, list[list[float]]] = {"random": [], "steady": [], "bare": []}
         for _ in range(arguments.rounds):
             before = time.process_time()
             rates["slices"].append(bare.rate(bare.slices, files, seconds))
@@ -261,10 +294,14 @@ def measure(arguments: argparse.Namespace) -> Figures:
             rates["server"].append(outcome.answered / outcome.seconds)
             cpu_ms["server"].append(1e3 * (server.cpu_seconds() - before) / outcome.answered)
             loads.append(0.7 * float(np.median(rates["server"])))
-            at_70 = server.load(
-                bodies, clients=clients, seconds=2 * seconds, rate=loads[-1], seed=len(loads)
-            )
-            latencies.append(np.percentile(at_70.ms, [50, 99]))
+            for pace in ("random", "steady"):
+                at_70 = server.load(
+                    bodies, clients=clients, seconds=2 * seconds, rate=loads[-1],
+                    steady=pace == "steady", seed=len(loads),
+                )  # fmt: skip
+                latencies[pace].append(_percentiles(at_70.ms))
+            queued = bare.queue(files, 2 * seconds, len(loads))
+            latencies["bare"].append(_percentiles(queued))
         alone = server.load(bodies, clients=1, seconds=seconds)
 
         adapt_ms: list[float] = []
@@ -283,7 +320,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
             made_too = server.call("POST", "/adapt", adapt_body)
             server.call("DELETE", f"/classifiers/{made_too['id']}")
         memory.append(server.memory())
-    p50, p99 = np.transpose(latencies).tolist()
     return Figures(
         server=rates["server"],
         bare_slices=rates["slices"],
@@ -291,8 +327,9 @@ def measure(arguments: argparse.Namespace) -> Figures:
         server_cpu_ms=float(np.median(cpu_ms["server"])),
         bare_cpu_ms=float(np.median(cpu_ms["slices"])),
         load_at_70=loads,
-        p50=p50,
-        p99=p99,
+        random=latencies["random"],
+        steady=latencies["steady"],
+        bare_random=latencies["bare"],
         alone_p50=float(np.median(alone.ms)),
         adapt_ms=adapt_ms[1:],
         bare_adapt_ms=bare_ms[1:],
@@ -304,6 +341,14 @@ def measure(arguments: argparse.Namespace) -> Figures:
     )
 
 
+def _tail(rounds: list[list[float]]) -> str:
+    """Cells of p50, p99 and their ratio, medians of rounds."""
+    p50, p99 = np.median(rounds, axis=0)
+    ratios = [high / low for low, high in rounds]
+    spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
+    return f"| {p50:.1f} | {p99:.1f} | {np.median(ratios):.1f} {spread} |"
+
+
 def report(figures: Figures, arguments: argparse.Namespace) -> str:
     """The figures as Markdown."""
     server, slices, batch = (
@@ -313,10 +358,7 @@ def report(figures: Figures, arguments: argparse.Namespace) -> str:
     adapt, bare_adapt = (
         float(np.median(values)) for values in (figures.adapt_ms, figures.bare_adapt_ms)
     )
-    load, p50, p99 = (
-        float(np.median(values)) for values in (figures.load_at_70, figures.p50, figures.p99)
-    )
-    ratios = [high / low for low, high in zip(figures.p50, figures.p99, strict=True)]
+    load = float(np.median(figures.load_at_70))
     after, end = figures.memory_after_predictions, figures.memory_after_cycles
     text = f"""
 {arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
@@ -334,8 +376,11 @@ second process on the same cores; the bare loop in batches of {BATCH}. Medians o
 
 | | p50, ms | p99, ms | p99 / p50 |
 |---|---|---|---|
-| /predict at 70 % of that load, {load:.0f}/s | {p50:.1f} | {p99:.1f} | {np.median(ratios):.1f} \
-({min(ratios):.1f} to {max(ratios):.1f}) |
+| /predict at 70 % of that load, {load:.0f}/s at random moments {_tail(figures.random)}
+| the same, {arguments.clients} clients that each send at a steady pace \
+{_tail(figures.steady)}
+| bare queue: decode + embed on a thread a core, random moments, 70 % of its own load \
+{_tail(figures.bare_random)}
 | /predict, one client | {figures.alone_p50:.1f} | | |
 | /adapt, {WAYS * SHOTS} images, one client | {adapt:.1f} | | |
 | bare decode + embed + solve of the same | {bare_adapt:.1f} | | |

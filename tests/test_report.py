@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from comln_serve.flow import FlowSolution
-from comln_serve.report import HeldOutReport, Report, make_report, similarity
+from comln_serve.report import HeldOutReport, Report, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import THRESHOLD, suspicion
@@ -78,6 +78,19 @@ def test_held_out_answers_are_those_of_adapting_without(
         alike = similarity(phi[out], W.astype(np.float32))
         np.testing.assert_allclose(found.similarity[out], alike, atol=20 * TOLERANCE)
     assert np.isnan(found.logits[CLASSES == 3]).all()
+
+
+@pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
+def test_large_support_sets_are_held_out_some_folds_at_a_time(
+    d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phi, fold_of = clusters(CLASSES, d), assign(CLASSES, 4, 11)
+    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, fold_of)
+    monkeypatch.setattr(held_out, "_MOST_NUMBERS", 4 * 4 * len(CLASSES))
+    found = hold_out(PROTOTYPE, phi, CLASSES, 4, fold_of)
+    assert found.folds == 11
+    np.testing.assert_array_equal(found.logits, whole.logits)
+    np.testing.assert_array_equal(found.similarity, whole.similarity)
 
 
 @pytest.mark.parametrize("folds", [2, 3, 5, 11])

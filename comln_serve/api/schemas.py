@@ -1,7 +1,7 @@
 """What is answered: the wire types of responses."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -35,7 +35,8 @@ class ClassifierInfo(BaseModel):
     expires_at: datetime | None
 
     @classmethod
-    def of(cls, stored: domain.ClassifierInfo) -> "ClassifierInfo":
+    def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
+        """What is stored, and the fields that a subclass has beside."""
         classes = [
             ClassCount(label=label, examples=examples)
             for label, examples in zip(stored.labels, stored.examples, strict=True)
@@ -54,6 +55,7 @@ class ClassifierInfo(BaseModel):
             metadata=dict(stored.metadata),
             created_at=stored.created_at,
             expires_at=stored.expires_at,
+            **more,
         )
 
 
@@ -63,9 +65,8 @@ class ClassifierDetail(ClassifierInfo):
     report: Report | None = Field(description="Null for classifiers made before there were any.")
 
     @classmethod
-    def of(cls, stored: domain.ClassifierInfo) -> "ClassifierDetail":
-        info = ClassifierInfo.of(stored)
-        return cls(**info.model_dump(), report=report_of(stored))
+    def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
+        return super().of(stored, report=report_of(stored), **more)
 
 
 class AdaptResponse(ClassifierDetail):

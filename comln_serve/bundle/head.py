@@ -82,31 +82,31 @@ class Head:
     def initial_weights(
         self, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int
     ) -> NDArray[np.float64]:
-        """W(0) (N, d) for support embeddings phi (M, d) and their class indices (M,)."""
+        """W(0) (N, d) for support embeddings phi (M, d) of classes (M,), each of which is there."""
         if self.start == "learned":
             if self.W0 is None or self.W0.shape[0] != n_classes:
                 raise ValueError(f"this head is tied to {self.ways} classes, got {n_classes}")
             return self.W0.astype(np.float64)
-        W0 = np.zeros((n_classes, phi.shape[1]))
-        if self.start == "prototype":
-            np.add.at(W0, classes, phi.astype(np.float64))
-            per_class = np.bincount(classes, minlength=n_classes)
-            W0 /= per_class[:, None]
-            W0 *= self.prototype_scale(np.linalg.norm(W0, axis=1), per_class)[:, None]
-        return W0
+        if self.start == "zero":
+            return np.zeros((n_classes, phi.shape[1]))
+        order = np.argsort(classes, kind="stable")
+        per_class = np.bincount(classes, minlength=n_classes)
+        firsts = per_class.cumsum() - per_class
+        means = np.add.reduceat(phi[order].astype(np.float64), firsts) / per_class[:, None]
+        return means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]
 
     def prototype_scale(
         self, norms: NDArray[np.float64], per_class: NDArray[Any]
     ) -> NDArray[np.float64]:
-        """(N,) factors that make class means the rows of a "prototype" start.
+        """(..., N) factors that make class means the rows of a "prototype" start.
 
         Args:
-            norms: (N,) length of each mean. per_class: (N,) examples it is the mean of.
+            norms: (..., N) length of each mean. per_class: (..., N) examples it is the mean of.
         """
         if self.alpha is None:
             raise ValueError("a prototype start needs alpha")
         if self.similarity is None:
-            return np.full(len(norms), self.alpha)
+            return np.full(norms.shape, self.alpha)
         expected = np.sqrt(self.similarity + (1 - self.similarity) / per_class)
         scale: NDArray[np.float64] = self.alpha * expected / np.maximum(norms, _SMALLEST_NORM)
         return scale

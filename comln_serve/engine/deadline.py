@@ -1,21 +1,65 @@
 """A flag that is raised after a time, as compiled code can read it."""
 
+import math
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from threading import Timer
+from threading import Condition, Thread
 
 import numpy as np
 from numpy.typing import NDArray
 
+Flag = NDArray[np.bool_]
+
 
 @contextmanager
-def raised_after(seconds: float) -> Generator[NDArray[np.bool_], None, None]:
+def raised_after(seconds: float) -> Generator[Flag, None, None]:
     """(1,) array that another thread sets to True after that time, unless the block is over."""
     flag = np.zeros(1, dtype=np.bool_)
-    timer = Timer(seconds, flag.fill, (True,))
-    timer.daemon = True
-    timer.start()
+    _watch.add(flag, time.monotonic() + seconds)
     try:
         yield flag
     finally:
-        timer.cancel()
+        _watch.remove(flag)
+
+
+class _Watch:
+    """One thread for all flags: to start one for each costs a tenth of what most are there for.
+
+    It sleeps towards the earliest time it knows of, and stays asleep where that is taken back, so
+    that flags with the same patience hardly ever wake it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._flags: dict[int, tuple[float, Flag]] = {}  # by id: when it is due
+        self._wakes_at = math.inf
+        self._thread: Thread | None = None
+
+    def add(self, flag: Flag, due: float) -> None:
+        with self._changed:
+            self._flags[id(flag)] = due, flag
+            if self._thread is None:
+                self._thread = Thread(target=self._raise_flags, name="deadlines", daemon=True)
+                self._thread.start()
+            if due < self._wakes_at:
+                self._changed.notify()
+
+    def remove(self, flag: Flag) -> None:
+        with self._changed:
+            self._flags.pop(id(flag), None)
+
+    def _raise_flags(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for key, (due, flag) in list(self._flags.items()):
+                    if due <= now:
+                        flag.fill(True)
+                        del self._flags[key]
+                self._wakes_at = min((due for due, _ in self._flags.values()), default=math.inf)
+                idle = self._wakes_at == math.inf
+                self._changed.wait(None if idle else max(0.0, self._wakes_at - now))
+
+
+_watch = _Watch()

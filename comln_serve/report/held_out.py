@@ -19,6 +19,9 @@ Array = NDArray[np.float64]
 # Of the held-out logits; they are compared and counted, and never served. Half the steps of 1e-6.
 TOLERANCE = 1e-3
 
+# In an array of what is computed for several folds at once: 8 MB.
+_MOST_NUMBERS = 2**20
+
 _SMALLEST = 1e-30
 
 
@@ -61,18 +64,15 @@ def hold_out(
     task = _Task(head, phi, classes, n_classes)
     logits = np.full((len(classes), n_classes), np.nan)
     similarity = np.full(len(classes), np.nan)
-    cut, done = None, 0
-    for fold in range(int(fold_of.max()) + 1):
-        try:
-            table, lengths = task.without(fold_of == fold, horizon, cancel)
-        except FlowError as error:
-            cut = str(error)
-            break
-        left_out = np.flatnonzero(fold_of == fold)
-        logits[left_out] = table[:, left_out].T
-        cosines = table[:, left_out] / lengths[:, None]
-        similarity[left_out] = cosines.max(axis=0) / task.lengths[left_out]
-        done += 1
+    cut, done, folds = None, 0, int(fold_of.max()) + 1
+    while done < folds and cut is None:
+        left_out = fold_of == np.arange(done, min(done + task.at_once, folds))[:, None]
+        tables, lengths, cut = task.without(left_out, horizon, cancel)
+        fold, example = np.nonzero(left_out[: len(tables)])
+        logits[example] = tables[fold, :, example]
+        cosines = logits[example] / lengths[fold]
+        similarity[example] = cosines.max(axis=1) / task.lengths[example]
+        done += len(tables)
     return HeldOut(logits, similarity, ~np.isnan(similarity), done, cut)
 
 
@@ -89,45 +89,78 @@ class _Task:
         self.lengths = np.maximum(np.sqrt(self.squares), _SMALLEST)
         self.Y = np.ascontiguousarray(np.eye(n_classes)[classes].T)  # (N, M)
         self.reduced = reduced_is_cheaper(*phi.shape)
+        self.features = self.gram if self.reduced else self.phi
         self.back = np.empty((0, 0)) if self.reduced else np.ascontiguousarray(self.phi.T)
         self.W0 = None if head.W0 is None else head.W0.astype(np.float64)
         self.start = None if self.W0 is None else self.W0 @ self.phi.T
+        width = len(classes) if self.reduced else max(phi.shape)
+        self.at_once = max(1, _MOST_NUMBERS // (n_classes * width))
 
     def without(
         self, left_out: NDArray[np.bool_], horizon: float | None, cancel: NDArray[np.bool_] | None
-    ) -> tuple[Array, Array]:
-        """Logits (N, M) of all examples and lengths (N,) of the rows of W(T), without some."""
-        kept = ~left_out
+    ) -> tuple[Array, Array, str | None]:
+        """Classifiers adapted without some examples each, for up to `at_once` folds (F, M).
+
+        Returns:
+            Logits (F', N, M) of all examples, and lengths (F', N) of the rows of W(T), of the first
+            F' <= F folds; and why there are no more, None where that is all.
+        """
+        mixtures = self._mixtures(~left_out)
+        starts = mixtures @ self.gram if self.start is None else [self.start] * len(left_out)
+        X = np.empty((len(left_out), self.n_classes, self.features.shape[1]))
+        solved, cut = 0, None
+        for out, start in zip(left_out, starts, strict=True):
+            try:
+                X[solved] = self._follow(~out, start, horizon, cancel)
+            except FlowError as error:
+                cut = str(error)
+                break
+            solved += 1
+        X = X[:solved]
+        if not self.reduced:
+            W = (mixtures[:solved] @ self.phi if self.W0 is None else self.W0) - X
+            return W @ self.phi.T, np.maximum(np.linalg.norm(W, axis=2), _SMALLEST), cut
+        start = np.asarray(starts)[:solved]
+        moved = X @ self.gram
+        first = mixtures[:solved] * start if self.W0 is None else self.W0 * self.W0
+        # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
+        squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=2)
+        return start - moved, np.sqrt(np.maximum(squares, _SMALLEST**2)), cut
+
+    def _follow(
+        self,
+        kept: NDArray[np.bool_],
+        start: Array,
+        horizon: float | None,
+        cancel: NDArray[np.bool_] | None,
+    ) -> Array:
+        """The state (N, r) at T of the flow that starts at logits (N, M), of the examples kept.
+
+        Raises:
+            FlowError: it was cancelled, or missed its tolerance.
+        """
         weights = np.zeros(len(kept))
         weights[kept] = self.head.example_weights(self.classes[kept], self.n_classes)
         if horizon is None:
             mean_square = float(self.squares[kept].mean())
             horizon = self.head.horizon_for(int(kept.sum()), self.n_classes, mean_square)
-        mixture = self._mixture(kept)
-        start = mixture @ self.gram if self.start is None else self.start
         solver = self.head.solver
         flow = Integration(
-            self.gram if self.reduced else self.phi, self.back, start, self.Y, weights, horizon,
+            self.features, self.back, start, self.Y, weights, horizon,
             self.head.regularisation, rtol=max(solver.rtol, TOLERANCE),
             atol=max(solver.atol, TOLERANCE), max_steps=solver.max_steps, limit_steps=False,
             cancel=cancel,
         )  # fmt: skip
         flow.advance()
-        if not self.reduced:
-            W = (mixture @ self.phi if self.W0 is None else self.W0) - flow.X
-            return W @ self.phi.T, np.maximum(np.linalg.norm(W, axis=1), _SMALLEST)
-        moved = flow.X @ self.gram
-        first = mixture * start if self.W0 is None else self.W0 * self.W0
-        # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
-        squares = first.sum(axis=1) - (flow.X * (2 * start - moved)).sum(axis=1)
-        return start - moved, np.sqrt(np.maximum(squares, _SMALLEST**2))
+        return flow.X
 
-    def _mixture(self, kept: NDArray[np.bool_]) -> Array:
-        """A (N, M) with W(0) = A phi, of a start that is made of the examples kept, or zero."""
+    def _mixtures(self, kept: NDArray[np.bool_]) -> Array:
+        """An A (F, N, M) with W(0) = A phi for each fold, of a start that is made of the examples
+        kept (F, M), or zero."""
+        members = self.Y * kept[:, None, :]
         if self.head.start != "prototype":
-            return np.zeros_like(self.Y)
-        members = self.Y * kept
-        per_class = members.sum(axis=1)
-        means = members / per_class[:, None]
-        norms = np.sqrt(np.maximum((means * (means @ self.gram)).sum(axis=1), 0.0))
-        return means * self.head.prototype_scale(norms, per_class)[:, None]
+            return np.zeros_like(members)
+        per_class = members.sum(axis=2)
+        means = members / per_class[:, :, None]
+        norms = np.sqrt(np.maximum((means * (means @ self.gram)).sum(axis=2), 0.0))
+        return means * self.head.prototype_scale(norms, per_class)[:, :, None]

@@ -8,8 +8,8 @@ from comln_serve.api.bodies import read_adapt, read_predict
 from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.openapi import openapi_body
-from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, answer
-from comln_serve.api.work import classify, engine_of, work
+from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, as_json, make
+from comln_serve.api.work import classify, engine_of
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -20,6 +20,7 @@ router = APIRouter()
 @router.post(
     "/adapt",
     status_code=201,
+    response_model=schemas.AdaptResponse,
     tags=["adaptation"],
     summary="Make a classifier from a few labelled images",
     responses=error_responses(
@@ -33,9 +34,7 @@ router = APIRouter()
     openapi_extra=openapi_body(requests.AdaptRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
-async def adapt(
-    request: Request, response: Response, key: IdempotencyKey = None
-) -> schemas.AdaptResponse:
+async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = engine_of(request)
     record = current_record()
@@ -44,23 +43,21 @@ async def adapt(
     request.app.state.requests.check()
     support, options = await read_adapt(request, engine.settings)
     record.images = len(support)
-    with request.app.state.requests.admit():
-        adapted = await work(
-            request,
-            lambda cancellation: engine.adapt(
-                support,
-                model=options.model,
-                name=options.name,
-                horizon=options.horizon,
-                promote=options.promote,
-                metadata=options.metadata or {},
-                expires_in_seconds=options.expires_in_seconds,
-                idempotency_key=key,
-                tenant=tenant_of(request),
-                cancellation=cancellation,
-            ),
-        )
-    return answer(adapted, response)
+    return await make(
+        request,
+        lambda cancellation: engine.adapt(
+            support,
+            model=options.model,
+            name=options.name,
+            horizon=options.horizon,
+            promote=options.promote,
+            metadata=options.metadata or {},
+            expires_in_seconds=options.expires_in_seconds,
+            idempotency_key=key,
+            tenant=tenant_of(request),
+            cancellation=cancellation,
+        ),
+    )
 
 
 @router.post(
@@ -81,15 +78,15 @@ async def predict(request: Request) -> Response:
     images, options = await read_predict(request, engine_of(request).settings)
 
     def write(predicted: Predicted) -> Response:
-        answer = schemas.PredictResponse(
-            classifier=predicted.classifier.id,
-            predictions=_predictions(predicted, options.top_k),
-            calibrated=predicted.calibrated,
-            unknown_threshold=predicted.unknown_threshold,
-            timings_ms=predicted.timings_ms,
+        return as_json(
+            schemas.PredictResponse(
+                classifier=predicted.classifier.id,
+                predictions=_predictions(predicted, options.top_k),
+                calibrated=predicted.calibrated,
+                unknown_threshold=predicted.unknown_threshold,
+                timings_ms=predicted.timings_ms,
+            )
         )
-        # As bytes, which the framework would make of it on the event loop, checking it once more.
-        return Response(answer.model_dump_json(), media_type="application/json")
 
     return await classify(request, images, options.classifier, write, unknown=options.unknown)
 

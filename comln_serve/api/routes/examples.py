@@ -15,9 +15,9 @@ from comln_serve.api.routes.shared import (
     ONE_CLASSIFIER_ERRORS,
     IdempotencyKey,
     Ref,
-    answer,
+    make,
 )
-from comln_serve.api.work import engine_of, work
+from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -45,14 +45,13 @@ def examples(request: Request, ref: Ref) -> schemas.ExampleList:
 @router.post(
     "/classifiers/{ref}/examples",
     status_code=201,
+    response_model=schemas.AdaptResponse,
     summary="Adapt a classifier to more labelled images",
     responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
-async def add_examples(
-    request: Request, response: Response, ref: Ref, key: IdempotencyKey = None
-) -> schemas.AdaptResponse:
+async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -> Response:
     """A classifier with a name gets a new version, one without changes in place. New labels are
     new classes.
     """
@@ -62,23 +61,22 @@ async def add_examples(
     request.app.state.requests.check()
     support, options = await read_examples(request, engine.settings)
     record.images = len(support)
-    with request.app.state.requests.admit():
-        adapted = await work(
-            request,
-            lambda cancellation: engine.add_examples(
-                ref,
-                support,
-                promote=options.promote,
-                idempotency_key=key,
-                tenant=tenant_of(request),
-                cancellation=cancellation,
-            ),
-        )
-    return answer(adapted, response)
+    return await make(
+        request,
+        lambda cancellation: engine.add_examples(
+            ref,
+            support,
+            promote=options.promote,
+            idempotency_key=key,
+            tenant=tenant_of(request),
+            cancellation=cancellation,
+        ),
+    )
 
 
 @router.delete(
     "/classifiers/{ref}/examples/{number}",
+    response_model=schemas.AdaptResponse,
     summary="Adapt a classifier without one of its examples",
     responses=error_responses(
         *ONE_CLASSIFIER_ERRORS,
@@ -90,27 +88,25 @@ async def add_examples(
 @needs(Scope.ADAPT)
 async def remove_example(
     request: Request,
-    response: Response,
     ref: Ref,
     number: Annotated[int, Path(ge=1, le=2**31 - 1)],
     promote: Annotated[
         bool, Query(description="Let the name stand for the new version at once.")
     ] = True,
-) -> schemas.AdaptResponse:
+) -> Response:
     """A classifier with a name gets a new version, one without changes in place. The last example
     of a class takes the class with it.
     """
     engine = engine_of(request)
     current_record().operation = "adapt"
-    with request.app.state.requests.admit():
-        adapted = await work(
-            request,
-            lambda cancellation: engine.remove_example(
-                ref,
-                number,
-                promote=promote,
-                tenant=tenant_of(request),
-                cancellation=cancellation,
-            ),
-        )
-    return answer(adapted, response)
+    return await make(
+        request,
+        lambda cancellation: engine.remove_example(
+            ref,
+            number,
+            promote=promote,
+            tenant=tenant_of(request),
+            cancellation=cancellation,
+        ),
+        status=200,
+    )

@@ -1,12 +1,16 @@
 """What several routes have in common."""
 
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from fastapi import Header, Path, Response
+from fastapi import Header, Path, Request, Response
+from pydantic import BaseModel
 
 from comln_serve.api import schemas
 from comln_serve.api.context import current_record
+from comln_serve.api.work import work
 from comln_serve.engine.adaptation import Adapted
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import ErrorCode
 
 BODY_ERRORS = (
@@ -40,13 +44,28 @@ IdempotencyKey = Annotated[
 ]
 
 
-def answer(adapted: Adapted, response: Response) -> schemas.AdaptResponse:
-    """The answer to a request that has made, or changed, a classifier."""
+async def make(
+    request: Request, call: Callable[[Cancellation], Adapted], status: int = 201
+) -> Response:
+    """Let the engine make, or change, a classifier, and answer with it."""
     record = current_record()
-    record.stages_ms = adapted.timings_ms
-    if adapted.replayed:
-        response.headers["Idempotency-Replayed"] = "true"
-    else:
-        record.model = adapted.classifier.model
-    info = schemas.ClassifierDetail.of(adapted.classifier)
-    return schemas.AdaptResponse(**info.model_dump(), timings_ms=adapted.timings_ms)
+
+    def written(cancellation: Cancellation) -> Response:
+        adapted = call(cancellation)
+        record.stages_ms = adapted.timings_ms
+        headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
+        if not adapted.replayed:
+            record.model = adapted.classifier.model
+        body = schemas.AdaptResponse.of(adapted.classifier, timings_ms=adapted.timings_ms)
+        return as_json(body, status, headers)
+
+    with request.app.state.requests.admit():
+        return await work(request, written)
+
+
+def as_json(
+    body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer as bytes, which the framework would make of it on the event loop, checking it once
+    more."""
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")
