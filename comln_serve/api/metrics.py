@@ -29,6 +29,7 @@ from comln_serve.api.context import RequestRecord
 from comln_serve.engine.engine import Engine
 from comln_serve.engine.model import LocalModel
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.gpu import gpu_memory
 
 _Metric = TypeVar("_Metric", Counter, Histogram)
 
@@ -220,8 +221,23 @@ class _State(Collector):
             default = "true" if name == engine.default_model else "false"
             models.add_metric([name, model.provider, default], 1)
         yield models
+        if any(model.provider == "cuda" for model in engine.models.values()):
+            yield from _gpu_memory()
         build = GaugeMetricFamily(
             "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]
         )
         build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
         yield build
+
+
+def _gpu_memory() -> Iterator[Metric]:
+    labels = ["gpu", "uuid"]
+    used = GaugeMetricFamily(
+        "comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels
+    )
+    total = GaugeMetricFamily("comln_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
+    for gpu in gpu_memory():
+        used.add_metric([str(gpu.index), gpu.uuid], gpu.used)
+        total.add_metric([str(gpu.index), gpu.uuid], gpu.total)
+    yield used
+    yield total

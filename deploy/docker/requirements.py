@@ -16,7 +16,7 @@ RUNTIMES = {"onnxruntime", "onnxruntime-gpu"}
 
 
 def requirements(variant: str, pyproject: Path) -> list[str]:
-    """The server's dependencies but the runtime ("common"), or that of one variant.
+    """The server's dependencies but the runtime ("common"), or what one variant adds.
 
     Raises:
         SystemExit: another variant, or pyproject.toml no longer names both runtimes.
