@@ -17,6 +17,7 @@ from comln_serve.engine.batcher import Batcher
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.engine.lane import Images
 from comln_serve.engine.model import LocalModel
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from tests.databases import database_url, make_url, postgresql
@@ -26,6 +27,8 @@ from training.export import About, export_bundle
 from training.model import MetaModel
 
 __all__ = ["database_url", "make_url", "postgresql"]  # fixtures
+
+MakeEngine = Callable[[Settings], Engine]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none")
@@ -103,7 +106,7 @@ def settings(models_dir: Path, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def make_engine() -> Iterator[Callable[[Settings], Engine]]:
+def make_engine() -> Iterator[MakeEngine]:
     """Engines that are closed at the end of the test."""
     engines: list[Engine] = []
 
@@ -119,7 +122,23 @@ def make_engine() -> Iterator[Callable[[Settings], Engine]]:
 
 
 @pytest.fixture
-def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Iterator[TestClient]:
+def engine(settings: Settings, make_engine: MakeEngine) -> Engine:
+    """A warm engine."""
+    engine = make_engine(settings)
+    engine.warm()
+    return engine
+
+
+def fails(code: ErrorCode, action: Callable[[], object]) -> ServiceError:
+    """The error of that code that an action must end with."""
+    with pytest.raises(ServiceError) as caught:
+        action()
+    assert caught.value.code is code
+    return caught.value
+
+
+@pytest.fixture
+def client(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
     """A client of the whole application, in process."""
     engine = make_engine(settings)
     with TestClient(create_app(engine), raise_server_exceptions=False) as client:

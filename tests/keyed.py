@@ -1,6 +1,6 @@
 """A server that requires keys, and keys to it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,12 +9,11 @@ from fastapi.routing import RouteContext, iter_route_contexts
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
-from comln_serve.engine.engine import Engine
 from comln_serve.security import Scope, make_key
 from comln_serve.settings import Settings
 from comln_serve.storage import Store, utc_now
+from tests.conftest import MakeEngine
 
-MakeEngine = Callable[[Settings], Engine]
 EVERYTHING = tuple(Scope)
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi.testclient import TestClient
@@ -11,10 +11,8 @@ from PIL import Image
 from comln_serve.api.errors import STATUS
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
-from comln_serve.settings import Settings
 from tests.conftest import image_bytes
 
-MakeEngine = Callable[[Settings], Engine]
 Support = list[tuple[bytes, str]]
 
 MAX_IMAGES, MAX_BYTES, MAX_PIXELS, MAX_BODY, MAX_LABEL = 10, 20_000, 10_000, 100_000, 16

@@ -11,11 +11,11 @@ from comln_serve.classifier import Classifier
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from comln_serve.storage import TenantStore
+from tests.conftest import MakeEngine
 from tests.failures import FAILURES, Failure
 from tests.messages import (
     GREEN,
     RED,
-    MakeEngine,
     adapt_form,
     adapt_json,
     check_error,

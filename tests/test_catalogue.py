@@ -1,6 +1,5 @@
 """What a server remembers of the store, and how soon it notices what others have changed."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -11,17 +10,8 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 from comln_serve.short_memory import ShortMemory
 from comln_serve.storage import TenantStore
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import MakeEngine, colour_support, image_bytes
 from tests.test_batcher import wait_until
-
-MakeEngine = Callable[[Settings], Engine]
-
-
-@pytest.fixture
-def engine(settings: Settings, make_engine: MakeEngine) -> Engine:
-    engine = make_engine(settings)
-    engine.warm()
-    return engine
 
 
 def used(engine: Engine, reference: str) -> str | None:

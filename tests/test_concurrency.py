@@ -1,6 +1,5 @@
 """Many clients at once: what one asks for never reaches another."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -9,13 +8,11 @@ import httpx2
 import numpy as np
 import pytest
 
-from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
-from tests.conftest import image_bytes
+from tests.conftest import MakeEngine, image_bytes
 from tests.messages import adapt_form, predict_form
 from tests.test_overload import served
 
-MakeEngine = Callable[[Settings], Engine]
 Support = list[tuple[bytes, str]]
 CLIENTS = 50
 QUERIES = [image_bytes((40 * i, 250 - 40 * i, 120), seed=i) for i in range(4)]

@@ -1,7 +1,6 @@
 """Adding and removing examples: the result is that of adapting to them from the start."""
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,11 +13,9 @@ from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import MakeEngine, colour_support, fails, image_bytes
 from tests.test_bundle import edit_manifest
-from tests.test_versions import fails
 
-MakeEngine = Callable[[Settings], Engine]
 Support = list[tuple[bytes, str]]
 
 FIRST: Support = colour_support(2)

@@ -2,21 +2,19 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import image_bytes
+from tests.conftest import MakeEngine, image_bytes
 from tests.live import live_server
 from tests.messages import adapt_form, check_error, predict_form
 from tests.test_overload import served
 
-MakeEngine = Callable[[Settings], Engine]
 RED = image_bytes()
 LARGE = image_bytes(size=(900, 900))  # over the megabyte up to which uploads stay in memory
 

@@ -1,4 +1,4 @@
-"""Meta-gradients on stiff flows, in batches, in every dtype; and claims of docs/derivation.md."""
+"""Values and meta-gradients on stiff flows, of any input, in every dtype."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from torch import Tensor, nn
-from torchdiffeq import odeint_adjoint
+from torch import Tensor
 
 from benchmarks.gradient_error import (
     INPUTS,
-    Task,
     clustered_task,
-    directional_derivative,
     gradient_errors,
-    start_gradient,
 )
 from comln_serve.flow import FlowError, solve_flow
-from tests.numerics import METHODS, TIGHT, all_close, both_methods, close, small_task, tensors
+from tests.numerics import METHODS, all_close, both_methods, close, small_task, tensors
 from training.gradient_flow import Method, gradient_flow, operation
 
 # Values
@@ -139,141 +135,6 @@ def test_at_time_zero_only_the_start_and_the_horizon_have_a_gradient(method: Met
         assert not gradients[name].any()
     residual = task.weights[:, None] * (softmax(task.phi @ task.W0.T, axis=1) - task.Y)
     close(gradients["T"], -(task.V * (residual.T @ task.phi)).sum(), 1e-12)
-
-
-# Batches
-
-
-def stacked(tasks: list[Task], name: str, batch: tuple[int, ...]) -> Tensor:
-    values = torch.tensor(np.stack([getattr(task, name) for task in tasks]), dtype=torch.float64)
-    return values.reshape(*batch, *values.shape[1:]).requires_grad_(name in INPUTS)
-
-
-@both_methods
-def test_a_batch_is_its_single_tasks(method: Method) -> None:
-    """Two leading axes, a horizon and a lambda per task; the shared W0 sums its gradients."""
-    tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
-    tasks = [replace(task, W0=tasks[0].W0) for task in tasks]
-    batch = {
-        name: stacked(tasks, name, (2, 3)) for name in ("phi", "Y", "T", "lam", "weights", "V")
-    }
-    V = batch.pop("V")
-    W0 = torch.tensor(tasks[0].W0, requires_grad=True)
-    W = gradient_flow(W0=W0, method=method, **batch)
-    assert W.shape == (2, 3, 3, 8)
-    (W * V).sum().backward()
-    single = [task.gradients(method) for task in tasks]
-    for name in ("phi", "T", "lam", "weights"):
-        expected = np.stack([gradients[name] for gradients in single])
-        grad = batch[name].grad
-        assert grad is not None
-        close(grad.reshape(expected.shape), expected, 1e-10)
-    close(W0.grad, sum(gradients["W0"] for gradients in single), 1e-10)
-
-
-@both_methods
-def test_scalars_shared_by_a_batch_sum_their_gradients(method: Method) -> None:
-    tasks = [small_task(T=4.0, lam=0.1, seed=i) for i in range(2)]
-    T, lam = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (4.0, 0.1))
-    W = gradient_flow(
-        *(stacked(tasks, name, (2,)) for name in ("phi", "W0", "Y")), T, lam=lam,
-        weights=stacked(tasks, "weights", (2,)), method=method,
-    )  # fmt: skip
-    (W * stacked(tasks, "V", (2,))).sum().backward()
-    single = [task.gradients(method) for task in tasks]
-    close(T.grad, sum(gradients["T"] for gradients in single), 1e-10)
-    close(lam.grad, sum(gradients["lam"] for gradients in single), 1e-10)
-
-
-@both_methods
-def test_a_w0_shared_by_float32_tasks_gets_the_sum_in_float32(method: Method) -> None:
-    tasks = [clustered_task(3, 2, 50.0, seed=seed) for seed in range(3)]
-    W0 = torch.tensor(tasks[0].W0, dtype=torch.float32, requires_grad=True)
-    phi, V = (stacked(tasks, name, (3,)).detach().float() for name in ("phi", "V"))
-    W = gradient_flow(phi, W0, stacked(tasks, "Y", (3,)), 50.0, method=method)
-    assert W.dtype == torch.float32
-    (W * V).sum().backward()
-    single = [
-        replace(
-            task, phi=np.float64(phi[i].numpy()), W0=np.float64(W0.detach().numpy()),
-            V=np.float64(V[i].numpy()),
-        ).gradients(method)["W0"]
-        for i, task in enumerate(tasks)
-    ]  # fmt: skip
-    assert W0.grad is not None
-    assert W0.grad.dtype == torch.float32
-    close(W0.grad.double(), sum(single), 1e-6)
-
-
-@both_methods
-def test_an_error_in_one_task_of_a_batch_is_raised_and_the_next_batch_works(
-    method: Method,
-) -> None:
-    tasks = [small_task(seed=seed) for seed in range(4)]
-    phi, W0, Y = (stacked(tasks, name, (4,)) for name in ("phi", "W0", "Y"))
-    horizons = torch.tensor([1.0, 1.0, 1e4, 1.0])
-    with pytest.raises(FlowError, match=r"of T = 10000 .*raise max_steps"):
-        gradient_flow(phi, W0, Y, horizons, method=method, max_steps=30)
-    gradient_flow(phi, W0, Y, 1.0, method=method, max_steps=30).sum().backward()
-
-
-@both_methods
-def test_tables_that_travel_together_arrive_as_they_left(
-    method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The transfers from another device, packed as there, give the same to the last bit."""
-    tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
-
-    def run() -> list[Tensor]:
-        batch = {name: stacked(tasks, name, (2, 3)) for name in (*INPUTS, "Y")}
-        W = gradient_flow(**batch, method=method)
-        loss = (W * stacked(tasks, "V", (2, 3))).sum()
-        return [W, *torch.autograd.grad(loss, [batch[name] for name in INPUTS])]
-
-    to_cpu, transfers = operation._to_cpu, list[int]()
-
-    def packed_to_cpu(*tables: Tensor | np.ndarray) -> list[np.ndarray]:
-        tensors = [table for table in tables if isinstance(table, Tensor)]
-        transfers.append(len(tensors))
-        moved = iter(operation.unpack(operation.pack(tensors), tensors))
-        return to_cpu(*(next(moved) if isinstance(x, Tensor) else x for x in tables))
-
-    expected = run()
-    monkeypatch.setattr(operation, "_to_cpu", packed_to_cpu)
-    for one, other in zip(run(), expected, strict=True):
-        assert torch.equal(one, other)
-    assert transfers == [5, 1]
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_pack_and_unpack_are_inverse(batch: int) -> None:
-    """Tables of any shape a task, scalars and transposed ones too, in one matrix."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(3, 5), (), (5,), (1, 1), (), (2, 3, 4)]
-    tables = [torch.randn(batch, *shape, generator=generator).double() for shape in shapes]
-    tables.append(tables[0].mT)
-    packed = operation.pack(tables)
-    assert packed.shape == (batch, 3 * 5 + 1 + 5 + 1 + 1 + 2 * 3 * 4 + 3 * 5)
-    for table, arrived in zip(tables, operation.unpack(packed, tables), strict=True):
-        assert arrived.shape == table.shape
-        assert torch.equal(arrived, table)
-
-
-@both_methods
-@pytest.mark.parametrize("lam", [0.0, 0.1])
-def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float) -> None:
-    """Rows of weight 0, as batches of unequal tasks have them."""
-    task = small_task(lam=lam)
-    rng = np.random.default_rng(1)
-    padded = replace(
-        task, phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
-        Y=np.vstack([task.Y, np.eye(3)[:2]]), weights=np.append(task.weights, [0.0, 0.0]),
-    )  # fmt: skip
-    gradients, expected = (x.gradients(method, **TIGHT) for x in (padded, task))
-    assert not gradients["phi"][6:].any()
-    for name in ("phi", "weights"):
-        gradients[name] = gradients[name][:6]
-    all_close(task, gradients, expected, 1e-6)
 
 
 @both_methods
@@ -473,105 +334,3 @@ def test_cuda_agrees_with_cpu(method: Method) -> None:
     (W * torch.from_numpy(task.V).cuda()).sum().backward()
     grads = {name: arguments[name].grad.cpu().numpy() for name in INPUTS}  # type: ignore[union-attr]
     all_close(task, grads, task.gradients(method), 1e-7)
-
-
-# Claims of docs/derivation.md about other ways to differentiate
-
-
-def test_without_the_step_limit_the_gradient_is_noise() -> None:
-    """Steps chosen for s alone leave the derivatives of modes long over undamped."""
-    task = clustered_task(5, 5, 1e4, offset=10.0)
-    free, free_steps = start_gradient(task, 1e-5, step_limit=False)
-    limited, limited_steps = start_gradient(task, 1e-5, step_limit=True)
-    v = limited / np.linalg.norm(limited)
-    expected = directional_derivative(task, "W0", v)
-    assert float((limited * v).sum()) == pytest.approx(expected, rel=1e-6)
-    assert np.linalg.norm(free - limited) > np.linalg.norm(limited)
-    assert limited_steps <= 1.2 * free_steps
-
-
-class _Flow(nn.Module):
-    """The flow as torchdiffeq's adjoint wants it: a module holding what is differentiated."""
-
-    def __init__(self, task: Task, space: str) -> None:
-        super().__init__()
-        self.W0 = nn.Parameter(torch.tensor(task.W0))
-        self.phi, self.Y = torch.from_numpy(task.phi), torch.from_numpy(task.Y)
-        self.weights, self.space = torch.from_numpy(task.weights), space
-
-    def forward(self, _t: Tensor, state: Tensor) -> Tensor:
-        W = state if self.space == "W" else self.W0 - state.T @ self.phi
-        residual = self.weights[:, None] * (torch.softmax(self.phi @ W.T, dim=1) - self.Y)
-        return -residual.T @ self.phi if self.space == "W" else residual
-
-
-@pytest.mark.parametrize("space", ["s", "W"])
-def test_the_adjoint_that_rebuilds_the_state_backward_is_wrong(space: str) -> None:
-    """The paper's Figure 2: the state climbs the loss on the way back. Ours stores it."""
-    task = clustered_task(5, 5, 1e4, norm2=1e3, offset=0.0, d=32)
-    flow = _Flow(task, space)
-    initial = flow.W0 if space == "W" else torch.zeros(25, 5, dtype=torch.float64)
-    path: Any = odeint_adjoint(
-        flow, initial, torch.tensor([0.0, task.T], dtype=torch.float64), method="dopri5",
-        rtol=1e-8, atol=1e-8,
-    )  # fmt: skip
-    W = path[-1] if space == "W" else flow.W0 - path[-1].T @ flow.phi
-    (W * torch.from_numpy(task.V)).sum().backward()
-    assert flow.W0.grad is not None
-    theirs, ours = flow.W0.grad.numpy(), task.gradients("adjoint")["W0"]
-    v = ours / np.linalg.norm(ours)
-    expected = directional_derivative(task, "W0", v)
-    assert float((ours * v).sum()) == pytest.approx(expected, rel=1e-6)
-    assert np.linalg.norm(theirs - ours) > 0.1 * np.linalg.norm(ours)
-
-
-def dense_phi_gradient(task: Task, *, lam_inside: bool, steps: int = 400) -> np.ndarray:
-    """dL/dphi by the (s, B, z) system in plain einsum and equal steps.
-
-    `lam_inside` puts lam z inside A_i(...), as the paper prints it.
-    """
-    phi, W0, Y, w, lam = task.phi, task.W0, task.Y, task.weights, task.lam
-    (M, N), K, L0, same = Y.shape, phi @ phi.T, phi @ W0.T, np.eye(len(Y))
-    inside, outside = (lam, 0.0) if lam_inside else (0.0, lam)
-
-    def field(state: list[np.ndarray]) -> list[np.ndarray]:
-        s, B, z = state
-        p = softmax(L0 - K @ s, axis=1)
-        A = w[:, None, None] * (np.eye(N) * p[:, :, None] - p[:, :, None] * p[:, None, :])
-        ds = w[:, None] * (p - Y) - lam * s
-        KB = np.einsum("im,mjbc->ijbc", K, B)
-        dB = np.einsum("ij,iac->ijac", same, A) - lam * B - np.einsum("iab,ijbc->ijac", A, KB)
-        inner = np.einsum("ij,ma->ijma", same, s) + np.einsum("im,ja->ijma", same, s)
-        inner += np.einsum("ik,kjma->ijma", K, z) + inside * z
-        return [ds, dB, -outside * z - np.einsum("iab,ijmb->ijma", A, inner)]
-
-    state = [np.zeros((M, N)), np.zeros((M, M, N, N)), np.zeros((M, M, M, N))]
-    h = task.T / steps
-    for _ in range(steps):
-        k1 = field(state)
-        k2 = field([x + h / 2 * k for x, k in zip(state, k1, strict=True)])
-        k3 = field([x + h / 2 * k for x, k in zip(state, k2, strict=True)])
-        k4 = field([x + h * k for x, k in zip(state, k3, strict=True)])
-        state = [
-            x + h / 6 * (a + 2 * b + 2 * c + e)
-            for x, a, b, c, e in zip(state, k1, k2, k3, k4, strict=True)
-        ]
-    s, B, z = state
-    Vphi = phi @ task.V.T
-    C, D = np.einsum("ia,ijab->jb", Vphi, B), np.einsum("ijma,ia->mj", z, Vphi)
-    return -(s @ task.V + C @ W0 + D @ phi)
-
-
-@pytest.mark.parametrize(("lam", "T", "at_least"), [(0.01, 2.0, 1e-5), (1.0, 10.0, 0.02)])
-def test_lambda_belongs_outside_the_printed_bracket(lam: float, T: float, at_least: float) -> None:
-    """Finite differences tell lam z outside A_i(...) from the paper's lam z inside."""
-    task = small_task(4, 3, 6, T, lam)
-    v = np.random.default_rng(3).normal(size=task.phi.shape)
-    expected = directional_derivative(task, "phi", v)
-    right, printed = (
-        float((dense_phi_gradient(task, lam_inside=inside) * v).sum()) for inside in (False, True)
-    )
-    assert right == pytest.approx(expected, rel=1e-7)
-    assert abs(printed - expected) > at_least * abs(expected)
-    for method in METHODS:
-        close(task.gradients(method)["phi"], dense_phi_gradient(task, lam_inside=False), 1e-6)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,12 +11,11 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from comln_serve.api.app import create_app
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
+from tests.conftest import MakeEngine
 from tests.messages import RED, adapt_form, check_error, engine_of, predict_form, raw
 
-MakeEngine = Callable[[Settings], Engine]
 ORIGIN = "https://app.example.org"
 
 

@@ -1,6 +1,5 @@
 """The same key with the same request makes one classifier."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -14,11 +13,9 @@ from comln_serve.engine.idempotency import fingerprint
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import MakeEngine, colour_support, fails, image_bytes
 from tests.test_storage import add
-from tests.test_versions import fails
 
-MakeEngine = Callable[[Settings], Engine]
 KEY = "order-7!"
 SUPPORT = colour_support(1)
 

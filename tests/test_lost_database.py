@@ -11,18 +11,16 @@ import psycopg
 import pytest
 
 from comln_serve.engine.catalogue import References
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from comln_serve.storage import database, postgresql
-from tests.conftest import image_bytes
+from tests.conftest import MakeEngine, image_bytes
 from tests.databases import administer
 from tests.messages import adapt_form, adapt_json, check_error, predict_form
 from tests.relay import Relay
 from tests.test_batcher import wait_until
 from tests.test_overload import served
 
-MakeEngine = Callable[[Settings], Engine]
 MakeUrl = Callable[[str], str]
 RED = image_bytes()
 

@@ -1,7 +1,7 @@
 """What /metrics says after real requests."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -13,13 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve import __version__
 from comln_serve.api.app import create_app
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import REPOSITORY, colour_support
+from tests.conftest import REPOSITORY, MakeEngine, colour_support
 from tests.messages import GREEN, RED, adapt_form, engine_of, predict_form, raw
 
-MakeEngine = Callable[[Settings], Engine]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from socket import create_connection
@@ -18,12 +18,11 @@ from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
-from tests.conftest import batcher_of, before_each_batch, image_bytes
+from tests.conftest import MakeEngine, batcher_of, before_each_batch, image_bytes
 from tests.live import free_port
 from tests.messages import adapt_form, check_error, predict_form
 from tests.test_batcher import wait_until
 
-MakeEngine = Callable[[Settings], Engine]
 RED = image_bytes()
 
 

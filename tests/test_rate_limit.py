@@ -8,7 +8,8 @@ from comln_serve.api.app import create_app
 from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
 from comln_serve.settings import Settings
-from tests.keyed import MakeEngine, bearer, keyed, keyed_settings, new_key, store_of
+from tests.conftest import MakeEngine
+from tests.keyed import bearer, keyed, keyed_settings, new_key, store_of
 from tests.messages import check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures

@@ -18,11 +18,10 @@ from comln_serve.engine.model import LocalModel
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.support import SupportSet
-from tests.conftest import REPOSITORY, colour_support, image_bytes
+from tests.conftest import REPOSITORY, MakeEngine, colour_support, image_bytes
 from tests.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.test_bundle import edit_manifest
 
-MakeEngine = Callable[[Settings], Engine]
 QUERIES = [image_bytes((220, 30, 30), seed=70), image_bytes((30, 30, 220), seed=71)]
 
 CALIBRATION = Calibration(

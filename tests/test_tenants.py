@@ -16,7 +16,8 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
 from comln_serve.settings import Settings
-from tests.keyed import MakeEngine, bearer, keyed, keyed_settings, new_key, routes_of, store_of
+from tests.conftest import MakeEngine
+from tests.keyed import bearer, keyed, keyed_settings, new_key, routes_of, store_of
 from tests.messages import RED, adapt_form, b64, check_error, predict_form
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures

@@ -1,7 +1,6 @@
 """Versions of a name: their numbers, and which of them the name stands for."""
 
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Barrier
@@ -19,21 +18,13 @@ from hypothesis.stateful import (
 
 from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from comln_serve.storage import Store, open_store
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import MakeEngine, colour_support, fails, image_bytes
 from tests.test_storage import add
 
-MakeEngine = Callable[[Settings], Engine]
 NAME = "letters"
-
-
-def fails(code: ErrorCode, action: Callable[[], object]) -> ServiceError:
-    with pytest.raises(ServiceError) as caught:
-        action()
-    assert caught.value.code is code
-    return caught.value
 
 
 class Versions(RuleBasedStateMachine):
