@@ -59,9 +59,10 @@ class Figures:
     server_cpu_ms: float  # of one request, in the server's process alone
     bare_cpu_ms: float
     load_at_70: list[float]
-    random: list[list[float]]  # p50 and p99 of each round, at random moments
-    steady: list[list[float]]  # of clients that send at a steady pace
-    bare_random: list[list[float]]  # at random moments, of a bare queue at 70 % of its own rate
+    at_random_ms: list[list[float]]  # p50 and p99 of each round, at random moments
+    at_steady_ms: list[list[float]]  # of clients that send at a steady pace
+    bare_queue: list[float]
+    bare_at_random_ms: list[list[float]]  # of the bare queue, at 70 % of its own rate
     alone_p50: float
     adapt_ms: list[float]
     bare_adapt_ms: list[float]
@@ -227,22 +228,27 @@ class Bare:
             done += BATCH
         return done / (time.perf_counter() - began)
 
-    def queue(self, files: Sequence[bytes], seconds: float, seed: int) -> list[float]:
-        """Milliseconds from each file's arrival, at random moments at 70 % of what a thread for
-        each core can do, to its embedding: what any server that takes turns has to expect.
-        """
-        options = ort.RunOptions()
+    def one(self, file: bytes) -> None:
+        """A file to its embedding, on the thread that calls."""
+        image = prepare_image(file, self._policy)
+        self._backbone.embed_one(image, ort.RunOptions(), alone=False)
 
-        def embed(file: bytes) -> None:
-            self._backbone.embed_one(prepare_image(file, self._policy), options, alone=False)
-
+    def queue_rate(self, files: Sequence[bytes], seconds: float) -> float:
+        """Images a second where a thread for each core takes one after another."""
+        end, done = time.perf_counter() + seconds, 0
         began = time.perf_counter()
-        done = len(list(self._decoders.map(embed, islice(cycle(files), 20 * BATCH))))
-        rate = 0.7 * done / (time.perf_counter() - began)
+        while time.perf_counter() < end:
+            done += len(list(self._decoders.map(self.one, islice(cycle(files), BATCH))))
+        return done / (time.perf_counter() - began)
+
+    def queue(self, files: Sequence[bytes], rate: float, seconds: float, seed: int) -> list[float]:
+        """Milliseconds from each file's arrival, at random moments, to its embedding by these
+        threads: what any server that takes turns has to expect.
+        """
         milliseconds: list[float] = []
 
         def serve(file: bytes, due: float) -> None:
-            embed(file)
+            self.one(file)
             milliseconds.append(1e3 * (time.perf_counter() - due))
 
         began = time.perf_counter()
@@ -279,7 +285,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         bodies = [form([data], [("classifier", made["id"])]) for data in files]
         clients, seconds = arguments.clients, arguments.seconds
         server.load(bodies, clients=clients, seconds=2.0)  # warms up
-        rates: dict[str, list[float]] = {"server": [], "slices": [], "batch": []}
+        rates: dict[str, list[float]] = {"server": [], "slices": [], "batch": [], "queue": []}
         cpu_ms: dict[str, list[float]] = {"server": [], "slices": []}
         loads: list[float] = []
         latencies: dict[str, list[list[float]]] = {"random": [], "steady": [], "bare": []}
@@ -293,6 +299,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             outcome = server.load(bodies, clients=clients, seconds=seconds)
             rates["server"].append(outcome.answered / outcome.seconds)
             cpu_ms["server"].append(1e3 * (server.cpu_seconds() - before) / outcome.answered)
+            rates["queue"].append(bare.queue_rate(files, seconds))
             loads.append(0.7 * float(np.median(rates["server"])))
             for pace in ("random", "steady"):
                 at_70 = server.load(
@@ -300,7 +307,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
                     steady=pace == "steady", seed=len(loads),
                 )  # fmt: skip
                 latencies[pace].append(_percentiles(at_70.ms))
-            queued = bare.queue(files, 2 * seconds, len(loads))
+            bare_load = 0.7 * float(np.median(rates["queue"]))
+            queued = bare.queue(files, bare_load, 2 * seconds, len(loads))
             latencies["bare"].append(_percentiles(queued))
         alone = server.load(bodies, clients=1, seconds=seconds)
 
@@ -327,9 +335,10 @@ def measure(arguments: argparse.Namespace) -> Figures:
         server_cpu_ms=float(np.median(cpu_ms["server"])),
         bare_cpu_ms=float(np.median(cpu_ms["slices"])),
         load_at_70=loads,
-        random=latencies["random"],
-        steady=latencies["steady"],
-        bare_random=latencies["bare"],
+        at_random_ms=latencies["random"],
+        at_steady_ms=latencies["steady"],
+        bare_queue=rates["queue"],
+        bare_at_random_ms=latencies["bare"],
         alone_p50=float(np.median(alone.ms)),
         adapt_ms=adapt_ms[1:],
         bare_adapt_ms=bare_ms[1:],
@@ -358,7 +367,10 @@ def report(figures: Figures, arguments: argparse.Namespace) -> str:
     adapt, bare_adapt = (
         float(np.median(values)) for values in (figures.adapt_ms, figures.bare_adapt_ms)
     )
-    load = float(np.median(figures.load_at_70))
+    load, bare_load = (
+        float(np.median(rates)) for rates in (figures.load_at_70, figures.bare_queue)
+    )
+    bare_load *= 0.7
     after, end = figures.memory_after_predictions, figures.memory_after_cycles
     text = f"""
 {arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
@@ -376,11 +388,12 @@ second process on the same cores; the bare loop in batches of {BATCH}. Medians o
 
 | | p50, ms | p99, ms | p99 / p50 |
 |---|---|---|---|
-| /predict at 70 % of that load, {load:.0f}/s at random moments {_tail(figures.random)}
+| /predict at 70 % of that load, {load:.0f}/s at random moments {_tail(figures.at_random_ms)}
 | the same, {arguments.clients} clients that each send at a steady pace \
-{_tail(figures.steady)}
-| bare queue: decode + embed on a thread a core, random moments, 70 % of its own load \
-{_tail(figures.bare_random)}
+{_tail(figures.at_steady_ms)}
+| bare queue: decode + embed on a thread a core, 70 % of its own load, {bare_load:.0f}/s at \
+random moments \
+{_tail(figures.bare_at_random_ms)}
 | /predict, one client | {figures.alone_p50:.1f} | | |
 | /adapt, {WAYS * SHOTS} images, one client | {adapt:.1f} | | |
 | bare decode + embed + solve of the same | {bare_adapt:.1f} | | |

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from threading import Event, Lock, Semaphore
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,12 +138,10 @@ class Bench:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    pause = Event()
-    for _ in range(SOON * 1000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not come to pass")
+    end = time.monotonic() + 2 * SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.001)
 
 
 def fails(code: ErrorCode, future: Answer) -> ServiceError:

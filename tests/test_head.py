@@ -47,6 +47,13 @@ def test_a_change_of_the_start_does_not_reach_the_head() -> None:
     np.testing.assert_array_equal(np.asarray(head.W0), before)
 
 
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_prototypes_need_an_example_of_every_class(missing: int) -> None:
+    there = missing != CLASSES
+    with pytest.raises(ValueError, match="every class needs an example; 1 have none"):
+        make_head("prototype").adapt(embeddings()[there], CLASSES[there], 3)
+
+
 def test_the_zero_start_takes_any_number_of_classes() -> None:
     head = make_head("zero")
     assert head.ways is None

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
-from typing import Any
+from threading import Event, Semaphore
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
@@ -240,6 +240,31 @@ def test_a_store_that_is_gone_leaves_the_rest(client: TestClient) -> None:
     samples = read_metrics(client)
     assert ("comln_classifiers", ()) not in samples
     assert value(samples, "comln_models_ready") == 1
+
+
+def test_scrapes_that_hang_leave_the_probes_alone(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the driver of a GPU does not answer."""
+    metrics = cast("Any", client.app).state.metrics
+    let_go, waiting = Event(), Semaphore(0)
+
+    def hangs() -> bytes:
+        waiting.release()
+        assert let_go.wait(30)
+        return b""
+
+    monkeypatch.setattr(metrics, "text", hangs)
+    with ThreadPoolExecutor(8) as pool:
+        scrapes = [pool.submit(client.get, "/metrics") for _ in range(8)]
+        try:
+            assert waiting.acquire(timeout=30)
+            while waiting.acquire(timeout=0.5):
+                pass
+            assert client.get("/health/ready").status_code == 200
+        finally:
+            let_go.set()
+        assert {scrape.result(30).status_code for scrape in scrapes} == {200}
 
 
 @pytest.fixture

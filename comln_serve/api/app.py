@@ -77,6 +77,7 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     app.state.draining = False  # set on the signal to stop
     # Of their own, so that probes are answered however busy the others are.
     app.state.probe_threads = CapacityLimiter(4)
+    app.state.scrape_threads = CapacityLimiter(2)  # metrics ask drivers and a database
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
     held = Admission(engine.settings.max_pending_bytes, "bytes")

@@ -221,7 +221,8 @@ class _State(Collector):
             default = "true" if name == engine.default_model else "false"
             models.add_metric([name, model.provider, default], 1)
         yield models
-        if any(model.provider == "cuda" for model in engine.models.values()):
+        here = (model for model in engine.models.values() if isinstance(model, LocalModel))
+        if any(model.provider == "cuda" for model in here):
             yield from _gpu_memory()
         build = GaugeMetricFamily(
             "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]

@@ -132,3 +132,8 @@ async def _over(
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:
     """Run what operators poll on threads of its own, so that it never waits for requests."""
     return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
+
+
+async def scrape(request: Request, call: Callable[[], _Result]) -> _Result:
+    """The same for metrics, so that a driver or a database that hangs leaves the probes alone."""
+    return await to_thread.run_sync(call, limiter=request.app.state.scrape_threads)

@@ -89,8 +89,10 @@ class Head:
             return self.W0.astype(np.float64)
         if self.start == "zero":
             return np.zeros((n_classes, phi.shape[1]))
-        order = np.argsort(classes, kind="stable")
         per_class = np.bincount(classes, minlength=n_classes)
+        if not per_class.all():
+            raise ValueError(f"every class needs an example; {(per_class == 0).sum()} have none")
+        order = np.argsort(classes, kind="stable")
         firsts = per_class.cumsum() - per_class
         means = np.add.reduceat(phi[order].astype(np.float64), firsts) / per_class[:, None]
         return means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]

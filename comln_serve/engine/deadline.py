@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Flag = NDArray[np.bool_]
 
+# A wait may not be of any length; to wake in vain does no harm.
+_LONGEST_S = 3600.0
+
 
 @contextmanager
 def raised_after(seconds: float) -> Generator[Flag, None, None]:
@@ -32,16 +35,17 @@ class _Watch:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._flags: dict[int, tuple[float, Flag]] = {}  # by id: when it is due
+        self._flags: dict[int, tuple[float, Flag]] = {}  # when each is due, by id: none has a hash
         self._wakes_at = math.inf
         self._thread: Thread | None = None
 
     def add(self, flag: Flag, due: float) -> None:
         with self._changed:
+            if self._thread is None or not self._thread.is_alive():  # as after a fork
+                thread = Thread(target=self._raise_flags, name="deadlines", daemon=True)
+                thread.start()
+                self._thread, self._wakes_at = thread, math.inf
             self._flags[id(flag)] = due, flag
-            if self._thread is None:
-                self._thread = Thread(target=self._raise_flags, name="deadlines", daemon=True)
-                self._thread.start()
             if due < self._wakes_at:
                 self._changed.notify()
 
@@ -58,8 +62,7 @@ class _Watch:
                         flag.fill(True)
                         del self._flags[key]
                 self._wakes_at = min((due for due, _ in self._flags.values()), default=math.inf)
-                idle = self._wakes_at == math.inf
-                self._changed.wait(None if idle else max(0.0, self._wakes_at - now))
+                self._changed.wait(min(self._wakes_at - now, _LONGEST_S))
 
 
 _watch = _Watch()

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 # Of the held-out logits; they are compared and counted, and never served. Half the steps of 1e-6.
 TOLERANCE = 1e-3
 
-# In an array of what is computed for several folds at once: 8 MB.
+# In each array of what is computed for several folds at once: 8 MB, of which there are about 8.
 _MOST_NUMBERS = 2**20
 
 _SMALLEST = 1e-30
@@ -116,13 +116,12 @@ class _Task:
                 cut = str(error)
                 break
             solved += 1
-        X = X[:solved]
+        mixtures, X, start = mixtures[:solved], X[:solved], np.asarray(starts)[:solved]
         if not self.reduced:
-            W = (mixtures[:solved] @ self.phi if self.W0 is None else self.W0) - X
+            W = (mixtures @ self.phi if self.W0 is None else self.W0) - X
             return W @ self.phi.T, np.maximum(np.linalg.norm(W, axis=2), _SMALLEST), cut
-        start = np.asarray(starts)[:solved]
         moved = X @ self.gram
-        first = mixtures[:solved] * start if self.W0 is None else self.W0 * self.W0
+        first = mixtures * start if self.W0 is None else self.W0 * self.W0
         # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
         squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=2)
         return start - moved, np.sqrt(np.maximum(squares, _SMALLEST**2)), cut

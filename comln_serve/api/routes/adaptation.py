@@ -57,6 +57,7 @@ async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
             tenant=tenant_of(request),
             cancellation=cancellation,
         ),
+        status=201,
     )
 
 

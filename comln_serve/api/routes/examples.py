@@ -71,6 +71,7 @@ async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -
             tenant=tenant_of(request),
             cancellation=cancellation,
         ),
+        status=201,
     )
 
 

@@ -7,7 +7,7 @@ from comln_serve.api import schemas
 from comln_serve.api.authentication import needs, public
 from comln_serve.api.errors import error_responses
 from comln_serve.api.metrics import CONTENT_TYPE
-from comln_serve.api.work import engine_of, probe
+from comln_serve.api.work import engine_of, probe, scrape
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.security import Scope
 
@@ -55,5 +55,5 @@ async def ready(request: Request) -> schemas.Ready:
 )
 @needs(Scope.ADMIN)
 async def metrics(request: Request) -> Response:
-    text = await probe(request, request.app.state.metrics.text)
+    text = await scrape(request, request.app.state.metrics.text)
     return Response(text, media_type=CONTENT_TYPE)

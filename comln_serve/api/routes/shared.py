@@ -45,9 +45,9 @@ IdempotencyKey = Annotated[
 
 
 async def make(
-    request: Request, call: Callable[[Cancellation], Adapted], status: int = 201
+    request: Request, call: Callable[[Cancellation], Adapted], *, status: int
 ) -> Response:
-    """Let the engine make, or change, a classifier, and answer with it."""
+    """Let the engine make, or change, a classifier, and answer with it and that status."""
     record = current_record()
 
     def written(cancellation: Cancellation) -> Response:
