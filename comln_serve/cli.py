@@ -16,7 +16,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
-from comln_serve.machine import keep_what_is_there
+from comln_serve.machine import keep_what_is_there, return_large_memory
 from comln_serve.server import check_tls, serve
 from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
@@ -76,6 +76,7 @@ def _start_engine(settings: Settings) -> Engine:
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
     # they work, and longest while ONNX Runtime has the cores.
     threadpool_limits(1, "blas")
+    return_large_memory()
     models = load_models(settings)
     engine = Engine(settings, models, open_store(settings.database_url))
     if settings.require_keys and not engine.store.keys.any_valid():

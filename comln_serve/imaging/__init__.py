@@ -1,6 +1,12 @@
 """Images as people have them, brought to what a backbone takes."""
 
-from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, decode_image
+from comln_serve.imaging.decode import (
+    DEFAULT_MAX_PIXELS,
+    FORMATS,
+    MOST_PIXELS,
+    decode_image,
+    open_image,
+)
 from comln_serve.imaging.preprocessing import Preprocessing, prepare_image, prepare_pixels
 
 __all__ = [
@@ -9,6 +15,7 @@ __all__ = [
     "MOST_PIXELS",
     "Preprocessing",
     "decode_image",
+    "open_image",
     "prepare_image",
     "prepare_pixels",
 ]

@@ -1,7 +1,9 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -16,28 +18,49 @@ MOST_PIXELS = 178_000_000
 _TO_8_BITS = ((np.arange(65536, dtype=np.uint32) + 128) // 257).astype(np.uint8)
 
 
-def decode_image(
-    data: bytes,
-    *,
-    background: tuple[int, int, int] = (255, 255, 255),
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-    enough: int | None = None,
-) -> Image.Image:
-    """Decode the first frame, apply the EXIF orientation and bring it to 8-bit RGB.
+@dataclass(frozen=True)
+class ImageFile:
+    """An image of which nothing but the header has been read.
 
-    Transparent pixels are laid over `background`; 16-bit samples are scaled to 8 bits; palettes,
-    greyscale and CMYK are converted.
+    Attributes:
+        picture: with the size that it will be decoded at.
+        described: what was received, for messages.
+    """
+
+    picture: Image.Image
+    described: str
+
+    @property
+    def pixels(self) -> int:
+        return self.picture.width * self.picture.height
+
+    def decode(self, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
+        """The first frame, upright, as 8-bit RGB. Once only.
+
+        Transparent pixels are laid over `background`; 16-bit samples are scaled to 8 bits;
+        palettes, greyscale and CMYK are converted.
+
+        Raises:
+            ServiceError: INVALID_IMAGE, it is truncated or corrupt.
+        """
+        with _reading(self.described):
+            self.picture.load()
+            return _to_rgb(_upright(self.picture), background)
+
+
+def open_image(
+    data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, enough: int | None = None
+) -> ImageFile:
+    """Look at an image file without decoding it.
 
     Args:
         data: a whole JPEG, PNG, WebP, BMP or GIF file.
-        background: RGB under transparent pixels.
-        max_pixels: width x height above which the file is refused, before it is decoded.
-        enough: shorter side, in pixels, beyond which detail will not be used; a JPEG is then
+        max_pixels: width x height above which the file is refused.
+        enough: shorter side, in pixels, beyond which detail will not be used; a JPEG will then be
             decoded at 1/2, 1/4 or 1/8 of its size, never below this.
 
     Raises:
-        ServiceError: INVALID_IMAGE (not an image, another format, truncated or corrupt) or
-            IMAGE_TOO_LARGE.
+        ServiceError: INVALID_IMAGE (not an image, or another format) or IMAGE_TOO_LARGE.
     """
     if not data:
         raise _invalid("the file is empty (0 bytes)")
@@ -63,17 +86,37 @@ def decode_image(
             received_pixels=width * height,
             allowed_pixels=max_pixels,
         )
-    try:
-        if enough is not None and image.format == "JPEG":
+    described = f"a {image.format} file of {len(data)} bytes, {width} x {height} pixels"
+    if enough is not None and image.format == "JPEG":
+        with _reading(described):
             image.draft(None, (enough, enough))
-        image.load()
-        return _to_rgb(_upright(image), background)
+    return ImageFile(image, described)
+
+
+def decode_image(
+    data: bytes,
+    *,
+    background: tuple[int, int, int] = (255, 255, 255),
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> Image.Image:
+    """`open_image` and `ImageFile.decode` in one, at the image's own size.
+
+    Raises:
+        ServiceError: as these.
+    """
+    return open_image(data, max_pixels=max_pixels).decode(background)
+
+
+@contextmanager
+def _reading(described: str) -> Generator[None, None, None]:
+    """What goes wrong while a file is read that looked like an image is the file's fault."""
+    try:
+        yield
     except MemoryError:
         raise
-    except Exception as error:  # as above: the decoder has seen only the header so far
+    except Exception as error:  # as in `open_image`
         raise _invalid(
-            f"a {image.format} file of {len(data)} bytes, {width} x {height} pixels, that cannot "
-            f"be decoded; it is truncated or corrupt ({error})"
+            f"{described}, that cannot be decoded; it is truncated or corrupt ({error})"
         ) from error
 
 
@@ -105,8 +148,8 @@ def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image
         if key is not None:
             image.putalpha(Image.fromarray(np.where(samples == key, 0, 255).astype(np.uint8)))
     if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        canvas = Image.new("RGBA", layer.size, (*background, 255))
-        canvas.alpha_composite(layer)
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        canvas = Image.new("RGB", layer.size, background)
+        canvas.paste(layer, mask=layer)  # in place: a copy of an image can be 256 MB
         image = canvas
     return image if image.mode == "RGB" else image.convert("RGB")  # which copies, too

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, decode_image
+from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, open_image
+from comln_serve.imaging.room import room
 
 Channel = Annotated[int, Field(ge=0, le=255)]
 
@@ -49,16 +50,14 @@ def prepare_image(
 ) -> NDArray[np.uint8]:
     """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
+    Waits while other threads have `max_pixels` in memory, of images that are large.
+
     Raises:
         ServiceError: as `decode_image`.
     """
-    image = decode_image(
-        data,
-        background=policy.background,
-        max_pixels=max_pixels,
-        enough=_DRAFT_MARGIN * policy.image_size,
-    )
-    return np.asarray(_fit(image, policy), dtype=np.uint8)
+    file = open_image(data, max_pixels=max_pixels, enough=_DRAFT_MARGIN * policy.image_size)
+    with room.hold(file.pixels, max_pixels):
+        return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
 
 
 def prepare_pixels(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.engine.models import load_bundles
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
-from comln_serve.machine import keep_what_is_there
+from comln_serve.machine import keep_what_is_there, return_large_memory
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
 from comln_serve.settings import Settings
@@ -36,6 +36,7 @@ class Api:
         """
         configure_logs(settings.log_level, settings.log_format)
         threadpool_limits(1, "blas")
+        return_large_memory()
         self._engine = await asyncio.to_thread(_ready_engine, settings, embedding)
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -20,6 +20,7 @@ from comln_serve.engine.model import LocalModel
 from comln_serve.engine.models import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
+from comln_serve.machine import return_large_memory
 from comln_serve.settings import Settings
 
 
@@ -45,6 +46,7 @@ class Embedding:
         """
         configure_logs(settings.log_level, settings.log_format)
         threadpool_limits(1, "blas")
+        return_large_memory()
         self._models = {model.embedder_sha256: model for model in load_models(settings).values()}
         for model in self._models.values():
             model.warm()
