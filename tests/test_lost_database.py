@@ -1,8 +1,10 @@
-"""PostgreSQL goes away while requests come: they are told so, and all is well once it is back."""
+"""The database goes away while requests come: they are told so, and all is well once it is back."""
 
+import shutil
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -103,6 +105,58 @@ def server(
         httpx2.post(f"{url}/predict", **predict_form(RED)).raise_for_status()  # it is cached now
         yield url, relay
     relay.cut()
+
+
+@contextmanager
+def moved_away(file: Path) -> Generator[None, None, None]:
+    """SQLite's file, and what belongs to it, under other names."""
+    files = [path for path in (file, *file.parent.glob(f"{file.name}-*")) if path.exists()]
+    for path in files:
+        path.rename(path.with_name(f"away-{path.name}"))
+    try:
+        yield
+    finally:
+        for path in files:
+            path.with_name(f"away-{path.name}").rename(path)
+
+
+def test_the_file_of_sqlite_is_moved_away_and_back(
+    settings: Settings, make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is acknowledged that nobody would find again, and no other file is made."""
+    file = Path(settings.database_url.removeprefix("sqlite:///"))
+    with served(make_engine(settings)) as url:
+        make_two(url)
+        with moved_away(file):
+            for _ in range(2):
+                for send in requests(url).values():
+                    message = check_unavailable(send())
+                    assert "its file is gone; it has to be put back" in message
+                    assert str(file) not in message
+            check_alive(url)
+            assert not file.exists()
+        check_well(url)
+    told = [r.getMessage() for r in caplog.records if r.name.endswith("opened_file")]
+    assert [line.partition(": ")[2].partition(";")[0] for line in told] == [
+        "its file is gone", "its file is back",
+    ]  # fmt: skip
+    assert str(file) in told[0]
+
+
+def test_another_file_in_the_place_of_sqlites(
+    settings: Settings, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    file = Path(settings.database_url.removeprefix("sqlite:///"))
+    with served(make_engine(settings)) as url:
+        make_two(url)
+        with moved_away(file):
+            shutil.copy(tmp_path / f"away-{file.name}", file)
+            before = file.read_bytes()
+            for send in requests(url).values():
+                assert "another file has taken the place" in check_unavailable(send())
+            assert file.read_bytes() == before
+            file.unlink()
+        check_well(url)
 
 
 def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.storage.opened_file import OpenedFile
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,11 @@ class Database:
         self._glances = self._engine.execution_options(
             **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
+        self._file: OpenedFile | None = None
         if self.is_sqlite:
+            self._file = file = OpenedFile(str(self.url.database))
             event.listen(self._engine, "connect", _configure_sqlite)
+            event.listen(self._engine, "connect", lambda *_: file.opened())
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
             from comln_serve.storage.postgresql import connect  # noqa: PLC0415 - optional
@@ -148,6 +152,8 @@ class Database:
     def _explained(self) -> Generator[None, None, None]:
         if self._closed:
             raise _unavailable("it is closed")
+        if self._file is not None and (wrong := self._file.fault()) is not None:
+            raise _unavailable(wrong)
         try:
             yield
         except self.errors as error:
