@@ -12,9 +12,10 @@ from pydantic_settings import CliImplicitFlag, CliSettingsSource, EnvSettingsSou
 
 from comln_serve.errors import StartupError
 from comln_serve.settings import Settings, without_password
+from comln_serve.variables import check_variables
 
-# Of the command line and the environment only: they say where to read and what to do, not how to
-# serve.
+# Of the command line only, `config` of the environment, too: they say where to read and what to do,
+# not how to serve.
 _META = ("config", "print_config")
 
 
@@ -50,14 +51,15 @@ def read_configuration(arguments: list[str]) -> Configuration:
     """The settings that flags, the environment and the file that these name add up to.
 
     Raises:
-        StartupError: a value that is not allowed, or a file that cannot be read.
+        StartupError: a value that is not allowed, a variable that does not exist, or a file that
+            cannot be read.
         SystemExit: `--help`, or flags that do not exist.
     """
     flags: dict[str, Any] = dict(CliSettingsSource(_Flags, cli_parse_args=arguments)())
+    check_variables()
     environment: dict[str, Any] = dict(EnvSettingsSource(_Flags)())
-    environment.pop("print_config", None)  # a thing to do, not to be left lying around
     path = flags.get("config", environment.get("config"))
-    file = _read_file(Path(path)) if path else {}
+    file = read_file(Path(path)) if path else {}
     # The last one found wins.
     found = [(file, f"file {path}"), (environment, "environment"), (flags, "flag")]
     values: dict[str, Any] = {}
@@ -72,6 +74,31 @@ def read_configuration(arguments: list[str]) -> Configuration:
     except ValidationError as error:
         raise StartupError(_problems(error, origins)) from error
     return Configuration(settings, origins, str(flags.get("print_config")) == "True")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What a configuration file sets; names and types are checked, values are not.
+
+    Raises:
+        StartupError: it cannot be read, or something in it is not a setting.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartupError(f"{path}: is not TOML: {error}") from error
+    for name, value in values.items():
+        if name not in Settings.model_fields:
+            raise StartupError(
+                f"{path}: there is no setting {name!r}; allowed are "
+                f"{', '.join(Settings.model_fields)}"
+            )
+        yes_or_no = Settings.model_fields[name].annotation is bool
+        if isinstance(value, bool) != yes_or_no or not isinstance(value, str | int | float):
+            allowed = "true or false" if yes_or_no else "a string or a number"
+            raise StartupError(f"{path}, {name}: {allowed} is allowed, got {value!r}")
+    return values
 
 
 class _Flags(
@@ -90,27 +117,6 @@ class _Flags(
     print_config: CliImplicitFlag[bool] = Field(
         False, description="Show the settings in effect and where each comes from, and end."
     )
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    """What a configuration file sets; names and types are checked, values are not."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StartupError(f"{path}: is not TOML: {error}") from error
-    for name, value in values.items():
-        if name not in Settings.model_fields:
-            raise StartupError(
-                f"{path}: there is no setting {name!r}; allowed are "
-                f"{', '.join(Settings.model_fields)}"
-            )
-        yes_or_no = Settings.model_fields[name].annotation is bool
-        if isinstance(value, bool) != yes_or_no or not isinstance(value, str | int | float):
-            allowed = "true or false" if yes_or_no else "a string or a number"
-            raise StartupError(f"{path}, {name}: {allowed} is allowed, got {value!r}")
-    return values
 
 
 def _spelled(name: str, origin: str) -> str:

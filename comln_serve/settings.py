@@ -231,7 +231,8 @@ file.
 
 The file is TOML, named by `--config` or `COMLN_CONFIG`; its keys are the variables without
 `COMLN_`, in lower case (`max_images = 100`). `--print-config` shows every setting in effect and
-where it comes from, in the form of such a file, with passwords masked."""
+where it comes from, in the form of such a file, with passwords masked. An unknown flag, variable
+`COMLN_*` or key is refused."""
 
 
 def settings_table() -> str:

@@ -119,6 +119,79 @@ def test_the_blame_goes_to_what_was_in_effect(
 
 
 @pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("COMLN_MAX_IMAGE", "COMLN_MAX_IMAGES, "),
+        ("COMLN_DATABASE_URI", "COMLN_DATABASE_URL"),
+        ("COMLN_CONFIGS", "COMLN_CONFIG"),
+        ("COMLN_GPU_PER_REPLICA", "COMLN_GPUS_PER_REPLICA"),
+        ("comln_max_image", "COMLN_MAX_IMAGES, "),
+        ("COMLN_PRINT_CONFIG", "COMLN_CONFIG"),
+        ("COMLN_SERVE_SERVICE_HOSTS", ""),
+        ("COMLN_HTTP_PORT", "COMLN_PORT"),
+        ("comln_serve_service_host", ""),
+        ("COMLN_", "COMLN_MODELS_DIR, COMLN_DEFAULT_MODEL, "),
+    ],
+)
+def test_an_unknown_variable_is_refused(
+    name: str,
+    nearest: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(name, "12345")
+    assert main(["--print-config"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"comln-serve: {name}: there is no such variable; ")
+    assert f" {nearest}" in printed.err
+    assert "12345" not in printed.err
+
+
+def test_all_unknown_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMLN_PROT", "1")
+    monkeypatch.setenv("COMLN_HOTS", "x")
+    with pytest.raises(StartupError, match=r"^COMLN_HOTS: .*; COMLN_PROT: .* COMLN_PORT"):
+        read_configuration([])
+
+
+def test_known_variables_are_upper_or_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("comln_port", "12")
+    monkeypatch.setenv("COMLN_EMBEDDING_REPLICAS", "2")  # of the Ray Serve application
+    monkeypatch.setenv("COMLNX", "of others")
+    found = read_configuration([])
+    assert found.origins == {"port": "environment COMLN_PORT"}
+    assert found.settings.port == 12
+
+
+@pytest.mark.parametrize("service", ["COMLN_SERVE", "COMLN_SERVE_2_POSTGRESQL", "COMLN"])
+def test_variables_that_kubernetes_sets_for_services_pass(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the kubelet sets for a Service with two ports, one of them with a name."""
+    url = "://10.0.0.11:8000"
+    values = {"SERVICE_HOST": "10.0.0.11", "SERVICE_PORT": "8000", "SERVICE_PORT_GRPC_WEB": "53"}
+    for protocol in ("TCP", "UDP", "SCTP"):
+        port = f"PORT_8000_{protocol}"
+        values |= {
+            port: protocol.lower() + url, f"{port}_PROTO": protocol.lower(),
+            f"{port}_PORT": "8000", f"{port}_ADDR": "10.0.0.11",
+        }  # fmt: skip
+    if service != "COMLN":  # of that one it is a setting of ours, and no port
+        values["PORT"] = "tcp" + url
+    for name, value in values.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    found = read_configuration([])
+    assert found.origins == {}
+
+
+def test_the_port_of_a_service_called_comln_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMLN_PORT", "tcp://10.0.0.11:8000")
+    with pytest.raises(StartupError, match=r"\(COMLN_PORT\): .*, got 'tcp://10\.0\.0\.11:8000'"):
+        read_configuration([])
+
+
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),

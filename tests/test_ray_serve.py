@@ -23,8 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from comln_serve.engine.engine import Engine
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.settings import Settings
+from comln_serve.variables import OF_RAY
 from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.live import free_port
 from tests.messages import adapt_form, check_error, predict_form
@@ -377,6 +378,32 @@ def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) ->
     Options.model_validate(right)
     with pytest.raises(ValidationError, match=said):
         Options.model_validate(right | wrong)
+
+
+def test_options_are_read_as_the_servers_settings_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An argument wins over a variable, and that over the file."""
+    file = tmp_path / "comln.toml"
+    file.write_text("models_dir = '/file'\nmax_images = 1\nmax_queue_seconds = 1\nport = 1")
+    monkeypatch.setenv("COMLN_CONFIG", str(file))
+    monkeypatch.setenv("COMLN_MAX_IMAGES", "2")
+    monkeypatch.setenv("COMLN_MAX_QUEUE_SECONDS", "2")
+    monkeypatch.setenv("COMLN_API_REPLICAS", "2")
+    right = {"database_url": "postgresql://database/comln", "max_queue_seconds": 3}
+    options = Options.model_validate(right)
+    assert (options.models_dir, options.port) == (Path("/file"), 1)
+    assert (options.max_images, options.max_queue_seconds, options.api_replicas) == (2, 3, 2)
+    assert Options.model_validate(right | {"config": str(file)}).models_dir == Path("/file")
+    with pytest.raises(StartupError, match=r"absent\.toml: cannot be read"):
+        Options.model_validate(right | {"config": str(tmp_path / "absent.toml")})
+    monkeypatch.setenv("COMLN_API_REPLICA", "2")
+    with pytest.raises(StartupError, match=r"^COMLN_API_REPLICA: .* COMLN_API_REPLICAS"):
+        Options.model_validate(right)
+
+
+def test_the_server_knows_the_variables_of_the_application() -> None:
+    assert set(OF_RAY) == set(Options.model_fields) - set(Settings.model_fields) - {"config"}
 
 
 def test_a_share_of_a_gpu_means_cuda_or_nothing() -> None:
