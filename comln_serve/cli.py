@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         if arguments[:1] == ["keys"]:
-            return keys_command(arguments[1:], read_configuration([]).settings.database_url)
+            return keys_command(arguments[1:])
         configuration = read_configuration(arguments)
     except (StartupError, SettingsError, ServiceError) as error:
         return _refuse(error)
@@ -83,7 +83,7 @@ def _start_engine(settings: Settings) -> Engine:
         logger.warning(
             "API keys are required, and there is no valid one: every request will be refused. Make "
             "one, at any time: comln-serve keys create --tenant NAME --scope adapt --scope "
-            "predict, with the --database-url of this server"
+            "predict, with the --config or --database-url of this server"
         )
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""

@@ -6,44 +6,92 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
+from pathlib import Path
 
+from comln_serve.configuration import read_configuration
+from comln_serve.errors import StartupError
 from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
-from comln_serve.settings import MOST_PER_MINUTE
-from comln_serve.storage import Store, open_store, utc_now
+from comln_serve.settings import MOST_PER_MINUTE, without_password
+from comln_serve.storage import Store, open_store, sqlite_file, utc_now
 
 _MOST_DAYS = 3660
 _LONGEST_NAME = 64
 
 
-def keys_command(arguments: Sequence[str], database_url: str) -> int:
+# Of the server's flags those that say which database.
+_FLAGS = (
+    ("--config", "FILE", "configuration file of the servers"),
+    (
+        "--database-url",
+        "URL",
+        "of the servers; default: as theirs, from COMLN_DATABASE_URL or file",
+    ),
+)
+
+
+def keys_command(arguments: Sequence[str]) -> int:
     """Run `comln-serve keys ...`; the exit status (1: there is no such key).
 
-    Args:
-        database_url: where `--database-url` is not given.
-
     Raises:
-        StartupError, ServiceError: the database cannot be used.
+        StartupError, ServiceError: the configuration or the database cannot be used.
+        SettingsError: the environment cannot be read.
         SystemExit: the arguments are wrong.
     """
-    options = _parser(database_url).parse_args(arguments)
-    with closing(open_store(options.database_url)) as store:
+    options = _parser().parse_args(arguments)
+    url = _database_url(options)
+    with closing(open_store(url)) as store:
         status: int = options.run(store, options)
         return status
 
 
-def _parser(database_url: str) -> argparse.ArgumentParser:
+def _database_url(options: argparse.Namespace) -> str:
+    """The database of the server that is configured like this; says which, and why that.
+
+    Raises:
+        StartupError: the configuration cannot be used, or there is no such file to list or revoke
+            keys in. To open it would make one, and an empty list would pass for the truth.
+    """
+    given = ((flag, getattr(options, flag[2:].replace("-", "_"), None)) for flag, _, _ in _FLAGS)
+    flags = [f"{flag}={value}" for flag, value in given if value is not None]
+    configuration = read_configuration(flags)
+    url = configuration.settings.database_url
+    origin = configuration.origins.get("database_url", "default, in the working folder")
+    file = sqlite_file(url)
+    absent = file is not None and _is_absent(file)
+    if absent and not options.makes_database:
+        raise StartupError(
+            f"there is no database {file} ({origin}). Give the --config, --database-url or "
+            "variables of the server, and its working folder if the path is relative; a server "
+            "makes its database when it starts, and `keys create` does"
+        )
+    made = (
+        "; it is not there yet and will be made; start the server with the same" if absent else ""
+    )
+    print(f"Database: {file or without_password(url)} ({origin}){made}.", file=sys.stderr)
+    return url
+
+
+def _is_absent(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # opening it says what is wrong
+        return False
+    return False
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("comln-serve keys", description=__doc__)
+    _add_flags(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
         name: str, run: Callable[[Store, argparse.Namespace], int], help_: str
     ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=help_, description=help_)
-        added.add_argument(
-            "--database-url", default=database_url, metavar="URL",
-            help="of the servers; default: COMLN_DATABASE_URL, else as theirs",
-        )  # fmt: skip
-        added.set_defaults(run=run)
+        _add_flags(added)
+        added.set_defaults(run=run, makes_database=run is _create)
         return added
 
     create = command("create", _create, "Make a key and print it. It is shown this once only.")
@@ -69,6 +117,12 @@ def _parser(database_url: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    """Before the command or after it; a default after it would undo what was said before it."""
+    for flag, metavar, help_ in _FLAGS:
+        parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=help_)
+
+
 def _create(store: Store, options: argparse.Namespace) -> int:
     now, days = utc_now(), options.expires_in_days
     key, text = make_key(
@@ -82,7 +136,7 @@ def _create(store: Store, options: argparse.Namespace) -> int:
     store.keys.add(key)
     print(text)
     print(
-        f"Key {key.id} of tenant {key.tenant!r}, in {store.description}. It is not shown again.",
+        f"Key {key.id} of tenant {key.tenant!r}. It is not shown again.",
         file=sys.stderr,
     )
     return 0

@@ -140,7 +140,8 @@ def test_the_document_names_what_there_is() -> None:
     assert set(targets) == {"cpu", "cuda"}
     variables = set(re.findall(r"COMLN_[A-Z_]+", document))
     assert variables
-    assert variables <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
+    settings = {f"COMLN_{name.upper()}" for name in Settings.model_fields}
+    assert variables <= settings | {"COMLN_CONFIG"}
     own = set(re.findall(r"--(?:max|drain|port)[a-z-]*", document))
     assert own
     assert own <= {f"--{name.replace('_', '-')}" for name in Settings.model_fields}

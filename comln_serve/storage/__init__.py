@@ -1,6 +1,7 @@
 """Where classifiers are kept: one database, SQLite's or PostgreSQL's."""
 
 from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
+from comln_serve.storage.database import sqlite_file
 from comln_serve.storage.idempotency import IdempotencyKey, KeyTakenError
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.store import Store, utc_now
@@ -14,6 +15,7 @@ __all__ = [
     "Store",
     "TenantStore",
     "open_store",
+    "sqlite_file",
     "utc_now",
 ]
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -188,6 +189,16 @@ def parse_url(url: str) -> URL:
         f"database URL must read {_SQLITE}FILE or {_POSTGRESQL}USER:PASSWORD@HOST:PORT/DATABASE, "
         f"got one that begins with {scheme[:20]!r}"
     )
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite database, as an absolute path; None for a database of another kind.
+
+    Raises:
+        StartupError: a URL of neither kind.
+    """
+    parsed = parse_url(url)
+    return Path(str(parsed.database)).absolute() if parsed.drivername == "sqlite" else None
 
 
 _SQLITE_ARGUMENTS = {"timeout": LOCK_SECONDS, "check_same_thread": False}
