@@ -1,5 +1,6 @@
 """Opening a database, refusing another program's, and what happens while one cannot be used."""
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import Store, TenantStore, database, open_store, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
-from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
+from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, migrate, prepare
 from comln_serve.storage.tables import classifiers, metadata
 from tests.databases import administer, execute
 from tests.relay import Relay
@@ -117,6 +118,40 @@ def test_the_tables_are_those_of_the_newest_migration(database_url: str) -> None
     assert execute(database_url, f"SELECT * FROM {VERSION_TABLE}") == [(NEWEST,)]
 
 
+def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
+    """Their positions were of the examples that were left."""
+    database = Database(database_url)
+    with database.connection(writes=True) as connection:
+        migrate(connection, "0002")
+        connection.commit()
+    database.close()
+    suspect = {"label": "a", "likelier": "b", "score": 0.96}
+    held_out = {"accuracy": 0.5, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
+    plain = {"held_out": None, "notes": ["example", '"example":']}
+    for number, report in enumerate([{"held_out": held_out, "notes": []}, plain, None], 1):
+        text = "NULL" if report is None else f"'{json.dumps(report)}'"
+        execute(
+            database_url,
+            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
+            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
+            "support_accuracy, metadata, report, created_at, weights) VALUES "
+            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, false, 0, 1, "
+            f"'{{}}', {text}, '2026-01-01 00:00:00', '')",
+        )
+        execute(
+            database_url,
+            "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES "
+            f"({number}, '[]', '[2, 3, 7]', 8, '')",
+        )
+    open_store(database_url).close()
+    told = [row[0] for row in execute(database_url, "SELECT report FROM classifiers")]
+    found = [None if row is None else json.loads(row) for row in told]
+    changed = {**held_out, "suspects": [{"number": 7, **suspect}, {"number": 2, **suspect}]}
+    assert len(found) == 3
+    for expected in ({"held_out": changed, "notes": []}, plain, None):
+        assert expected in found
+
+
 def test_the_newest_migration_is_known_without_alembic() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -194,7 +229,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", ["0003", "0010", "9999"])
+@pytest.mark.parametrize("version", ["0004", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")

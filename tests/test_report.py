@@ -156,9 +156,9 @@ def test_wrong_labels_are_found_and_right_ones_are_not() -> None:
     given = classes.copy()
     given[[3, 20]] = [2, 0]
     suspects = held_out_of(report_on(phi, given, head)).suspects
-    assert {(s.example, s.label, s.likelier) for s in suspects} == {
-        (3, "class 2", "class 0"),
-        (20, "class 0", "class 3"),
+    assert {(s.number, s.label, s.likelier) for s in suspects} == {
+        (4, "class 2", "class 0"),
+        (21, "class 0", "class 3"),
     }
     scores = [s.score for s in suspects]
     assert scores == sorted(scores, reverse=True)

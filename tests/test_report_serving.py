@@ -61,7 +61,7 @@ def test_adapt_reports_and_the_report_stays(client: TestClient) -> None:
     assert "report" not in listed, "a page of a thousand would be heavy with them"
 
 
-def test_a_wrong_label_is_named_by_its_position(client: TestClient) -> None:
+def test_a_wrong_label_is_named_by_the_number_that_removes_it(client: TestClient) -> None:
     support = colour_support(8)
     support[3] = (support[3][0], "blue")
     made = client.post("/adapt", **adapt_json(support, horizon=1e4)).json()
@@ -70,7 +70,17 @@ def test_a_wrong_label_is_named_by_its_position(client: TestClient) -> None:
     assert [entry["label"] for entry in made["classes"]] == ["red", "blue", "green"]
     assert held_out["confusion"] == [[7, 0, 0], [1, 8, 0], [0, 0, 8]]
     (suspect,) = held_out["suspects"]
-    assert (suspect["example"], suspect["label"], suspect["likelier"]) == (3, "blue", "red")
+    assert (suspect["number"], suspect["label"], suspect["likelier"]) == (4, "blue", "red")
+    # The number stays, whatever is removed before it.
+    examples = f"/classifiers/{made['id']}/examples"
+    fewer = client.delete(f"{examples}/1").raise_for_status().json()
+    (suspect,) = fewer["report"]["held_out"]["suspects"]
+    assert suspect["number"] == 4
+    right = client.delete(f"{examples}/{suspect['number']}").raise_for_status().json()
+    assert right["report"]["held_out"]["suspects"] == []
+    assert {entry["label"]: entry["examples"] for entry in right["classes"]} == {
+        "red": 6, "blue": 8, "green": 8,
+    }  # fmt: skip
 
 
 def test_classes_of_one_image(client: TestClient) -> None:
@@ -189,6 +199,13 @@ def test_few_images_take_the_model_s_threshold(calibrated: Engine) -> None:
     assert many.report is not None
     found = calibrated.predict(QUERIES, many.id, unknown=True).unknown_threshold
     assert found == many.report["unknown_threshold"] != 0.9999
+
+
+def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: Engine) -> None:
+    few = calibrated.adapt(colour_support(1), horizon=3.0).classifier
+    predicted = calibrated.predict(QUERIES, few.id, unknown=True)
+    assert predicted.unknown_threshold is None
+    assert not predicted.calibrated
 
 
 def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:

@@ -51,7 +51,7 @@ def fit(
             solution = solve(head, phi, classes, len(labels), T, late)
         with clock.stage("report"):
             report = make_report(
-                head, phi, classes, labels, solution, horizon=horizon,
+                head, phi, classes, labels, solution, numbers=support.numbers, horizon=horizon,
                 calibration=model.bundle.manifest.calibration, cancel=late,
             )  # fmt: skip
     W = solution.W.astype(np.float32)
@@ -86,9 +86,10 @@ def solve(
     try:
         return head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
     except FlowError as error:
+        of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
         raise ServiceError(
             ErrorCode.CANNOT_ADAPT,
-            f"These images cannot be adapted to as asked: {error}.",
+            f"These images cannot be adapted to as asked: {error}{of_model}.",
             horizon=horizon,
         ) from error
 

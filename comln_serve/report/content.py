@@ -10,7 +10,10 @@ class _Part(BaseModel):
 class Suspect(_Part):
     """A support image that may carry the wrong label."""
 
-    example: int = Field(description="Its position among the support images sent, from 0.")
+    number: int = Field(
+        description="What it is called among the classifier's examples, where it can be removed; "
+        "of the images of one POST /adapt the first is 1."
+    )
     label: str = Field(description="The label it was sent with.")
     likelier: str = Field(description="The label the other support images suggest.")
     score: float = Field(
@@ -46,5 +49,5 @@ class Report(_Part):
     )
     unknown_threshold: float | None = Field(
         description="Similarity under which an image is unknown, from the images left out; null: "
-        "there were too few, and the model's threshold is used."
+        "there were too few, and the model's threshold is used where its horizon was."
     )

@@ -23,6 +23,7 @@ def make_report(
     labels: Sequence[str],
     solution: FlowSolution,
     *,
+    numbers: Sequence[int] | None = None,
     horizon: float | None = None,
     calibration: Calibration | None = None,
     cancel: NDArray[np.bool_] | None = None,
@@ -31,7 +32,7 @@ def make_report(
 
     Args:
         phi, classes, horizon, cancel: as in `Head.adapt`; solution: what it returned.
-        labels: (N,) names of the classes.
+        labels: (N,) names of the classes. numbers: (M,) of the examples; by default 1 to M.
         calibration: of the model; without one the suspects are found at temperature 1.
     """
     per_class = np.bincount(classes, minlength=len(labels))
@@ -56,7 +57,9 @@ def make_report(
     judged = found is not None and bool(found.judged.any())
     temperature = calibration.temperature_of(per_class) if calibration and horizon is None else 1.0
     return Report(
-        held_out=_held_out(found, classes, labels, temperature) if found and judged else None,
+        held_out=_held_out(found, classes, labels, numbers or range(1, len(phi) + 1), temperature)
+        if found and judged
+        else None,
         notes=notes,
         own_horizon=horizon is None,
         unknown_threshold=unknown.threshold(found.similarity[found.judged]) if found else None,
@@ -76,7 +79,11 @@ def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer]) -> list[s
 
 
 def _held_out(
-    found: HeldOut, classes: NDArray[np.intp], labels: Sequence[str], temperature: float
+    found: HeldOut,
+    classes: NDArray[np.intp],
+    labels: Sequence[str],
+    numbers: Sequence[int],
+    temperature: float,
 ) -> HeldOutReport:
     examples = np.flatnonzero(found.judged)
     given, logits = classes[examples], found.logits[examples]
@@ -92,7 +99,7 @@ def _held_out(
         confusion=confusion.tolist(),
         suspects=[
             Suspect(
-                example=int(examples[i]),
+                number=numbers[int(examples[i])],
                 label=labels[int(given[i])],
                 likelier=labels[int(likelier[i])],
                 score=float(scores[i]),

@@ -15,15 +15,23 @@ def temperature(classifier: ClassifierInfo, calibration: Calibration | None) -> 
 
     the model is, or it was adapted to a horizon of the caller's, for which nothing was measured.
     """
-    report = classifier.report
-    if calibration is None or (report is not None and not report.get("own_horizon", True)):
+    if calibration is None or not _own_horizon(classifier):
         return None
     return calibration.temperature_of(classifier.examples)
 
 
 def unknown_threshold(classifier: ClassifierInfo, calibration: Calibration | None) -> float | None:
-    """Similarity under which an image is unknown; None where neither report nor model says."""
+    """Similarity under which an image is unknown; None where neither report nor model says: what
+    was measured of the model holds for a horizon of its own only.
+    """
     report = report_of(classifier)
     if report is not None and report.unknown_threshold is not None:
         return report.unknown_threshold
-    return None if calibration is None else calibration.unknown_of(classifier.examples)
+    if calibration is None or not _own_horizon(classifier):
+        return None
+    return calibration.unknown_of(classifier.examples)
+
+
+def _own_horizon(classifier: ClassifierInfo) -> bool:
+    report = classifier.report
+    return report is None or bool(report.get("own_horizon", True))
