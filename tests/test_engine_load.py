@@ -218,3 +218,37 @@ def test_overload_counts_images_not_requests(settings: Settings, make_engine: Ma
         fails(ErrorCode.OVERLOADED, lambda: engine.adapt(colour_support()))
     assert engine.predict([image_bytes()] * 3, adapted.id).probabilities.shape == (3, 3)
     assert engine.store.count() == 1
+
+
+def test_a_listener_that_fails_ends_no_thread(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails_to_listen(_count: int, _seconds: float) -> None:
+        raise KeyError("gone")
+
+    adapted = engine.adapt(colour_support()).classifier
+    batcher_of(engine).on_batch = fails_to_listen
+    for _ in range(20):
+        assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    wait_until(lambda: caplog.text.count("telling of a batch failed") == 20)
+    engine.check_models()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_is_told(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended it, requests would wait for it in vain."""
+    engine = make_engine(settings.model_copy(update={"max_inference_seconds": 0.2}))
+    engine.warm()
+    adapted = engine.adapt(colour_support()).classifier
+    engine.check_models()
+
+    def ends(_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(batcher_of(engine), "_embed", ends)
+    fails(ErrorCode.INFERENCE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
+    wait_until(lambda: not batcher_of(engine).alive)
+    error = fails(ErrorCode.NOT_READY, engine.check_models)
+    assert "'tiny'" in error.message

@@ -113,6 +113,11 @@ class Batcher:
         finally:
             self._withdraw(turn)
 
+    @property
+    def alive(self) -> bool:
+        """Whether every lane has its thread still."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def close(self) -> None:
         """Take nothing new in, embed what has been handed over, and end the threads."""
         with self._changed:
@@ -242,8 +247,15 @@ class Batcher:
                 self._conclude(turn)
                 row += len(piece)
         for turn in complete:  # without the lock: what follows may take a while
-            turn.when_over()
-        self.on_batch(len(embeddings), seconds - decoding)
+            self._tell(turn.when_over)
+        self._tell(lambda: self.on_batch(len(embeddings), seconds - decoding))
+
+    def _tell(self, listener: Callable[[], None]) -> None:
+        """A thread must not end by what others do with its news."""
+        try:
+            listener()
+        except Exception:
+            logger.exception("telling of a batch failed")
 
     def _fail(self, run: Run, bad_file: ServiceError | None) -> None:
         """What has been embedded of these requests is of no use. Needs the lock.

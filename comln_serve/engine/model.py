@@ -15,6 +15,7 @@ from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import tell
 from comln_serve.engine.lane import BatchLane, ImageLane, Images, Lane
 from comln_serve.engine.turn import Turn as LocalTurn
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 
@@ -157,7 +158,12 @@ class LocalModel(Model):
         self.backbone.warm()
 
     def check(self) -> None:
-        """The backbone is part of this process: it is there."""
+        if not self.batcher.alive:
+            raise ServiceError(
+                ErrorCode.NOT_READY,
+                f"A thread that embeds for model {self.bundle.name!r} has ended, which must not "
+                "happen. Use another server, and start this one anew.",
+            )
 
     def close(self) -> None:
         self.batcher.close()
