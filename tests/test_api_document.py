@@ -37,6 +37,29 @@ def test_document_has_one_error_shape_and_no_loose_end(service: TestClient) -> N
     assert set(schemas["ErrorCode"]["enum"]) == {code.value for code in ErrorCode}
 
 
+def codes(operation: Any, status: int) -> set[str]:
+    """The error codes that a document names under a status."""
+    responses = operation["responses"]
+    return set(responses.get(str(status), {"description": ""})["description"].split(", "))
+
+
+def test_what_every_operation_may_answer(service: TestClient) -> None:
+    service.get("/openapi.json")  # asked for twice, nothing is added twice
+    paths = service.get("/openapi.json").json()["paths"]
+    operations = {(path, method): paths[path][method] for path in paths for method in paths[path]}
+    polled = {"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"}
+    for (path, method), operation in operations.items():
+        assert operation["responses"]["500"]["description"] == "internal", (path, method)
+        unknown_parameters = "invalid_request" in codes(operation, 422)
+        assert unknown_parameters == (path not in polled), (path, method)
+        # Whoever waits for the store may be caught by the end of the server.
+        if "storage_unavailable" in codes(operation, 503):
+            assert "not_ready" in codes(operation, 503), (path, method)
+    for path in ("/adapt", "/predict", "/classifiers/{ref}/examples", "/v2/models/{model}/infer"):
+        expected = {"not_ready", "queue_timeout", "storage_unavailable"}
+        assert codes(operations[path, "post"], 503) == expected
+
+
 def references_of(references: set[str]) -> set[str]:
     return {reference.rpartition("/")[2] for reference in references}
 

@@ -88,6 +88,27 @@ def test_no_such_route(service: TestClient, method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "there"),
+    [("POST", "/predict/", "/predict"), ("POST", "/adapt/", "/adapt"),
+     ("GET", "/predict/", "/predict"), ("DELETE", "/classifiers/known//", "/classifiers/known"),
+     ("GET", "/v2/", "/v2"), ("GET", "/docs/", "/docs"), ("GET", "/nothing/", None),
+     ("GET", "//", None)],
+)  # fmt: skip
+def test_a_slash_at_the_end_is_no_redirection(
+    service: TestClient, method: str, path: str, there: str | None
+) -> None:
+    answer = service.request(method, path, follow_redirects=False)
+    if path.startswith("/v2"):
+        assert answer.status_code == 404
+        message = answer.json()["error"]
+    else:
+        message = check_error(answer, ErrorCode.ROUTE_NOT_FOUND)["message"]
+    advice = "GET /docs lists" if there is None else f"There is {there}: leave the slash"
+    assert advice in message
+    assert service.get("/classifiers/known").status_code == 200
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
         ("GET", "/adapt", {"POST"}),

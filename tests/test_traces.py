@@ -119,7 +119,7 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
             answer = httpx2.post(f"{server.url}/adapt", headers=headers, **form)
             assert answer.status_code == 201
             adapt = received.wait_for("POST /adapt")
-            assert httpx2.get(f"{server.url}/classifiers/secret?secret=1").status_code == 404
+            assert httpx2.get(f"{server.url}/classifiers/secret?secret=1").status_code == 422
             refused = received.wait_for("GET /classifiers/{ref}")
             unsampled = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
             form = predict_form(image_bytes())
@@ -154,7 +154,7 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
             ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
             assert ms == pytest.approx(answer.json()["timings_ms"][span.name], abs=0.01)
 
-    assert attributes_of(refused)["error.type"] == "classifier_not_found"
+    assert attributes_of(refused)["error.type"] == "invalid_request"
     assert refused.trace_id.hex() not in ("", TRACE)
     # Neither polls that found all well nor what the caller does not sample.
     sent = {(s.name, attributes_of(s).get("http.response.status_code")) for s in received.spans()}

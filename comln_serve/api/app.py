@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
@@ -20,7 +20,8 @@ from comln_serve.api.intake import Intake
 from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
-from comln_serve.api.openapi import describe_bodies, describe_keys
+from comln_serve.api.openapi import describe_bodies, describe_failures, describe_keys
+from comln_serve.api.parameters import check_parameters
 from comln_serve.api.routes import router
 from comln_serve.api.routes.adaptation import predict
 from comln_serve.api.routes.export import MOST_EXPORTS
@@ -60,6 +61,11 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
         if traces is not None:
             await run_in_threadpool(traces.close)
 
+    async def check(request: Request) -> None:
+        """What every route depends on, in this order: strangers learn nothing of routes."""
+        await authentication(request)
+        check_parameters(request)
+
     traces = open_traces(engine.settings)
     authentication = Authentication(engine.settings, engine.store.keys)
     app = FastAPI(
@@ -67,9 +73,10 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
-        dependencies=[Depends(authentication)],
+        dependencies=[Depends(check)],
         # Ours has more to say, and asking each time whether the framework's is wanted costs time.
         telemetry={"tracing": False, "metrics": False, "logs": False},
+        redirect_slashes=False,  # an empty 307; the error of a route that is not there says more
         docs_url=None,  # these load scripts from elsewhere; see `documentation`
         redoc_url=None,
     )
@@ -92,9 +99,10 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)
     app.include_router(open_inference)
-    answer_directly(app, "/predict", predict, authentication)
+    answer_directly(app, "/predict", predict, check)
     install_error_handlers(app)
     describe_bodies(app)
+    describe_failures(app)
     if engine.settings.require_keys:
         describe_keys(app)
     install_documentation(app)

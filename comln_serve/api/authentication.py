@@ -55,7 +55,7 @@ def tenant_of(request: Request) -> str:
 
 
 class Authentication:
-    """The dependency of every route. Nothing of a body is read before it."""
+    """What every route depends on. Nothing of a body is read before it."""
 
     def __init__(self, settings: Settings, keys: KeyStore) -> None:
         self._required = settings.require_keys

@@ -13,19 +13,20 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from comln_serve.api.authentication import Authentication
-
 Endpoint = Callable[[Request], Awaitable[Response]]
+Check = Callable[[Request], Awaitable[None]]
 
 
-def answer_directly(
-    app: FastAPI, path: str, endpoint: Endpoint, authentication: Authentication
-) -> None:
-    """Let a POST to `path` be answered by an endpoint that needs nothing but its request."""
+def answer_directly(app: FastAPI, path: str, endpoint: Endpoint, check: Check) -> None:
+    """Let a POST to `path` be answered by an endpoint that needs nothing but its request.
+
+    Args:
+        check: what every route depends on; it refuses by an exception.
+    """
 
     @wraps(endpoint)  # with the scopes that it has declared
     async def answer(request: Request) -> Response:
-        await authentication(request)
+        await check(request)
         return await endpoint(request)
 
     app.router.routes.insert(0, _Known(path, answer, methods=["POST"], include_in_schema=False))

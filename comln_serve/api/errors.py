@@ -140,11 +140,8 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
         raise error
     where = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        return to_response(
-            ServiceError(
-                ErrorCode.ROUTE_NOT_FOUND, f"There is no {where}. GET /docs lists the routes."
-            )
-        )
+        hint = _without_slash(request) or "GET /docs lists the routes."
+        return to_response(ServiceError(ErrorCode.ROUTE_NOT_FOUND, f"There is no {where}. {hint}"))
     if error.status_code == 405:
         allowed = _allowed_methods(request)
         response = to_response(
@@ -155,6 +152,17 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
         response.headers["Allow"] = allowed
         return response
     return to_response(ServiceError(ErrorCode.INVALID_REQUEST, f"{where}: {error.detail}."))
+
+
+def _without_slash(request: Request) -> str | None:
+    """What to say of a path with a slash at its end, if there is one without."""
+    path = request.url.path.rstrip("/")
+    if path in ("", request.url.path):
+        return None
+    scope = {**request.scope, "path": request.scope["path"].rstrip("/")}
+    if all(route.matches(scope)[0] is Match.NONE for route in request.app.routes):
+        return None
+    return f"There is {path}: leave the slash at the end out."
 
 
 def _allowed_methods(request: Request) -> str:

@@ -1,10 +1,12 @@
-"""What FastAPI cannot derive: routes that take the same request as a form or as JSON, and keys."""
+"""What FastAPI cannot derive: routes that take the same request as a form or as JSON, keys, and
+what any route may fail with.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import RouteContext, iter_route_contexts
 from pydantic import BaseModel
 
 from comln_serve.api.authentication import scopes_of
@@ -12,6 +14,7 @@ from comln_serve.api.bodies import JSON, MULTIPART
 from comln_serve.api.context import OPEN_INFERENCE
 from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
+from comln_serve.api.parameters import takes_any_query
 from comln_serve.api.requests import AdaptRequest, ExamplesRequest, PredictRequest
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
@@ -71,8 +74,26 @@ def describe_bodies(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+def describe_failures(app: FastAPI) -> None:
+    """Add what any route may answer: that it met a bug, and that a query parameter is unknown."""
+
+    def describe(operation: dict[str, Any], route: RouteContext) -> None:
+        unknown = () if takes_any_query(route.endpoint) else (ErrorCode.INVALID_REQUEST,)
+        _add_errors(operation, (*unknown, ErrorCode.INTERNAL), str(route.path_format))
+
+    _describe_each(app, describe)
+
+
 def describe_keys(app: FastAPI) -> None:
     """Add which keys each operation takes, and how it answers others."""
+
+    def describe(operation: dict[str, Any], route: RouteContext) -> None:
+        if scopes := scopes_of(route.endpoint):
+            any_of = dict.fromkeys((*scopes, Scope.ADMIN))
+            operation["security"] = [{"key": [scope]} for scope in any_of]
+            _add_errors(operation, _KEY_ERRORS, str(route.path_format))
+
+    _describe_each(app, describe)
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -80,24 +101,34 @@ def describe_keys(app: FastAPI) -> None:
         document["components"]["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "comln-serve keys create"}
         }
-        for route in iter_route_contexts(app.routes):
-            scopes = scopes_of(route.endpoint)
-            for method in route.methods or ():
-                operation = document["paths"].get(route.path_format, {}).get(method.lower())
-                if scopes and operation is not None:
-                    _describe_key(operation, scopes, _error_shape(str(route.path_format)))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _describe_key(
-    operation: dict[str, Any], any_of: Sequence[Scope], shape: dict[str, Any]
-) -> None:
-    operation["security"] = [{"key": [scope]} for scope in dict.fromkeys((*any_of, Scope.ADMIN))]
+def _describe_each(app: FastAPI, describe: Callable[[dict[str, Any], RouteContext], None]) -> None:
+    """Let a function change each operation. It is called for every document that is asked for, and
+    finds what it has changed before.
+    """
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        for route in iter_route_contexts(app.routes):
+            for method in route.methods or ():
+                operation = document["paths"].get(route.path_format, {}).get(method.lower())
+                if operation is not None:
+                    describe(operation, route)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_errors(operation: dict[str, Any], errors: Sequence[ErrorCode], path: str) -> None:
     responses = operation["responses"]
-    for code in _KEY_ERRORS:
-        answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": shape})
+    for code in errors:
+        empty = {"description": "", "content": _error_shape(path)}
+        answer = responses.setdefault(str(STATUS[code]), empty)
         codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
         answer["description"] = ", ".join(codes)
     operation["responses"] = dict(sorted(responses.items()))

@@ -22,8 +22,9 @@ from comln_serve.api.open_inference.schemas import (
     ServerReady,
     TensorMetadata,
 )
+from comln_serve.api.parameters import any_query
 from comln_serve.api.routes import operations
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS
+from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, WAITING_ERRORS
 from comln_serve.api.work import classify, engine_of, probe
 from comln_serve.classifier import Classifier
 from comln_serve.engine.engine import Predicted
@@ -33,7 +34,6 @@ from comln_serve.security import Scope
 router = APIRouter(prefix=OPEN_INFERENCE, tags=["Open Inference Protocol"])
 
 _BINARY = "application/octet-stream"
-_NOT_READY = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
 _ONE_MODEL = (*ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED)
 
 
@@ -50,15 +50,17 @@ async def server() -> ServerMetadata:
 
 @router.get("/health/live", summary="The process answers")
 @public
+@any_query
 async def live() -> ServerLive:
     return ServerLive(live=True)
 
 
 @router.get(
     "/health/ready", summary="Models are warmed and the store can be reached",
-    responses=_errors(*_NOT_READY),
+    responses=_errors(*WAITING_ERRORS),
 )  # fmt: skip
 @public
+@any_query
 async def ready(request: Request) -> ServerReady:
     await operations.ready(request)
     return ServerReady(ready=True)
@@ -89,12 +91,12 @@ def metadata(request: Request, model: str, version: str | None = None) -> ModelM
 @router.get(
     "/models/{model}/ready",
     summary="A classifier can be used",
-    responses=_errors(*_ONE_MODEL, *_NOT_READY),
+    responses=_errors(*_ONE_MODEL),
 )
 @router.get(
     "/models/{model}/versions/{version}/ready",
     summary="A version of a classifier can be used",
-    responses=_errors(*_ONE_MODEL, *_NOT_READY),
+    responses=_errors(*_ONE_MODEL),
 )
 @needs(*READING)
 async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:

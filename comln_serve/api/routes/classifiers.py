@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from comln_serve.api import schemas
 from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
-from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.reference import NAME_PATTERN
@@ -19,7 +19,7 @@ router = APIRouter(tags=["classifiers"])
 @router.get(
     "/classifiers",
     summary="List classifiers, newest first",
-    responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=error_responses(ErrorCode.INVALID_REQUEST, *WAITING_ERRORS),
 )
 @needs(*READING)
 def classifiers(

@@ -7,6 +7,8 @@ from comln_serve.api import schemas
 from comln_serve.api.authentication import needs, public
 from comln_serve.api.errors import error_responses
 from comln_serve.api.metrics import CONTENT_TYPE
+from comln_serve.api.parameters import any_query
+from comln_serve.api.routes.shared import WAITING_ERRORS
 from comln_serve.api.work import engine_of, probe, scrape
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.security import Scope
@@ -16,6 +18,7 @@ router = APIRouter()
 
 @router.get("/health/live", tags=["health"], summary="The process answers")
 @public
+@any_query
 async def live() -> schemas.Live:
     return schemas.Live(status="live")
 
@@ -25,9 +28,10 @@ async def live() -> schemas.Live:
     tags=["health"],
     summary="Models are warmed and the store can be reached",
     response_model_exclude_none=True,
-    responses=error_responses(ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=error_responses(*WAITING_ERRORS),
 )
 @public
+@any_query
 async def ready(request: Request) -> schemas.Ready:
     engine = engine_of(request)
     if request.app.state.draining:
@@ -51,9 +55,13 @@ async def ready(request: Request) -> schemas.Ready:
     tags=["operation"],
     summary="Metrics in Prometheus' text format",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={
+        **error_responses(ErrorCode.NOT_READY),
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
 )
 @needs(Scope.ADMIN)
+@any_query
 async def metrics(request: Request) -> Response:
     text = await scrape(request, request.app.state.metrics.text)
     return Response(text, media_type=CONTENT_TYPE)

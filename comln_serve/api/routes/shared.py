@@ -13,6 +13,8 @@ from comln_serve.engine.adaptation import Adapted
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import ErrorCode
 
+# Of whatever waits for the store or for its turn: the server may stop meanwhile.
+WAITING_ERRORS = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
 BODY_ERRORS = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_IMAGE,
@@ -24,12 +26,12 @@ BODY_ERRORS = (
     ErrorCode.OVERLOADED,
     ErrorCode.QUEUE_TIMEOUT,
     ErrorCode.INFERENCE_TIMEOUT,
-    ErrorCode.STORAGE_UNAVAILABLE,
+    *WAITING_ERRORS,
 )
 ONE_CLASSIFIER_ERRORS = (
     ErrorCode.INVALID_REQUEST,  # FastAPI documents one wherever there is a parameter
     ErrorCode.CLASSIFIER_NOT_FOUND,
-    ErrorCode.STORAGE_UNAVAILABLE,
+    *WAITING_ERRORS,
 )
 
 Ref = Annotated[str, Path(description="Id, name or name@version of a classifier.")]

@@ -1,0 +1,74 @@
+"""Query parameters and headers that mean nothing where they were sent, or two things at once.
+
+FastAPI leaves out what a route has not declared, and takes one of what came twice: a slip of the
+pen would be answered as if nothing had been said.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from comln_serve.errors import ErrorCode, ServiceError
+
+_ANY_QUERY = "__comln_any_query__"
+_MAX_NAMES = 10
+_MAX_SHOWN = 100
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+
+def any_query(endpoint: _Endpoint) -> _Endpoint:
+    """Let unknown query parameters pass. To be put under the route of what monitors poll, as some
+    of them add a parameter that changes each time, against caches. (`/docs` and `/openapi.json` are
+    no routes of FastAPI's, and take any, too.)
+    """
+    setattr(endpoint, _ANY_QUERY, True)
+    return endpoint
+
+
+def takes_any_query(endpoint: Callable[..., Any] | None) -> bool:
+    """Whether that was declared."""
+    return hasattr(endpoint, _ANY_QUERY)
+
+
+def check_parameters(request: Request) -> None:
+    """Compare what was sent with what the route itself declares, not its dependencies.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, a query parameter is unknown, or came more than once, or a
+            header of the route did.
+    """
+    route = request.scope["route"]
+    declared = route.dependant if isinstance(route, APIRoute) else None
+    for header in () if declared is None else declared.header_params:
+        if len(values := request.headers.getlist(header.alias)) > 1:
+            raise _repeated(f"header {header.alias}", len(values))
+    # Most requests have none, and pay for no more than this.
+    if request.scope["query_string"] and not takes_any_query(request.scope["endpoint"]):
+        _check_query(request, [] if declared is None else [p.alias for p in declared.query_params])
+
+
+def _check_query(request: Request, allowed: list[str]) -> None:
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name[:_MAX_SHOWN] for name in counts if name not in allowed][:_MAX_NAMES]
+    if unknown:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"Received {', '.join(map(repr, unknown))} in the query; this route takes "
+            f"{', '.join(map(repr, allowed)) or 'nothing'} there. Leave it out or correct its "
+            f"name{', or send it in the body' * (request.method == 'POST')}.",
+            received=unknown,
+            allowed=allowed,
+        )
+    for name, count in counts.items():
+        if count > 1:
+            raise _repeated(f"query parameter {name!r}", count)
+
+
+def _repeated(what: str, count: int) -> ServiceError:
+    return ServiceError(
+        ErrorCode.INVALID_REQUEST, f"The {what} came {count} times; send it once.", received=count
+    )
