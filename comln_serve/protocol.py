@@ -77,7 +77,8 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, error: ServiceError) -> None:
         answer = answer_early(self._state.metrics, error)
-        headers = [*answer.raw_headers, (b"connection", b"close")]
+        always = self.config.encoded_headers
+        headers = [*answer.raw_headers, *always, (b"connection", b"close")]
         head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
         self.transport.close()

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from comln_serve.api.headers import STRICT_TRANSPORT
 from comln_serve.errors import StartupError
 from comln_serve.protocol import Protocol
 from comln_serve.settings import Settings
@@ -67,6 +68,7 @@ def serve(app: FastAPI, settings: Settings) -> None:
         access_log=False,  # ours has more to say
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
+        headers=[STRICT_TRANSPORT] if settings.tls_certificate else [],
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )

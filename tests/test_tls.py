@@ -1,5 +1,6 @@
 """https by a certificate made here, with a real client that checks it."""
 
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,41 @@ def test_https(models_dir: Path, tmp_path: Path, files: Files, authority: trustm
             httpx2.get(f"{server.url.replace('https', 'http')}/health/live")
         assert client.get("/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
+
+
+HSTS = "strict-transport-security"
+
+
+def test_browsers_are_told_to_stay_with_https(
+    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+) -> None:
+    flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with (
+        live_server(models_dir, tmp_path, *flags, verify=trusting) as server,
+        httpx2.Client(verify=trusting, base_url=server.url) as client,
+    ):
+        for path, status in [("/health/live", 200), ("/docs", 200), ("/x", 404), ("/adapt", 405)]:
+            answer = client.get(path)
+            assert answer.status_code == status
+            assert answer.headers.get_list(HSTS) == ["max-age=31536000"]
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with (
+            socket.create_connection(address, timeout=10) as plain,
+            trusting.wrap_socket(plain, server_hostname=address[0]) as connection,
+        ):
+            connection.sendall(b"no HTTP\r\n\r\n")
+            received = connection.makefile("rb").read().lower()
+        assert received.startswith(b"http/1.1 400")
+        assert received.count(b"strict-transport-security: max-age=31536000\r\n") == 1
+
+
+def test_it_is_not_said_over_http(models_dir: Path, tmp_path: Path) -> None:
+    """Not even to a proxy, which may serve http as well."""
+    with live_server(models_dir, tmp_path) as server:
+        forwarded = {"X-Forwarded-Proto": "https"}
+        assert HSTS not in httpx2.get(f"{server.url}/models", headers=forwarded).headers
 
 
 def change_key(files: Files, folder: Path) -> Files:

@@ -15,6 +15,10 @@ _DEFAULTS = {
     b"x-frame-options": b"DENY",
 }
 
+# Of a server that serves TLS itself: browsers use nothing but https with it for a year. Where a
+# proxy does, it is the proxy's to say.
+STRICT_TRANSPORT = ("Strict-Transport-Security", "max-age=31536000")
+
 
 def with_safe_headers(headers: RawHeaders, *, overriding: RawHeaders = ()) -> RawHeaders:
     """The headers of an answer as they are sent, names in lower case.
