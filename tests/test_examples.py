@@ -13,6 +13,7 @@ from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
+from comln_serve.storage import TenantStore
 from tests.conftest import MakeEngine, colour_support, fails, image_bytes
 from tests.test_bundle import edit_manifest
 
@@ -189,6 +190,37 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     engine.add_examples("letters", YELLOW[:2])
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
     assert engine.store.count() == 2
+
+
+def test_where_there_is_no_room_no_image_is_decoded(
+    settings: Settings, make_engine: MakeEngine, database_url: str
+) -> None:
+    update = {"max_classifiers": 2, "database_url": database_url}
+    engine = make_engine(settings.model_copy(update=update))
+    unnamed = engine.adapt(FIRST).classifier
+    made = engine.adapt(FIRST, name="letters", idempotency_key="first").classifier
+    broken: Support = [(b"no image", "red"), (b"none either", "green")]
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(broken))
+    error = fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", broken))
+    assert error.detail == {"stored": 2, "limit": 2}
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
+    # What takes no room is done as ever: a change in place, and an answer given before.
+    fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(unnamed.id, broken))
+    assert engine.add_examples(unnamed.id, YELLOW).classifier.revision == 2
+    again = engine.adapt(FIRST, name="letters", idempotency_key="first")
+    assert (again.replayed, again.classifier.id) == (True, made.id)
+    assert engine.images.pending == 0
+
+
+def test_room_that_others_take_meanwhile_is_gone(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(settings.model_copy(update={"max_classifiers": 1}))
+    engine.adapt(FIRST, name="letters")
+    monkeypatch.setattr(TenantStore, "check_room", lambda *_: None)
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(FIRST))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", YELLOW))
+    assert engine.store.count() == 1
 
 
 @pytest.mark.parametrize("name", [None, "letters"])

@@ -15,6 +15,7 @@ from comln_serve.classifier import Classifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
 from comln_serve.support import SupportSet
+from tests.conftest import fails
 
 LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
 
@@ -262,7 +263,10 @@ def test_pages_tell_nothing_of_other_tenants(mine: TenantStore, store: Store) ->
 
 def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:
     for i in range(3):
+        mine.check_room(3)
         add(mine, f"clf_{i}", "cats", limit=3)
+    assert fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: mine.check_room(3)).detail["stored"] == 3
+    store.for_tenant("other").check_room(1)
     with pytest.raises(ServiceError) as caught:
         add(mine, "clf_3", "cats", limit=3)
     assert caught.value.code is ErrorCode.TOO_MANY_CLASSIFIERS

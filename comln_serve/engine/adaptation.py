@@ -93,6 +93,7 @@ class Adaptation:
             labels = tuple(label for _, label in support)
             check_classes(labels, chosen)
             self._check_size(len(labels))
+            self._check_room(caller)
             with self._embedder.images.admit(len(support)):
                 phi = self._embed(support, chosen, clock, caller)
                 examples = SupportSet.of(phi, labels)
@@ -178,6 +179,8 @@ class Adaptation:
             caller.check()
             info, examples = self._catalogue.support(reference, caller.tenant)
             model = self._models.of(info)
+            if info.name is not None:  # one without a name changes in place
+                self._check_room(caller)
             changed = change(examples, model)
             horizon = info.horizon if info.horizon_given else None
             fitted = self._fit(model, changed, horizon, clock)
@@ -257,6 +260,12 @@ class Adaptation:
         self, model: Model, support: SupportSet, horizon: float | None, clock: StageClock
     ) -> Fit:
         return fit(model, support, horizon, self._settings.max_solve_seconds, clock)
+
+    def _check_room(self, caller: Caller) -> None:
+        """Before any image is decoded. Others may take the room; what counts is the store's answer
+        when it adds.
+        """
+        self._catalogue.of(caller.tenant).check_room(self._settings.max_classifiers)
 
     def _check_size(self, examples: int) -> None:
         if examples > self._settings.max_examples:

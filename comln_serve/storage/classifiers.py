@@ -110,6 +110,15 @@ class TenantStore:
         with self._database.reading() as connection:
             return idempotency.made_by(connection, self._tenant, key, self._clock())
 
+    def check_room(self, limit: int) -> None:
+        """Refuse what `add` would refuse at the moment, before work goes into it.
+
+        Raises:
+            ServiceError: TOO_MANY_CLASSIFIERS.
+        """
+        with self._database.glancing() as connection:
+            self._need_room(connection, limit, self._clock())
+
     # --- Writing ---------------------------------------------------------------------------------
 
     def add(
@@ -303,12 +312,7 @@ class TenantStore:
         }
 
     def _need_room(self, connection: Connection, limit: int, now: datetime) -> None:
-        query = (
-            select(func.count())
-            .select_from(classifiers)
-            .where(classifiers.c.tenant == self._tenant, versions.alive(now))
-        )
-        stored = connection.execute(query).scalar_one()
+        stored = connection.execute(_COUNT, {"of_tenant": self._tenant, "now": now}).scalar_one()
         if stored >= limit:
             raise ServiceError(
                 ErrorCode.TOO_MANY_CLASSIFIERS,
@@ -334,7 +338,12 @@ def _standing_for(query: Rows, *, by_name: bool, by_version: bool) -> Rows:
     return versions.promoted_first(query)
 
 
-# Predictions ask these all the time; putting a statement together costs more than asking it.
+# Asked all the time; putting a statement together costs more than asking it.
+_COUNT = (
+    select(func.count())
+    .select_from(classifiers)
+    .where(classifiers.c.tenant == bindparam("of_tenant"), versions.alive(bindparam("now")))
+)
 _RESOLVE = {
     (by_name, by_version): _standing_for(
         select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version
