@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from comln_serve.api.app import create_app
 from comln_serve.api.authentication import scopes_of
+from comln_serve.api.page import PAGE_FILES
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.cli import main
 from comln_serve.configuration import read_configuration
@@ -400,10 +401,10 @@ def test_keys_refuse_what_the_server_refuses(
 
 
 def test_every_route_says_who_may_call_it(keyed: TestClient) -> None:
-    """Of those that are not FastAPI's own routes two show what is served, and are for everybody."""
+    """Those that are not FastAPI's own show what is served, or are a page, and for everybody."""
     routes = routes_of(keyed.app)  # type: ignore[arg-type]
     plain = {route.path for route in routes if not isinstance(route.original_route, APIRoute)}
-    shown = {"/docs", "/openapi.json"}
+    shown = {"/docs", "/openapi.json", *PAGE_FILES}
     assert plain == shown | {"/predict"}
     assert all(isinstance(route.original_route, Route) for route in routes)
     assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [

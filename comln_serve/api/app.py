@@ -21,6 +21,7 @@ from comln_serve.api.metrics import Metrics
 from comln_serve.api.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.openapi import describe_bodies, describe_failures, describe_keys
+from comln_serve.api.page import install_page
 from comln_serve.api.parameters import check_parameters
 from comln_serve.api.routes import router
 from comln_serve.api.routes.adaptation import predict
@@ -106,6 +107,7 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     if engine.settings.require_keys:
         describe_keys(app)
     install_documentation(app)
+    install_page(app)
     # The last one added is outermost.
     app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
     app.add_middleware(Rescue)
