@@ -13,11 +13,12 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
-from tests.conftest import colour_support, image_bytes
+from tests.conftest import colour_support, image_bytes, tiny_config, write_bundle
 from tests.keyed import new_key
 from tests.live import LiveServer, live_server
 
@@ -109,9 +110,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 def server(
     driver: webdriver.Chrome, models_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveServer]:
-    """After the driver, so that nothing is started where there is no browser."""
+    """After the driver, so that nothing is started where there is no browser.
+
+    Beside the usual bundles there is `tiny-far`, which adapts so far that it is sure of things.
+    """
     folder = tmp_path_factory.mktemp("page")
-    with live_server(models_dir, folder, "--default-model", "tiny") as server:
+    models = folder / "models"
+    shutil.copytree(models_dir, models)
+    config = tiny_config()
+    head = config.head.model_copy(update={"initial_horizon": 1e4})
+    write_bundle(models / "tiny-far", config.model_copy(update={"head": head}))
+    with live_server(models, folder, "--default-model", "tiny") as server:
         yield server
 
 
@@ -142,7 +151,7 @@ def colours(tmp_path: Path) -> dict[str, list[Path]]:
 def test_from_images_to_predictions(
     visitor: Visitor, server: LiveServer, colours: dict[str, list[Path]], tmp_path: Path
 ) -> None:
-    visitor.wait(lambda: len(visitor.all("#model option")) == 3)
+    visitor.wait(lambda: len(visitor.all("#model option")) == 4)
     assert visitor.text("#model option") == "tiny (the default)"
     visitor.add_class("red", colours["red"])
     visitor.add_class(HOSTILE, colours["green"])
@@ -233,6 +242,24 @@ def test_unknown_images_are_marked(
     unknown = [prediction["unknown"] for prediction in answer["predictions"]]
     assert True in unknown
     assert [text.endswith("unknown") for text in visitor.texts(".best")] == unknown
+    assert visitor.complaints() == []
+
+
+def test_suspects_are_marked(visitor: Visitor, colours: dict[str, list[Path]]) -> None:
+    """The seventh image that is sent is red and given as blue."""
+    visitor.wait(lambda: len(visitor.all("#model option")) == 4)
+    Select(visitor.one("#model")).select_by_value("tiny-far")
+    assert visitor.text("#model-description") == "A tiny test model."
+    visitor.add_class("red", colours["red"])
+    visitor.add_class("green", colours["green"])
+    stray = colours["red"][0].with_name("stray.png")
+    stray.write_bytes(image_bytes((220, 30, 30), seed=7))
+    visitor.add_class("blue", [stray, *colours["blue"]])
+    visitor.adapt()
+    marked = visitor.all(".thumbnails .suspect")
+    assert [visitor.one("img", node).get_attribute("alt") for node in marked] == ["stray.png"]
+    assert marked[0].text.endswith("looks like red")
+    assert visitor.texts("#suspects li") == ["stray.png, given as blue, looks like red"]
     assert visitor.complaints() == []
 
 
