@@ -51,9 +51,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-cluster = pytest.mark.slow  # a dozen processes start, and some of them again
+cluster = pytest.mark.slow  # replicas are killed, or hold out against their end
 
-DATABASES = ("sqlite", "postgresql")
+DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 SUPPORT = colour_support(2)
 QUERIES = [
     image_bytes(colour, seed=seed)
@@ -177,7 +177,6 @@ def probabilities(answer: httpx2.Response) -> list[list[float]]:
     return [[row[label] for label in labels] for row in rows]
 
 
-@cluster
 def test_many_at_a_time_answer_as_one_engine_would(
     application: Application, local: np.ndarray[Any, Any]
 ) -> None:
@@ -193,7 +192,6 @@ def test_many_at_a_time_answer_as_one_engine_would(
             np.testing.assert_allclose(found, local[:count], rtol=1e-5, atol=1e-7)
 
 
-@cluster
 def test_every_api_replica_answers(application: Application) -> None:
     """Each counts what it was asked for: a single one would count without a gap."""
     scrapes: list[float] = []
@@ -215,7 +213,6 @@ def test_every_api_replica_answers(application: Application) -> None:
     assert body["classifiers"] >= 1
 
 
-@cluster
 def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> None:
     check_error(application.predict(*[QUERIES[0]] * 9), ErrorCode.TOO_MANY_IMAGES)
     check_error(application.predict(b"not an image"), ErrorCode.INVALID_IMAGE)
@@ -226,7 +223,6 @@ def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> Non
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
-@cluster
 def test_overload_is_answered_429(application: Application) -> None:
     """While nothing is embedded two replicas take 32 images each; the rest is refused at once."""
     embedding = application.processes("Embedding")
@@ -250,7 +246,6 @@ def test_overload_is_answered_429(application: Application) -> None:
     assert application.predict(QUERIES[0]).status_code == 200
 
 
-@cluster
 def test_requests_go_on_when_an_embedding_replica_dies(
     application: Application, local: np.ndarray[Any, Any]
 ) -> None:
@@ -272,7 +267,6 @@ def test_requests_go_on_when_an_embedding_replica_dies(
         np.testing.assert_allclose(rows, local[number % 7][None], rtol=1e-5, atol=1e-7)
 
 
-@cluster
 def test_readiness_tells_when_nothing_embeds(application: Application) -> None:
     """Every embedding replica is killed: 503 until Ray Serve has started others."""
     for process in application.processes("Embedding"):
