@@ -32,7 +32,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.adaptation
 	$(BIN)/python -m benchmarks.meta_gradient
-	for bundle in models/*/; do $(BIN)/python -m benchmarks.serving $$bundle || exit 1; done
+	for bundle in models/*/; do \
+	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
+	done
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.settings > docs/settings.md

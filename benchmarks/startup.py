@@ -3,11 +3,13 @@
     python -m benchmarks.startup models/omniglot-conv4 --starts 11
 
 Serves one bundle on CPU, with a new database each time; the first start, which may compile the
-solver and read files from a cold disk, is not counted. Prints the medians in seconds.
+solver and read files from a cold disk, is not counted. Prints the medians in seconds, and writes
+them to benchmarks/results/startup-BUNDLE.md.
 """
 
 import argparse
 import json
+import platform
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 from socket import socket
 
+from comln_serve.machine import usable_cpus
+
+RESULTS = Path(__file__).parent / "results"
 _PROGRAM = """
 import sys, time
 from comln_serve.cli import main
@@ -81,10 +86,23 @@ def main() -> None:
         (Path(folder) / arguments.bundle.name).symlink_to(arguments.bundle.resolve())
         start(Path(folder))
         found = [start(Path(folder)) for _ in range(arguments.starts)]
+    machine = (
+        f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
+    )
+    lines = [
+        f"{arguments.bundle.name} on {machine}; medians of {arguments.starts} starts.",
+        "",
+        "| part | seconds | from | to |",
+        "|---|---|---|---|",
+    ]
     for part in PARTS:
         seconds = sorted(each[part] for each in found)
         median = statistics.median(seconds)
-        print(f"{part:8} {median:6.2f} s   ({seconds[0]:.2f} to {seconds[-1]:.2f})")
+        lines.append(f"| {part} | {median:.2f} | {seconds[0]:.2f} | {seconds[-1]:.2f} |")
+    text = "\n".join(lines)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"startup-{arguments.bundle.name}.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":
