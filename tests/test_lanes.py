@@ -1,8 +1,10 @@
 """Several lanes of one batcher, each with an image of its own, as on the cores of a CPU."""
 
 import gc
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -171,7 +173,7 @@ def test_an_image_is_the_same_on_one_core_and_on_all(settings: Settings) -> None
     policy = bundle.manifest.preprocessing
     images = np.stack([prepare_image(file, policy) for file in files])
     together = backbone.embed(images)
-    lane = ImageLane(backbone, lambda file: prepare_image(file, policy))
+    lane = ImageLane(backbone, lambda file, _: prepare_image(file, policy))
     for i, file in enumerate(files):
         for alone in (True, False):
             of_file, decoding = lane.run([file], alone=alone)
@@ -188,7 +190,7 @@ def test_an_interruption_while_a_file_is_decoded_is_not_lost(settings: Settings)
     policy = bundle.manifest.preprocessing
     late = [True]
 
-    def prepare(file: bytes) -> NDArray[np.uint8]:
+    def prepare(file: bytes, _check: Callable[[], None]) -> NDArray[np.uint8]:
         if late:
             lane.interrupt()
         return prepare_image(file, policy)
@@ -198,6 +200,26 @@ def test_an_interruption_while_a_file_is_decoded_is_not_lost(settings: Settings)
         lane.run([image_bytes()], alone=True)
     late.clear()
     assert lane.run([image_bytes()], alone=True)[0].shape == (1, 8)
+    backbone.close()
+
+
+def test_an_interruption_while_a_file_waits_for_room_ends_the_wait(settings: Settings) -> None:
+    backbone = Backbone(load_bundle(settings.models_dir / "tiny"), "cpu", 1)
+    waits = Event()
+
+    def prepare(_file: bytes, check: Callable[[], None]) -> NDArray[np.uint8]:
+        while True:
+            waits.set()
+            check()
+            time.sleep(0.005)
+
+    lane = ImageLane(backbone, prepare)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lane.run, [image_bytes()], alone=True)
+        assert waits.wait(30)
+        lane.interrupt()
+        with pytest.raises(RuntimeError, match="given up"):
+            running.result(30)
     backbone.close()
 
 

@@ -215,6 +215,11 @@ class Adaptation:
                 made = make()
             except KeyTakenError:
                 continue  # in the meantime; look what it has made
+            except ServiceError as error:
+                full = error.code is ErrorCode.TOO_MANY_CLASSIFIERS
+                if full and key is not None and self._catalogue.of(caller.tenant).made_by(key):
+                    continue  # it took the last place
+                raise
             self._catalogue.remember(made)
             return Adapted(made, clock.milliseconds())
 

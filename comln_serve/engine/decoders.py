@@ -66,8 +66,10 @@ class Decoders:
             return self._prepare(data, policy, turn)
 
     def _prepare(self, data: bytes, policy: Preprocessing, turn: Turn) -> NDArray[np.uint8]:
-        turn.begin()
-        return prepare_image(data, policy, max_pixels=self._max_pixels)
+        turn.check()
+        return prepare_image(
+            data, policy, max_pixels=self._max_pixels, check=turn.check, begin=turn.begin
+        )
 
 
 def _result(task: Future[NDArray[np.uint8]], turn: Turn) -> NDArray[np.uint8]:

@@ -12,7 +12,8 @@ from comln_serve.engine.backbone import Backbone
 
 # As they come (n, S, S, 3), or as files yet to be decoded.
 Images = NDArray[np.uint8] | Sequence[bytes]
-Prepare = Callable[[bytes], NDArray[np.uint8]]
+# Made of a file; what is given with it is called while it has to wait, and may raise.
+Prepare = Callable[[bytes, Callable[[], None]], NDArray[np.uint8]]
 
 
 class Lane(Protocol):
@@ -65,7 +66,12 @@ class ImageLane:
         self._options = options = ort.RunOptions()
         began = time.perf_counter()
         (image,) = images
-        pixels = self._prepare(image) if isinstance(image, bytes) else image
+
+        def check() -> None:
+            if options.terminate:
+                raise RuntimeError("it was given up while it waited to be decoded")
+
+        pixels = self._prepare(image, check) if isinstance(image, bytes) else image
         decoding = time.perf_counter() - began
         return self._backbone.embed_one(pixels, options, alone=alone), decoding
 

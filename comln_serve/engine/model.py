@@ -1,7 +1,7 @@
 """A model being served: a bundle, and the place where its embeddings are computed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
 
@@ -123,8 +123,8 @@ class LocalModel(Model):
         self.decodes = not self.backbone.batches
         policy, max_pixels = bundle.manifest.preprocessing, settings.max_image_pixels
 
-        def prepare(file: bytes) -> NDArray[np.uint8]:
-            return prepare_image(file, policy, max_pixels=max_pixels)
+        def prepare(file: bytes, check: Callable[[], None]) -> NDArray[np.uint8]:
+            return prepare_image(file, policy, max_pixels=max_pixels, check=check)
 
         lanes: Sequence[Lane] = [BatchLane(self.backbone)]
         if self.decodes:

@@ -1,5 +1,6 @@
 """One request's images on their way through a batcher: its waits, deadlines and outcome."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.engine.lane import Images, Lane
 from comln_serve.errors import ErrorCode, ServiceError
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from comln_serve.engine.batcher import Batcher
@@ -173,7 +176,10 @@ class Turn:
     def end(self) -> None:
         """It is over with an error."""
         self.over = True
-        self.when_over()
+        try:
+            self.when_over()
+        except Exception:  # a thread of a lane must not end by it
+            logger.exception("telling of an error failed")
 
     def refuse(self, position: int, error: ServiceError) -> None:
         """A file that cannot be used."""

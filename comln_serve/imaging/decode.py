@@ -1,8 +1,7 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +24,18 @@ class ImageFile:
     Attributes:
         picture: with the size that it will be decoded at.
         described: what was received, for messages.
+        full_size: its pixels as they are stored.
     """
 
     picture: Image.Image
     described: str
+    full_size: int
 
     @property
     def pixels(self) -> int:
+        """That decoding has in memory at once."""
+        if self.picture.format == "JPEG" and self.picture.info.get("progressive"):
+            return self.full_size  # it keeps the coefficients of all until the last is there
         return self.picture.width * self.picture.height
 
     def decode(self, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
@@ -43,9 +47,16 @@ class ImageFile:
         Raises:
             ServiceError: INVALID_IMAGE, it is truncated or corrupt.
         """
-        with _reading(self.described):
+        try:
             self.picture.load()
             return _to_rgb(_upright(self.picture), background)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a hostile file can raise anything
+            why = str(error)
+        # Raised here, not above: what an error was raised from it keeps, with all these pixels.
+        self.picture.close()
+        raise _corrupt(self.described, why)
 
 
 def open_image(
@@ -78,19 +89,22 @@ def open_image(
             f"{', '.join(FORMATS)}"
         ) from error
     width, height = image.size
-    if width * height > max_pixels:
+    pixels = width * height
+    if pixels > max_pixels:
         raise ServiceError(
             ErrorCode.IMAGE_TOO_LARGE,
-            f"The image is {width} x {height} = {width * height} pixels; at most {max_pixels} are "
+            f"The image is {width} x {height} = {pixels} pixels; at most {max_pixels} are "
             "allowed. Send a smaller one.",
-            received_pixels=width * height,
+            received_pixels=pixels,
             allowed_pixels=max_pixels,
         )
     described = f"a {image.format} file of {len(data)} bytes, {width} x {height} pixels"
     if enough is not None and image.format == "JPEG":
-        with _reading(described):
+        try:
             image.draft(None, (enough, enough))
-    return ImageFile(image, described)
+        except Exception as error:
+            raise _corrupt(described, str(error)) from error
+    return ImageFile(image, described, pixels)
 
 
 def decode_image(
@@ -107,17 +121,8 @@ def decode_image(
     return open_image(data, max_pixels=max_pixels).decode(background)
 
 
-@contextmanager
-def _reading(described: str) -> Generator[None, None, None]:
-    """What goes wrong while a file is read that looked like an image is the file's fault."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # as in `open_image`
-        raise _invalid(
-            f"{described}, that cannot be decoded; it is truncated or corrupt ({error})"
-        ) from error
+def _corrupt(described: str, why: str) -> ServiceError:
+    return _invalid(f"{described}, that cannot be decoded; it is truncated or corrupt ({why})")
 
 
 def _invalid(received: str) -> ServiceError:

@@ -4,6 +4,7 @@ The trainer builds its arrays with `prepare_image` and the server calls it on ev
 model meets the same pixels in both. Scaling to floats and normalisation are inside the ONNX graph.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -46,17 +47,26 @@ class Preprocessing(BaseModel):
 
 
 def prepare_image(
-    data: bytes, policy: Preprocessing, *, max_pixels: int = DEFAULT_MAX_PIXELS
+    data: bytes,
+    policy: Preprocessing,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    check: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] = lambda: None,
 ) -> NDArray[np.uint8]:
     """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
     Waits while other threads have `max_pixels` in memory, of images that are large.
 
+    Args:
+        check: called now and then while it waits. begin: called once it does not.
+
     Raises:
-        ServiceError: as `decode_image`.
+        ServiceError: as `decode_image`; what `check` and `begin` raise.
     """
     file = open_image(data, max_pixels=max_pixels, enough=_DRAFT_MARGIN * policy.image_size)
-    with room.hold(file.pixels, max_pixels):
+    with room.hold(file.pixels, max_pixels, check):
+        begin()
         return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
 
 

@@ -20,6 +20,9 @@ _SQLITE, _POSTGRESQL = "sqlite:///", "postgresql://"
 _BEGIN = "comln_begin"
 
 LOCK_SECONDS = 5.0
+_NOT_KNOWN = (
+    "Whether the change was made is not known: look, or repeat it with the same Idempotency-Key."
+)
 _CONNECT_SECONDS = 3
 _SILENCE_MILLISECONDS = 10_000
 _POOL_SIZE = 16
@@ -114,9 +117,10 @@ class Database:
                     raise
                 raise _unavailable(
                     self._why(error),
-                    "Whether the change was made is not known: look, or repeat it with the same "
-                    "Idempotency-Key.",
+                    _NOT_KNOWN,
                 ) from error
+        if self._file is not None and (wrong := self._file.fault()) is not None:
+            raise _unavailable(wrong, _NOT_KNOWN)
 
     @contextmanager
     def connection(
@@ -176,7 +180,7 @@ def parse_url(url: str) -> URL:
     Raises:
         StartupError: it is neither.
     """
-    if url.startswith(_SQLITE) and url != _SQLITE:
+    if url.startswith(_SQLITE) and url.removeprefix(_SQLITE) not in {"", ":memory:"}:
         return URL.create("sqlite", database=url.removeprefix(_SQLITE))
     scheme = url.partition("://")[0].partition("+")[0]
     if url.startswith(_POSTGRESQL):

@@ -16,7 +16,7 @@ class OpenedFile:
     """The file of a database, as it was when it was opened first. Safe from many threads."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self._opened: tuple[int, int] | None = None
         self._lock = Lock()
         self._wrong: str | None = None
@@ -38,7 +38,7 @@ class OpenedFile:
         elif there is None:
             wrong = "its file is gone; it has to be put back, or the server started anew"
         else:
-            # Closing the old one would remove what belongs to the new one, which has its name.
+            # What is remembered of classifiers, and of its schema, would be of another database.
             wrong = "another file has taken the place of its own; the server has to be started anew"
         with self._lock:
             told, self._wrong = self._wrong, wrong

@@ -36,7 +36,7 @@ async function ask(path, options = {}) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   let answer;
   try {
-    answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin" });
   } catch {
     throw new Refused("The server did not answer, or an image can no longer be read. Try again.");
   }
