@@ -30,7 +30,7 @@ class OpenedFile:
         """What is wrong with the file, for whoever asked; None where it is the one opened. Told to
         the log once, with its path.
         """
-        if self._opened is None:  # not yet, or it is in memory
+        if self._opened is None:  # nobody has connected yet
             return None
         there = self._there()
         if there == self._opened:
