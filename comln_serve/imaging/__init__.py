@@ -2,11 +2,11 @@
 
 from comln_serve.imaging.decode import (
     DEFAULT_MAX_PIXELS,
-    FORMATS,
     MOST_PIXELS,
     decode_image,
     open_image,
 )
+from comln_serve.imaging.formats import FORMATS, parse_formats
 from comln_serve.imaging.preprocessing import Preprocessing, prepare_image, prepare_pixels
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Preprocessing",
     "decode_image",
     "open_image",
+    "parse_formats",
     "prepare_image",
     "prepare_pixels",
 ]

@@ -1,20 +1,21 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 from PIL import Image, ImageOps
 
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging.boxes import announced_pixels
+from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
+from comln_serve.imaging.formats import FORMATS, recognise
+from comln_serve.imaging.tiff import read_page
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow itself refuses what is over twice its own limit of 89 million, whatever we would allow.
 MOST_PIXELS = 178_000_000
-
-_TO_8_BITS = ((np.arange(65536, dtype=np.uint32) + 128) // 257).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -23,25 +24,33 @@ class ImageFile:
 
     Attributes:
         picture: with the size that it will be decoded at.
+        kind: its format, one of `FORMATS`.
         described: what was received, for messages.
-        full_size: its pixels as they are stored.
+        full_size: its pixels as they are stored: before a HEIC or AVIF picture is cropped, or of
+            one tile of a TIFF file where that is larger than the picture.
+        formats: that are accepted, for errors.
     """
 
     picture: Image.Image
+    kind: str
     described: str
     full_size: int
+    formats: Sequence[str]
 
     @property
     def pixels(self) -> int:
-        """That decoding has in memory at once."""
-        if self.picture.format == "JPEG" and self.picture.info.get("progressive"):
-            return self.full_size  # it keeps the coefficients of all until the last is there
-        return self.picture.width * self.picture.height
+        """That decoding has in memory at once, in pixels of up to 16 bytes."""
+        if self.kind == "JPEG" and not self.picture.info.get("progressive"):
+            return self.picture.width * self.picture.height
+        # All others are decoded whole. A progressive JPEG keeps all coefficients to the last scan.
+        # Samples of 10 or 12 bits are in memory as 16 first; of AVIF it is not known beforehand.
+        deep = self.kind == "AVIF" or self.picture.info.get("bit_depth", 8) > 8
+        return self.full_size * 3 // 2 if deep else self.full_size
 
     def decode(self, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
-        """The first frame, upright, as 8-bit RGB. Once only.
+        """The first page or frame, of HEIC the primary picture, upright, as 8-bit RGB. Once only.
 
-        Transparent pixels are laid over `background`; 16-bit samples are scaled to 8 bits;
+        Transparent pixels are laid over `background`; samples of more bits are scaled to 8;
         palettes, greyscale and CMYK are converted.
 
         Raises:
@@ -49,62 +58,94 @@ class ImageFile:
         """
         try:
             self.picture.load()
-            return _to_rgb(_upright(self.picture), background)
+            return to_rgb(_upright(self.picture), background)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a hostile file can raise anything
             why = str(error)
         # Raised here, not above: what an error was raised from it keeps, with all these pixels.
         self.picture.close()
-        raise _corrupt(self.described, why)
+        raise _corrupt(self.described, why, self.formats)
 
 
 def open_image(
-    data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, enough: int | None = None
+    data: bytes,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    enough: int | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> ImageFile:
     """Look at an image file without decoding it.
 
     Args:
-        data: a whole JPEG, PNG, WebP, BMP or GIF file.
+        data: a whole file.
         max_pixels: width x height above which the file is refused.
         enough: shorter side, in pixels, beyond which detail will not be used; a JPEG will then be
             decoded at 1/2, 1/4 or 1/8 of its size, never below this.
+        formats: of `FORMATS`, those that are accepted.
 
     Raises:
         ServiceError: INVALID_IMAGE (not an image, or another format) or IMAGE_TOO_LARGE.
     """
     if not data:
-        raise _invalid("the file is empty (0 bytes)")
+        raise _invalid("the file is empty (0 bytes)", formats)
+    kind = recognise(data)
+    if kind is None:
+        raise _invalid(
+            f"{len(data)} bytes that are not a readable image in one of these formats: "
+            f"{', '.join(formats)}",
+            formats,
+        )
+    if kind not in formats:
+        raise _not_accepted(kind, len(data), formats)
     try:
-        image = _open(data)
+        image, stored = _open(data, kind)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ServiceError(
             ErrorCode.IMAGE_TOO_LARGE,
             f"The image has far more than the {max_pixels} pixels allowed. Send a smaller one.",
             allowed_pixels=max_pixels,
         ) from error
-    except Exception as error:  # a hostile file can raise anything from a decoder
+    except ImportError as error:
         raise _invalid(
-            f"{len(data)} bytes that are not a readable image in one of these formats: "
-            f"{', '.join(FORMATS)}"
+            f"{len(data)} bytes of {kind}, which this server reads only with pillow-heif "
+            "installed, the extra comln-serve[heic]; convert the file",
+            [name for name in formats if name != kind],
+            received_format=kind,
+        ) from error
+    except Exception as error:  # a hostile file can raise anything from a decoder
+        why = f" ({error})" if isinstance(error, _RefusedError) else ""
+        raise _invalid(
+            f"a {kind} file of {len(data)} bytes that cannot be read; it is truncated, corrupt or "
+            f"of a kind that is not supported{why}",
+            formats,
+            received_format=kind,
         ) from error
     width, height = image.size
-    pixels = width * height
+    pixels = max(width * height, stored)
+    described = f"a {kind} file of {len(data)} bytes, {width} x {height} pixels"
     if pixels > max_pixels:
+        within = "" if pixels == width * height else ", within a stored picture or tile of"
         raise ServiceError(
             ErrorCode.IMAGE_TOO_LARGE,
-            f"The image is {width} x {height} = {pixels} pixels; at most {max_pixels} are "
-            "allowed. Send a smaller one.",
+            f"The image is {width} x {height}{within or ' ='} {pixels} pixels; at most "
+            f"{max_pixels} are allowed. Send a smaller one.",
             received_pixels=pixels,
             allowed_pixels=max_pixels,
         )
-    described = f"a {image.format} file of {len(data)} bytes, {width} x {height} pixels"
-    if enough is not None and image.format == "JPEG":
+    if image.mode in UNSUPPORTED:
+        raise _invalid(
+            f"{described}, whose samples are {UNSUPPORTED[image.mode]}; convert it to RGB or "
+            "greyscale of 8 or 16 bits",
+            formats,
+            received_format=kind,
+        )
+    if enough is not None and kind == "JPEG":
         try:
             image.draft(None, (enough, enough))
         except Exception as error:
-            raise _corrupt(described, str(error)) from error
-    return ImageFile(image, described, pixels)
+            raise _corrupt(described, str(error), formats) from error
+    return ImageFile(image, kind, described, pixels, formats)
 
 
 def decode_image(
@@ -121,20 +162,55 @@ def decode_image(
     return open_image(data, max_pixels=max_pixels).decode(background)
 
 
-def _corrupt(described: str, why: str) -> ServiceError:
-    return _invalid(f"{described}, that cannot be decoded; it is truncated or corrupt ({why})")
+class _RefusedError(ValueError):
+    """A file that its library is not given; the message says why."""
 
 
-def _invalid(received: str) -> ServiceError:
-    return ServiceError(
-        ErrorCode.INVALID_IMAGE,
-        f"Expected an image; received {received}.",
-        allowed_formats=list(FORMATS),
+def _open(data: bytes, kind: str) -> tuple[Image.Image, int]:
+    """The picture, not decoded yet, and how many pixels of it are stored at least."""
+    stored = 0
+    try:
+        if kind in ("HEIC", "AVIF"):
+            stored = announced_pixels(data)
+        elif kind == "TIFF":
+            page = read_page(data)
+            if page.raw:
+                raise _RefusedError("its first page is the preview of a raw file")
+            stored = page.tile_pixels
+    except ValueError as error:
+        raise _RefusedError(str(error)) from error
+    file = io.BytesIO(data)
+    if kind != "HEIC":
+        return Image.open(file, formats=[kind]), stored
+    # Imported here: many servers never see such a file. Its class is used as it is, for registering
+    # it would change what Pillow opens in all of the process.
+    from pillow_heif import HeifImageFile  # noqa: PLC0415
+
+    return HeifImageFile(file), stored
+
+
+def _corrupt(described: str, why: str, formats: Sequence[str]) -> ServiceError:
+    return _invalid(
+        f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats
     )
 
 
-def _open(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data), formats=FORMATS)
+def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ServiceError:
+    what = "HEIC, the format of iPhone photos" if kind == "HEIC" else kind
+    return _invalid(
+        f"{size} bytes of {what}, while this server accepts {', '.join(formats)}; convert the file",
+        formats,
+        received_format=kind,
+    )
+
+
+def _invalid(received: str, formats: Sequence[str], **detail: str) -> ServiceError:
+    return ServiceError(
+        ErrorCode.INVALID_IMAGE,
+        f"Expected an image; received {received}.",
+        allowed_formats=list(formats),
+        **detail,
+    )
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -142,19 +218,3 @@ def _upright(image: Image.Image) -> Image.Image:
     with suppress(Exception):  # any damage to the EXIF block, of any kind
         ImageOps.exif_transpose(image, in_place=True)  # which else copies images that are upright
     return image
-
-
-def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    if image.mode.startswith("I"):
-        # 16-bit greyscale: Pillow's own conversion clips at 255 instead of scaling.
-        samples = np.asarray(image.convert("I;16") if image.mode == "I" else image)
-        key = image.info.get("transparency")
-        image = Image.fromarray(_TO_8_BITS[samples], mode="L")
-        if key is not None:
-            image.putalpha(Image.fromarray(np.where(samples == key, 0, 255).astype(np.uint8)))
-    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
-        layer = image if image.mode == "RGBA" else image.convert("RGBA")
-        canvas = Image.new("RGB", layer.size, background)
-        canvas.paste(layer, mask=layer)  # in place: a copy of an image can be 256 MB
-        image = canvas
-    return image if image.mode == "RGB" else image.convert("RGB")  # which copies, too

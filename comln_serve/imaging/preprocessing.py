@@ -4,7 +4,7 @@ The trainer builds its arrays with `prepare_image` and the server calls it on ev
 model meets the same pixels in both. Scaling to floats and normalisation are inside the ONNX graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, open_image
+from comln_serve.imaging.formats import FORMATS
 from comln_serve.imaging.room import room
 
 Channel = Annotated[int, Field(ge=0, le=255)]
@@ -51,6 +52,7 @@ def prepare_image(
     policy: Preprocessing,
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    formats: Sequence[str] = FORMATS,
     check: Callable[[], None] = lambda: None,
     begin: Callable[[], None] = lambda: None,
 ) -> NDArray[np.uint8]:
@@ -59,12 +61,14 @@ def prepare_image(
     Waits while other threads have `max_pixels` in memory, of images that are large.
 
     Args:
+        formats: of `FORMATS`, those that are accepted.
         check: called now and then while it waits. begin: called once it does not.
 
     Raises:
         ServiceError: as `decode_image`; what `check` and `begin` raise.
     """
-    file = open_image(data, max_pixels=max_pixels, enough=_DRAFT_MARGIN * policy.image_size)
+    enough = _DRAFT_MARGIN * policy.image_size
+    file = open_image(data, max_pixels=max_pixels, enough=enough, formats=formats)
     with room.hold(file.pixels, max_pixels, check):
         begin()
         return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)

@@ -1,0 +1,177 @@
+"""What a HEIC or AVIF file announces in the boxes of its container, found without its library.
+
+Both are ISO base media files (ISO/IEC 14496-12, 23008-12): boxes of a length, a type and a body.
+The libraries show the size of the picture after cropping, read metadata once for every picture in
+the file, and read the same bytes as often as items refer to them. What that can cost is bounded
+here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from comln_serve.imaging.av1 import coded_pixels
+
+_MOST_BOXES = 20_000
+_MOST_EXTENTS = 20_000
+_DEEPEST = 6  # stbl is in minf, mdia, trak, moov
+# Items of a file that means no harm do not overlap, but for a few.
+_READ_AGAIN = 2
+# Bytes of metadata and colour profiles, once for each picture that the library lists.
+_MOST_METADATA = 64 * 2**20
+
+_METADATA = {b"Exif", b"mime", b"uri "}
+_FULL = {b"meta"}  # these begin with a version and flags
+_PARENTS = {b"meta", b"iprp", b"ipco", b"moov", b"trak", b"mdia", b"minf", b"stbl"}
+
+
+@dataclass
+class _Item:
+    kind: bytes = b""
+    hidden: bool = False
+    extents: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+
+def announced_pixels(data: bytes) -> int:
+    """The largest picture in a HEIC or AVIF file, before any cropping, in pixels.
+
+    Raises:
+        ValueError: the boxes are malformed, or they would have a library read far more than there
+            is; the message says which.
+    """
+    try:
+        return _Container(data).announced_pixels()
+    except IndexError as error:
+        raise ValueError("a box ends too early") from error
+
+
+class _Container:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._items: dict[int, _Item] = {}
+        self._sizes: list[int] = []
+        self._profiles = 0
+        self._first_samples: list[int] = []
+        self._sample_sizes: list[int] = []
+        self._left = _MOST_BOXES
+        self._idat = (0, 0)
+        read = {
+            b"iinf": self._read_items,
+            b"iloc": self._read_locations,
+            b"ispe": self._read_size,
+            b"stco": self._read_chunks,
+            b"co64": self._read_chunks,
+            b"stsz": self._read_sample_size,
+        }
+        for kind, start, end in self._boxes(0, len(data), _DEEPEST):
+            if kind == b"idat":
+                self._idat = (start, end)
+            elif kind == b"colr":
+                self._profiles += end - start
+            elif kind in read:
+                read[kind](kind, start, end)
+
+    def announced_pixels(self) -> int:
+        located = [(item, start, n) for item in self._items.values() for start, n in item.extents]
+        if sum(n for _, _, n in located) > _READ_AGAIN * len(self._data):
+            raise ValueError("its items refer to more bytes than the file has")
+        metadata = sum(n for item, _, n in located if item.kind in _METADATA) + self._profiles
+        listed = sum(
+            not item.hidden and item.kind not in _METADATA for item in self._items.values()
+        )
+        if metadata * listed > _MOST_METADATA:
+            raise ValueError(f"{metadata} bytes of metadata for each of {listed} pictures")
+        if any(item.kind == b"iovl" for item in self._items.values()):
+            raise ValueError("it is a collage of several pictures")
+        sizes = [*self._sizes]
+        sizes += [self._grid(item) for item in self._items.values() if item.kind == b"grid"]
+        # libheif holds HEVC to the size that the boxes announce, libavif does not hold AV1 to it.
+        coded = [item.extents for item in self._items.values() if item.kind == b"av01"]
+        longest = max(self._sample_sizes, default=0)
+        coded += [[(start, longest)] for start in self._first_samples]
+        sizes += [coded_pixels(self._bytes(extents)) for extents in coded]
+        return max(sizes, default=0)
+
+    def _boxes(self, at: int, end: int, deep: int = 0) -> Iterator[tuple[bytes, int, int]]:
+        """Type, start and end of the body of each box, and of those inside `_PARENTS`, so many
+        boxes deep.
+        """
+        while at + 8 <= end:
+            self._left -= 1
+            if self._left < 0:
+                raise ValueError(f"more than {_MOST_BOXES} boxes")
+            size, kind, body = self._int(at, 4), self._data[at + 4 : at + 8], at + 8
+            if size == 1:
+                size, body = self._int(at + 8, 8), at + 16
+            after = min(at + size, end) if size else end  # cut short: the library judges that
+            if after < body:
+                raise ValueError("a box is shorter than its own head")
+            yield kind, body, after
+            if deep and kind in _PARENTS:
+                yield from self._boxes(body + 4 * (kind in _FULL), after, deep - 1)
+            at = after
+
+    def _read_items(self, _: bytes, start: int, end: int) -> None:
+        at = start + (6 if self._data[start] == 0 else 8)
+        for kind, body, _end in self._boxes(at, end):
+            if kind == b"infe":
+                wide = 2 * (self._data[body] > 2)
+                item = self._item(self._int(body + 4, 2 + wide))
+                item.kind = self._data[body + 8 + wide : body + 12 + wide]
+                item.hidden = bool(self._data[body + 3] & 1)
+
+    def _read_locations(self, _: bytes, start: int, end: int) -> None:
+        version = self._data[start]
+        sizes = self._int(start + 4, 2)
+        offset, length, base, index = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
+        wide = 4 if version > 1 else 2
+        at, left = start + 6 + wide, _MOST_EXTENTS
+        for _item in range(self._int(start + 6, wide)):
+            item = self._item(self._int(at, wide))
+            at += wide
+            in_idat = False
+            if version > 0:
+                in_idat = self._int(at, 2) & 15 == 1
+                at += 2
+            first = self._int(at + 2, base)
+            count = self._int(at + 2 + base, 2)
+            at += 4 + base
+            left -= count + 1
+            if left < 0 or at > end:
+                raise ValueError("the list of where its items are is too long")
+            for _extent in range(count):
+                at += index if version > 0 else 0
+                where = first + self._int(at, offset)
+                many = self._int(at + offset, length) or len(self._data)
+                item.extents.append((where + self._idat[0] if in_idat else where, many))
+                at += offset + length
+
+    def _read_size(self, _: bytes, start: int, _end: int) -> None:
+        self._sizes.append(self._int(start + 4, 4) * self._int(start + 8, 4))
+
+    def _read_chunks(self, kind: bytes, start: int, _end: int) -> None:
+        """Where the first picture of a sequence begins."""
+        if self._int(start + 4, 4):
+            self._first_samples.append(self._int(start + 8, 4 if kind == b"stco" else 8))
+
+    def _read_sample_size(self, _: bytes, start: int, _end: int) -> None:
+        """Bytes of the first picture of a sequence."""
+        of_all = self._int(start + 4, 4)
+        self._sample_sizes.append(of_all or self._int(start + 12, 4))
+
+    def _grid(self, item: _Item) -> int:
+        """Pixels of a picture that is put together of tiles."""
+        grid = self._bytes(item.extents)
+        wide = 4 if grid[1] & 1 else 2
+        sides = [grid[at : at + wide] for at in (4, 4 + wide)]
+        return int.from_bytes(sides[0]) * int.from_bytes(sides[1])
+
+    def _bytes(self, extents: list[tuple[int, int]]) -> bytes:
+        return b"".join(self._data[start : start + count] for start, count in extents)
+
+    def _item(self, number: int) -> _Item:
+        return self._items.setdefault(number, _Item())
+
+    def _int(self, at: int, width: int) -> int:
+        if at + width > len(self._data):
+            raise IndexError
+        return int.from_bytes(self._data[at : at + width])

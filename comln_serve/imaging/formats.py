@@ -1,0 +1,84 @@
+"""Which image formats there are, and which one a file is in, by its first bytes."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "HEIC", "AVIF", "TIFF")
+
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
+_AVIF_BRANDS = {b"avif", b"avis"}
+_HEIF_BRANDS = {b"mif1", b"msf1"}  # the container of both, with pictures of any coding
+_BRANDS_READ = 64
+
+# First bytes, and the name of the format that begins with them. Below the accepted formats those
+# that people send by mistake.
+_BEGINNINGS = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0\x10\0\0\0CR", "camera raw"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+    (b"FUJIFILMCCD-RAW", "camera raw"),
+    (b"IIRO", "camera raw"),
+    (b"IIU\0", "camera raw"),
+    (b"8BPS", "Photoshop"),
+    (b"\0\0\1\0", "ICO"),
+    (b"\x76\x2f\x31\x01", "OpenEXR"),
+    (b"%PDF-", "PDF"),
+    (b"PK\3\4", "ZIP"),
+    (b"\x1f\x8b", "gzip"),
+    (b"BM", "BMP"),
+    *((b"P%d%c" % (kind, blank), "PPM") for kind in range(1, 8) for blank in b" \n\r\t"),
+)
+_TEXTS = ((b"<svg", "SVG"), (b"<!doctype html", "HTML"), (b"<html", "HTML"))
+_AFTER_128 = ((b"DICM", "DICOM"),)
+
+
+def recognise(data: bytes) -> str | None:
+    """The format that a file is in by its first bytes, one of `FORMATS` or another; else None."""
+    if data[4:8] == b"ftyp":
+        return _of_brands(data)
+    if data[:4] == b"RIFF":
+        return "WEBP" if data[8:12] == b"WEBP" else None
+    text = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith(b"<?xml") and b"<svg" in text:
+        return "SVG"
+    for start, beginnings in ((data, _BEGINNINGS), (text, _TEXTS), (data[128:132], _AFTER_128)):
+        for beginning, name in beginnings:
+            if start.startswith(beginning):
+                return name
+    return None
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """Names of `FORMATS` that a comma-separated list holds, in the order of `FORMATS`.
+
+    Raises:
+        ValueError: another name, or none.
+    """
+    names = {name.strip().upper() for name in text.split(",") if name.strip()}
+    unknown = sorted(names - set(FORMATS))
+    if unknown or not names:
+        received = f"{', '.join(unknown)}: no such format" if unknown else "no format"
+        raise ValueError(f"{received}; list one or more of {', '.join(FORMATS)}")
+    return tuple(name for name in FORMATS if name in names)
+
+
+def _of_brands(data: bytes) -> str:
+    """The format of a file in the ISO container, by the brands that its first box lists."""
+    end = min(int.from_bytes(data[:4]), 16 + 4 * _BRANDS_READ)
+    brands = [data[8:12], *(data[at : at + 4] for at in range(16, end, 4))]
+    # The first says what the file is meant to be; the others, what else can read it.
+    for brand in brands:
+        if brand in _AVIF_BRANDS:
+            return "AVIF"
+        if brand in _HEIC_BRANDS:
+            return "HEIC"
+    if brands[0] in _HEIF_BRANDS:
+        return "HEIC"
+    return "camera raw" if brands[0] == b"crx " else "MP4 or QuickTime video"
