@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.reference import ID_PREFIX
 
-__all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "softmax"]
+__all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "HorizonOrigin", "softmax"]
+
+HorizonOrigin = Literal["given", "learned", "auto"]
+"""Where a classifier's horizon comes from: the caller's number, or one of the head's rules."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class ClassifierInfo:
         id: unique, assigned by the server. name: chosen by the caller, or None.
         model: name of the bundle; embedder_sha256: of the graph and preprocessing it was fit to.
         labels: (N,) in order of first appearance. examples: (N,) support images of each.
-        horizon: T that was used; horizon_given: by the caller's wish, not by the model's law.
+        horizon: T that was used. horizon_rule: what it follows, also when examples change.
         support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
         support_accuracy: share of the support set the classifier gets right.
         created_at: UTC.
@@ -46,7 +50,7 @@ class ClassifierInfo:
     version: int | None = None
     promoted: bool = False
     revision: int = 1
-    horizon_given: bool = False
+    horizon_rule: HorizonOrigin = "learned"
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     expires_at: datetime | None = None
     report: dict[str, object] | None = None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -29,6 +30,10 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
     # What no line of ours shows need not be found out for each.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    # What Pillow finds wrong with a file is for its sender, who is told; a log of it could be made
+    # as long as anybody likes.
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     for name in _OWN:
         logging.getLogger(name).setLevel(level.upper())
 

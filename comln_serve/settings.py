@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
-from comln_serve.imaging import DEFAULT_MAX_PIXELS, MOST_PIXELS
+from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, parse_formats
 from comln_serve.logs import LogFormat
 
 Provider = Literal["auto", "cuda", "cpu"]
@@ -34,8 +34,8 @@ class Settings(BaseSettings):
     models_dir: Path = Field(Path("models"), description="Folder of model bundles.")
     default_model: str | None = Field(
         None,
-        description="Model of an adapt request that names none. Default: miniimagenet-conv4 if "
-        "there, else the first by name.",
+        description="Model of an adapt request that names none. Default: "
+        "photos-efficientnet-lite0 if there, else the first by name.",
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
@@ -123,6 +123,11 @@ class Settings(BaseSettings):
     max_image_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = Field(
         DEFAULT_MAX_PIXELS, description="Width x height of one image."
     )
+    image_formats: str = Field(
+        ",".join(FORMATS),
+        description="Formats of image files that are accepted, separated by commas; HEIC is that "
+        "of iPhone photos, .heif files included.",
+    )
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
     max_json_bytes: Positive = Field(
         16 * 2**20,
@@ -192,6 +197,16 @@ class Settings(BaseSettings):
         if "*" in origins and len(origins) > 1:
             raise ValueError("* allows every origin; give it alone or list origins")
         return ",".join(origins)
+
+    @field_validator("image_formats")
+    @classmethod
+    def _list_of_formats(cls, value: str) -> str:
+        return ",".join(parse_formats(value))
+
+    @property
+    def accepted_formats(self) -> tuple[str, ...]:
+        """`image_formats` as a tuple."""
+        return parse_formats(self.image_formats)
 
     @model_validator(mode="after")
     def _certificate_has_key(self) -> Self:

@@ -1,6 +1,7 @@
 """What is received: the wire types of requests. No logic beyond their own validation."""
 
-from typing import Annotated, Any
+import math
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
@@ -10,10 +11,11 @@ from pydantic import (
     FailFast,
     Field,
     Json,
+    PlainValidator,
     model_validator,
 )
 
-from comln_serve.bundle.head import MAX_HORIZON
+from comln_serve.bundle.head import MAX_HORIZON, HorizonRule
 from comln_serve.reference import ID_PREFIX, NAME_PATTERN
 
 _MAX_FIELDS = 32
@@ -63,13 +65,35 @@ ClassifierName = Annotated[
     ),
     AfterValidator(_not_an_id),
 ]
+_HorizonInput = Annotated[float, Field(gt=0, le=MAX_HORIZON)] | HorizonRule
+
+
+def _horizon_of(value: object) -> object:
+    """A horizon as it came, JSON number or text of a form, checked as a whole: a union would
+    report each of its two halves.
+    """
+    if isinstance(value, str) and value in get_args(HorizonRule):
+        return value
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if 0.0 < number <= MAX_HORIZON:
+            return number
+    raise ValueError(
+        f'must be a number of flow time over 0 and up to {MAX_HORIZON:g}, or "learned" (the '
+        'model\'s own law), or "auto" (chosen from the support images)'
+    )
+
+
 Horizon = Annotated[
-    float,
+    float | HorizonRule,
+    PlainValidator(_horizon_of, json_schema_input_type=_HorizonInput),
     Field(
-        gt=0,
-        le=MAX_HORIZON,
-        allow_inf_nan=False,
-        description="Amount of adaptation T, in flow time; default: the model's own.",
+        description='Amount of adaptation: T in flow time, "learned" (the model\'s own law), or '
+        '"auto" (chosen from the support images, by classifying each of them without it); '
+        "default: the model's own rule. It is followed whenever examples change."
     ),
 ]
 Promote = Annotated[

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from comln_serve import classifier as domain
 from comln_serve.bundle.calibration import CalibrationTask
+from comln_serve.bundle.head import HorizonRule
 from comln_serve.errors import ErrorCode
 from comln_serve.report import Report, report_of
 from comln_serve.support import SupportSet
@@ -27,7 +28,11 @@ class ClassifierInfo(BaseModel):
     revision: int = Field(description="One more with every change in place.")
     model: str
     classes: list[ClassCount]
-    horizon: float
+    horizon: float = Field(description="T that was used, in flow time.")
+    horizon_rule: domain.HorizonOrigin = Field(
+        description="Whether T was given, is the model's learned one, or was chosen from the "
+        "support images (auto); the report has the curve."
+    )
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified right.")
     metadata: dict[str, str]
@@ -50,6 +55,7 @@ class ClassifierInfo(BaseModel):
             model=stored.model,
             classes=classes,
             horizon=stored.horizon,
+            horizon_rule=stored.horizon_rule,
             support_loss=stored.support_loss,
             support_accuracy=stored.support_accuracy,
             metadata=dict(stored.metadata),
@@ -94,7 +100,8 @@ class JudgedPrediction(Prediction):
         "the classifier's images were too few and its model is not calibrated."
     )
     similarity: float = Field(
-        description="Cosine between the image's embedding and the class it is most like."
+        description="How like the class it is most like the image is: its largest logit over the "
+        "length of its embedding and the average length of the classes' weights."
     )
 
 
@@ -105,7 +112,7 @@ class PredictResponse(BaseModel):
     )
     calibrated: bool = Field(
         description="Whether the probabilities are at a measured temperature; false where the "
-        "model's bundle has none, and where the classifier was made with a horizon of its own."
+        "model's bundle has none, and where the horizon does not follow the model's own rule."
     )
     unknown_threshold: float | None = Field(
         description="Similarity under which an image is unknown; null unless asked for."
@@ -139,6 +146,9 @@ class ExampleList(BaseModel):
 
 class AccuracyInfo(BaseModel):
     split: str
+    data: str | None = Field(
+        default=None, description="Name of the data set, where the model was measured on several."
+    )
     ways: int
     shots: int | tuple[int, int] = Field(
         description="Labelled images of a class; [least, most] where each class's own number was "
@@ -172,6 +182,13 @@ class ModelInfo(BaseModel):
     ways: int | None = Field(description="Number of classes it is tied to; null: any.")
     start: Literal["learned", "zero", "prototype"]
     horizon: float
+    horizon_rule: HorizonRule = Field(
+        description="What T follows unless a request says otherwise: the model's law (learned), or "
+        "each task's own support images (auto)."
+    )
+    whitening: float = Field(
+        description="Strength of the metric in which the flow descends; 0: the plain gradient flow."
+    )
     horizon_exponents: HorizonLaw | None = Field(
         description="How the horizon follows the images sent; null: it is the same for all."
     )

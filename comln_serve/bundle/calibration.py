@@ -57,6 +57,8 @@ class CalibrationTask(_Part):
             task's classes against those of strangers, and half its 95% interval.
         known_refused, strangers_refused: share called unknown at the threshold served.
         suspects: null where classes have a single image.
+        data: name of the data set, measured with the laws fitted on all others; null where all is
+            of one data set.
     """
 
     ways: int
@@ -71,6 +73,8 @@ class CalibrationTask(_Part):
     known_refused: Share
     strangers_refused: Share
     suspects: Suspects | None
+    # Left out where there is no name: only version 3 has such a key.
+    data: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
 
 
 class Calibration(_Part):

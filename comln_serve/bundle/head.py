@@ -15,6 +15,9 @@ from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform
 
 Start = Literal["learned", "zero", "prototype"]
 Weighting = Literal["uniform", "balanced"]
+HorizonRule = Literal["learned", "auto"]
+"""Where T comes from: the head's meta-learned law, or each task's own support images, by
+cross-validation along the flow (`comln_serve.report.horizon`)."""
 
 _SMALLEST_NORM = 1e-30
 # By then any separable support set is classified to rounding; the API takes no longer ones.
@@ -62,6 +65,9 @@ class Head:
             cosine has. Actual lengths would favour classes whose few images happen to agree;
             equal ones would favour those with many.
         exponents: of a horizon that depends on the task, else None.
+        whitening: r, the strength of the metric in which the flow descends, 0 the paper's; see
+            `comln_serve.flow.metric`.
+        horizon_rule: where T comes from unless a caller says otherwise.
     """
 
     start: Start
@@ -73,6 +79,8 @@ class Head:
     alpha: float | None = None
     similarity: float | None = None
     exponents: HorizonExponents | None = None
+    whitening: float = 0.0
+    horizon_rule: HorizonRule = "learned"
 
     @property
     def ways(self) -> int | None:
@@ -154,7 +162,7 @@ class Head:
             phi: (M, d) support embeddings.
             classes: (M,) class index of each, 0 <= index < n_classes, every class present.
             n_classes: N >= 2; must equal `ways` where that is not None.
-            horizon: T to use instead of the head's own.
+            horizon: T to use instead of that of the head's law.
             cancel: as in `solve_flow`.
 
         Raises:
@@ -167,6 +175,7 @@ class Head:
             self.horizon_of(phi, n_classes) if horizon is None else horizon,
             lam=self.regularisation,
             weights=self.example_weights(classes, n_classes),
+            whitening=self.whitening,
             rtol=self.solver.rtol,
             atol=self.solver.atol,
             max_steps=self.solver.max_steps,

@@ -71,7 +71,7 @@ def find_bundles(models_dir: Path) -> list[Path]:
     if not found:
         raise BundleError(
             f"{models_dir}: no bundle in it; expected {models_dir}/<name>/{MANIFEST}. Make one "
-            "with comln-train export"
+            "with comln-train wrap or comln-train export"
         )
     return found
 
@@ -90,9 +90,9 @@ def _read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{path}: not readable as JSON ({error})") from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if version not in FORMAT_VERSIONS:
-        known = " and ".join(map(str, FORMAT_VERSIONS))
         raise BundleError(
-            f"{path}: format_version is {version!r}; this server reads versions {known}. "
+            f"{path}: format_version is {version!r}; this server reads versions "
+            f"{FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}. "
             "Export the bundle again with the comln-train of this release"
         )
     try:
@@ -181,4 +181,6 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
         alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
         similarity=spec.similarity,
         exponents=spec.exponents and HorizonExponents(**spec.exponents.model_dump()),
+        whitening=spec.whitening,
+        horizon_rule=spec.horizon_rule,
     )

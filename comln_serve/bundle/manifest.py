@@ -1,4 +1,4 @@
-"""`bundle.json`: what a bundle says of itself. Format versions 1 and 2."""
+"""`bundle.json`: what a bundle says of itself. Format versions 1 to 3."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from comln_serve.bundle.calibration import Calibration
-from comln_serve.bundle.head import Start, Weighting
+from comln_serve.bundle.head import HorizonRule, Start, Weighting
 from comln_serve.flow.problem import MIN_TOLERANCE
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2)
+FormatVersion = Literal[1, 2, 3]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3)
 """What this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and more
-kinds of heads; a bundle that has none of it says 1, so that servers which know no other version go
-on reading it."""
+kinds of heads; version 3 `whitening` and `horizon_rule` of the head, and the names of data sets. A
+bundle says the lowest version that has a place for its content, so that older servers go on reading
+it."""
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
@@ -68,6 +69,8 @@ class HeadEntry(_Part):
         horizon: T, in flow time. regularisation: lambda.
         exponents: of a horizon that depends on the task, null otherwise.
         similarity: of a prototype start that is levelled, null otherwise.
+        whitening: r of the flow's metric; 0: the paper's flow.
+        horizon_rule: where T comes from unless a request says otherwise.
     """
 
     start: Start
@@ -78,6 +81,11 @@ class HeadEntry(_Part):
     # Left out where there are none: version 1 has no such key.
     exponents: Annotated[ExponentsEntry | None, Field(exclude_if=lambda e: e is None)] = None
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
+    # And versions 1 and 2 have none of these.
+    whitening: Annotated[Finite, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
+    horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = (
+        "learned"
+    )
 
     @model_validator(mode="after")
     def _level_prototypes(self) -> Self:
@@ -100,8 +108,9 @@ class TrainingEntry(_Part):
     Attributes:
         data: what the model was trained on, in words.
         command: what reproduces it. config: the recipe as used, overrides applied.
-        updates: updates made up to the exported checkpoint. seconds: time they took.
-        hardware: the machine, in words. versions: of the libraries that matter.
+        updates: updates made up to the exported checkpoint; 0: not trained.
+        seconds: time they took. hardware: the machine, in words.
+        versions: of the libraries that matter.
         notes: what else a user of the model should know, such as how it was chosen.
     """
 
@@ -117,9 +126,15 @@ class TrainingEntry(_Part):
 
 
 class _Measurement(_Part):
-    """Mean accuracy over episodes, with half its 95% interval; `shots` as in `Shots`."""
+    """Mean accuracy over episodes, with half its 95% interval; `shots` as in `Shots`.
+
+    Attributes:
+        data: name of the data set, where several were measured or it was given one.
+    """
 
     split: str
+    # Left out where there is none: versions 1 and 2 have no such key.
+    data: Annotated[str | None, Field(exclude_if=lambda d: d is None)] = None
     ways: int
     shots: int | tuple[Count, Count]
     queries: int
@@ -169,6 +184,10 @@ def format_version(
     calibration: Calibration | None = None,
 ) -> FormatVersion:
     """The lowest version that has a place for this head and these measurements."""
+    measured = calibration.tasks if calibration is not None else ()
+    named = any(entry.data is not None for entry in (*accuracy, *comparisons, *measured))
+    if named or head.whitening or head.horizon_rule != "learned":
+        return 3
     plain_shots = all(isinstance(entry.shots, int) for entry in accuracy)
     plain_head = head.exponents is None and head.similarity is None
     return 1 if plain_shots and plain_head and not comparisons and calibration is None else 2
@@ -199,7 +218,9 @@ class Manifest(_Part):
         needed = format_version(self.head, self.accuracy, self.comparisons, self.calibration)
         if self.format_version < needed:
             raise ValueError(
-                "ranges of shots, comparisons, calibration, exponents of the horizon and "
-                f"similarity need format_version {needed}, got {self.format_version}"
+                f"the content of this bundle needs format_version {needed}, got "
+                f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
+                "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
+                "data sets"
             )
         return self

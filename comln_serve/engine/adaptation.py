@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.bundle.head import HorizonRule
 from comln_serve.classifier import ID_PREFIX, Classifier, ClassifierInfo
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.catalogue import Catalogue
@@ -75,7 +76,7 @@ class Adaptation:
         *,
         model: str | None,
         name: str | None,
-        horizon: float | None,
+        horizon: float | HorizonRule | None,
         promote: bool,
         metadata: Mapping[str, str],
         expires_in_seconds: int | None,
@@ -182,7 +183,7 @@ class Adaptation:
             if info.name is not None:  # one without a name changes in place
                 self._check_room(caller)
             changed = change(examples, model)
-            horizon = info.horizon if info.horizon_given else None
+            horizon = info.horizon if info.horizon_rule == "given" else info.horizon_rule
             fitted = self._fit(model, changed, horizon, clock)
             caller.check()
             try:
@@ -262,7 +263,11 @@ class Adaptation:
         )
 
     def _fit(
-        self, model: Model, support: SupportSet, horizon: float | None, clock: StageClock
+        self,
+        model: Model,
+        support: SupportSet,
+        horizon: float | HorizonRule | None,
+        clock: StageClock,
     ) -> Fit:
         return fit(model, support, horizon, self._settings.max_solve_seconds, clock)
 

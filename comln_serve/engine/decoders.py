@@ -20,10 +20,11 @@ class Decoders:
     nothing else to do. Everything else goes through a pool, first come, first served.
     """
 
-    def __init__(self, slots: int, max_pixels: int) -> None:
+    def __init__(self, slots: int, max_pixels: int, formats: Sequence[str]) -> None:
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="decode")
         self._slots = BoundedSemaphore(slots)
         self._max_pixels = max_pixels
+        self._formats = formats
 
     def prepare(
         self, files: Sequence[bytes], policy: Preprocessing, turn: Turn
@@ -68,7 +69,12 @@ class Decoders:
     def _prepare(self, data: bytes, policy: Preprocessing, turn: Turn) -> NDArray[np.uint8]:
         turn.check()
         return prepare_image(
-            data, policy, max_pixels=self._max_pixels, check=turn.check, begin=turn.begin
+            data,
+            policy,
+            max_pixels=self._max_pixels,
+            formats=self._formats,
+            check=turn.check,
+            begin=turn.begin,
         )
 
 

@@ -29,7 +29,9 @@ class Embedder:
     def __init__(self, settings: Settings) -> None:
         self.images = Admission(settings.max_pending_images, "images")
         self.decoders = Decoders(
-            settings.decode_threads or usable_cpus(), settings.max_image_pixels
+            settings.decode_threads or usable_cpus(),
+            settings.max_image_pixels,
+            settings.accepted_formats,
         )
 
     def embed(

@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.bundle.head import HorizonRule
 from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.engine.adaptation import Adaptation, Adapted, Caller
 from comln_serve.engine.cancellation import Cancellation
@@ -124,7 +125,7 @@ class Engine:
         *,
         model: str | None = None,
         name: str | None = None,
-        horizon: float | None = None,
+        horizon: float | HorizonRule | None = None,
         promote: bool = True,
         metadata: Mapping[str, str] = _NO_METADATA,
         expires_in_seconds: int | None = None,
@@ -137,7 +138,8 @@ class Engine:
         Args:
             model: a served model's name; default: `default_model`.
             name: for the classifier, which becomes the next version of it.
-            horizon: T instead of the model's own, now and whenever examples change.
+            horizon: T, or the rule it follows ("learned" or "auto"), now and whenever examples
+                change; default: the model's own rule.
             promote: let the name stand for it; the first version of a name always does.
             metadata: kept with it.
             expires_in_seconds: after which it is gone.

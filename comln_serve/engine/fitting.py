@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import Head
-from comln_serve.classifier import softmax
+from comln_serve.bundle.head import HorizonRule
+from comln_serve.classifier import HorizonOrigin, softmax
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.deadline import raised_after
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.flow import FlowError, FlowSolution
-from comln_serve.report import make_report
+from comln_serve.flow import FlowError
+from comln_serve.report import adapt, make_report
 from comln_serve.support import SupportSet
 
 
@@ -23,7 +23,7 @@ class Fit:
     labels: tuple[str, ...]
     examples: tuple[int, ...]
     horizon: float
-    horizon_given: bool
+    horizon_rule: HorizonOrigin
     support_loss: float
     support_accuracy: float
     report: dict[str, object]
@@ -31,12 +31,16 @@ class Fit:
 
 
 def fit(
-    model: Model, support: SupportSet, horizon: float | None, max_seconds: float, clock: StageClock
+    model: Model,
+    support: SupportSet,
+    horizon: float | HorizonRule | None,
+    max_seconds: float,
+    clock: StageClock,
 ) -> Fit:
     """Adapt a model's head to a support set, and report on the result.
 
     Args:
-        horizon: T instead of the model's own law.
+        horizon: T, or the rule that it follows; None: the model's own rule.
         max_seconds: for solve and report. A report that would take longer is cut or left out.
 
     Raises:
@@ -45,24 +49,30 @@ def fit(
     check_classes(support.labels, model)
     head, phi = model.bundle.head, support.embeddings
     labels, classes = support.classes, support.class_indices()
-    T = head.horizon_of(phi, len(labels)) if horizon is None else horizon
+    rule = head.horizon_rule if horizon is None else horizon
     with raised_after(max_seconds) as late:
-        with clock.stage("solve"):
-            solution = solve(head, phi, classes, len(labels), T, late)
-        with clock.stage("report"):
-            report = make_report(
-                head, phi, classes, labels, solution, numbers=support.numbers, horizon=horizon,
-                calibration=model.bundle.manifest.calibration, cancel=late,
-            )  # fmt: skip
-    W = solution.W.astype(np.float32)
+        try:
+            adaptation = adapt(
+                head, phi, classes, len(labels), horizon=rule, cancel=late, stage=clock.stage
+            )
+        except FlowError as error:
+            raise _cannot_adapt(error, rule) from error
+    own_horizon = rule == head.horizon_rule
+    if head.horizon_rule == "learned":  # a choice that stays with the learned T is that classifier
+        own_horizon = adaptation.horizon == head.horizon_of(phi, len(labels))
+    report = make_report(
+        adaptation, classes, labels, own_horizon=own_horizon,
+        numbers=support.numbers, calibration=model.bundle.manifest.calibration,
+    )  # fmt: skip
+    W = adaptation.solution.W.astype(np.float32)
     probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
     of_truth = probabilities[np.arange(len(classes)), classes]
     weights = head.example_weights(classes, len(labels))
     return Fit(
         labels=labels,
         examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
-        horizon=T,
-        horizon_given=horizon is not None,
+        horizon=adaptation.horizon,
+        horizon_rule=rule if isinstance(rule, str) else "given",
         support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
         support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
         report=report.model_dump(mode="json"),
@@ -70,28 +80,13 @@ def fit(
     )
 
 
-def solve(
-    head: Head,
-    phi: NDArray[np.float32],
-    classes: NDArray[np.intp],
-    ways: int,
-    horizon: float,
-    cancel: NDArray[np.bool_],
-) -> FlowSolution:
-    """The flow followed to T, unless `cancel` (1,) is raised before.
-
-    Raises:
-        ServiceError: CANNOT_ADAPT.
-    """
-    try:
-        return head.adapt(phi, classes, ways, horizon=horizon, cancel=cancel)
-    except FlowError as error:
-        of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
-        raise ServiceError(
-            ErrorCode.CANNOT_ADAPT,
-            f"These images cannot be adapted to as asked: {error}{of_model}.",
-            horizon=horizon,
-        ) from error
+def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceError:
+    of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
+    return ServiceError(
+        ErrorCode.CANNOT_ADAPT,
+        f"These images cannot be adapted to as asked: {error}{of_model}.",
+        horizon=horizon,
+    )
 
 
 def check_classes(labels: tuple[str, ...], model: Model) -> None:

@@ -122,9 +122,10 @@ class LocalModel(Model):
         )
         self.decodes = not self.backbone.batches
         policy, max_pixels = bundle.manifest.preprocessing, settings.max_image_pixels
+        formats = settings.accepted_formats
 
         def prepare(file: bytes, check: Callable[[], None]) -> NDArray[np.uint8]:
-            return prepare_image(file, policy, max_pixels=max_pixels, check=check)
+            return prepare_image(file, policy, max_pixels=max_pixels, formats=formats, check=check)
 
         lanes: Sequence[Lane] = [BatchLane(self.backbone)]
         if self.decodes:

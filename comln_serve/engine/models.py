@@ -8,7 +8,7 @@ from comln_serve.engine.model import LocalModel, Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.settings import Settings
 
-PREFERRED_MODEL = "miniimagenet-conv4"
+PREFERRED_MODEL = "photos-efficientnet-lite0"
 
 
 def load_bundles(settings: Settings) -> list[Bundle]:

@@ -23,9 +23,11 @@ class Integration:
         max_steps: tried steps allowed.
         limit_steps: keep the steps short enough to be differentiated (see `kernels.integrate`).
         cancel: (1,) array; another thread that sets it to True ends the integration.
+        marks: (m,) ascending flow times from 0 to T at which the state is wanted.
 
     Attributes:
         X: (N, r) the state.
+        marked: (m, N, r) the state at each of the marks that have been passed.
         done: whether X is the state at T.
     """
 
@@ -44,6 +46,7 @@ class Integration:
         max_steps: int,
         limit_steps: bool,
         cancel: NDArray[np.bool_] | None = None,
+        marks: Array | None = None,
     ) -> None:
         self.T, self._tolerances, self._max_steps = T, (rtol, atol), int(max_steps)
         self._arguments = (
@@ -55,7 +58,10 @@ class Integration:
         shape = (logits.shape[0], features.shape[1])
         self.X = np.zeros(shape)
         self._P, self._rate, self._mode = np.empty(logits.shape), np.empty(shape), np.empty(shape)
-        self._memory = np.zeros(8)
+        self._memory = np.zeros(kernels.MEMORY)
+        self._marks = np.empty(0) if marks is None else marks
+        # Zeros: the state at time 0, which is all there is to pass where T is 0.
+        self.marked = np.zeros((len(self._marks), *shape))
         self.done = T == 0.0
 
     @property
@@ -89,8 +95,9 @@ class Integration:
         if self.done:
             return steps[:0], X[:0], P[:0]
         status, kept = kernels.integrate(
-            *self._arguments, self.X, self._P, self._rate, self._mode, self._memory, steps, X, P
-        )
+            *self._arguments, self.X, self._P, self._rate, self._mode, self._memory, steps, X, P,
+            self._marks, self.marked,
+        )  # fmt: skip
         if status not in {kernels.OK, kernels.FULL}:
             raise FlowError(self._explain(status))
         self.done = status == kernels.OK

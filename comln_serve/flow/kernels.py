@@ -20,11 +20,12 @@ Numba compiles a kernel at its first call and keeps the machine code on disk.
 # Numba infers the types of the kernels' arguments, which the docstrings state.
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from comln_serve.flow.tableau import NODES, STAGES, A, E
+from comln_serve.flow.tableau import NODES, STAGES, A, D, E
 
 # For exp_of_negatives: ln 2 in two parts, the first with zeros enough in its tail that k times it
 # is exact; 1.5 x 2^52; 1 / q! from q = 13 down to 0.
@@ -42,13 +43,20 @@ CANCELLED = 4
 FULL = 5
 
 # What `integrate` remembers between calls: its own time and what relates it to flow time, step to
-# try, last error, whether the last try was rejected, the steps so far, and whether the last step
-# followed the spectral radius.
-TIME, KNEE, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED = range(8)
+# try, last error, whether the last try was rejected, the steps so far, whether the last step
+# followed the spectral radius, and how many marks have been passed.
+TIME, KNEE, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED, PASSED = range(9)
+MEMORY = 9
 
 # Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
 # the integrator relies on them to notice a step that left the domain.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+# Kernels that are called from Python, and those that only other kernels call. The latter are
+# compiled into their callers: entries of their own and copies on disk would only cost time at the
+# first start.
+_ENTRY: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 # Step-size controller (Hairer, Norsett, Wanner, "Solving Ordinary Differential Equations I",
 # section II.4; PI form of section IV.2).
@@ -70,7 +78,7 @@ _MOST_KNEES = 1e290
 _LONGEST = 0.5
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def product(F, X, out):
     """out[n, i] = sum_j F[i, j] X[n, j] for F (I, J), X (N, J), out (N, I).
 
@@ -132,13 +140,25 @@ def product(F, X, out):
         n += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(**_INNER)
+def copy_table(table, out):
+    """out = table, for tables of the same shape.
+
+    `out[:] = table` would cost 5 s at the first start: Numba compiles the text of the error for
+    shapes that differ, too.
+    """
+    for n in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            out[n, j] = table[n, j]
+
+
+@njit(**_ENTRY)
 def workspace(n_classes, n_examples):
     """Scratch for one thread: the functions below take rows of it instead of allocating."""
     return np.empty((3 * n_classes + 3, n_examples))
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+@njit(**_ENTRY, fastmath={"contract"}, error_model="numpy")
 def exp_of_negatives(x, work):
     """exp in place of a flat array whose entries are <= 0, to 2 units in the last place.
 
@@ -166,7 +186,7 @@ def exp_of_negatives(x, work):
         x[i] = series * power[i]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def softmax_classes(logits, P, work):
     """Softmax over the classes (axis 0) of logits (N, M) into P (N, M), safe for any magnitude.
 
@@ -196,10 +216,12 @@ def softmax_classes(logits, P, work):
             P[n, m] *= row[m]
 
 
-@njit(cache=True, nogil=True)
+@njit(**_INNER)
 def likeliest(table):
     """(M,) int64: the class with the largest entry of each example of a table (N, M)."""
-    top = np.zeros(table.shape[1], dtype=np.int64)
+    top = np.empty(table.shape[1], dtype=np.int64)
+    for m in range(table.shape[1]):
+        top[m] = 0
     for n in range(1, table.shape[0]):
         for m in range(table.shape[1]):
             if table[n, m] > table[top[m], m]:
@@ -207,7 +229,7 @@ def likeliest(table):
     return top
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def weighted_residual(P, Y, top, w, out, work):
     """out[:, m] = w_m (p_m - y_m) for (N, M) tables; top = likeliest(Y).
 
@@ -226,7 +248,7 @@ def weighted_residual(P, Y, top, w, out, work):
         out[top[m], m] = -others[m]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def combine(h, coefficients, first, end, terms, start, out):
     """out = start + h sum_q coefficients[q] terms[q] over first <= q < end.
 
@@ -248,10 +270,11 @@ def combine(h, coefficients, first, end, terms, start, out):
         for i in range(out.size):
             out[i] = source[i] + a * terms[q, i]
     elif q == first:
-        out[:] = start
+        for i in range(out.size):
+            out[i] = start[i]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def covariance_product(P, w, V, out, work):
     """out[:, m] = A_m V[:, m] with A_m = w_m (diag(p_m) - p_m p_m^T), for (N, M) tables.
 
@@ -276,7 +299,7 @@ def covariance_product(P, w, V, out, work):
             out[n, m] = w[m] * P[n, m] * (out[n, m] - mean[m])
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def vector_field(F, G, L0, Y, top, w, lam, X, P, out, work):
     """Right-hand side of the flow at X into out; leaves softmax(logits) in P. See the module.
 
@@ -301,7 +324,7 @@ def vector_field(F, G, L0, Y, top, w, lam, X, P, out, work):
                 out[n, j] -= lam * X[n, j]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def starting_vector(n_classes, size):
     """A fixed vector with weight on every mode; what matters is only that no mode is missing."""
     v = np.empty((n_classes, size))
@@ -313,7 +336,7 @@ def starting_vector(n_classes, size):
     return v
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def _absolute_row_sums(F):
     sums = np.zeros(F.shape[0])
     for i in range(F.shape[0]):
@@ -322,7 +345,7 @@ def _absolute_row_sums(F):
     return sums
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_ENTRY, fastmath=_FAST, error_model="numpy")
 def _radius_bound(P, w, reach, work):
     """An upper bound of the spectral radius of A K; reach (M,): the absolute row sums of K.
 
@@ -342,7 +365,7 @@ def _radius_bound(P, w, reach, work):
     return bound
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def _norm(v):
     total = 0.0
     for x in v.flat:
@@ -350,7 +373,7 @@ def _norm(v):
     return np.sqrt(total)
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def _power_iterations(count, F, G, P, w, v, work):
     """Power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
 
@@ -365,19 +388,19 @@ def _power_iterations(count, F, G, P, w, v, work):
         covariance_product(P, w, table, table, work)
         before = _norm(v)
         if G.shape[0] == 0:
-            v[:] = table
+            copy_table(table, v)
         else:
             product(G, table, v)
         after = _norm(v)
         if not (before > 0.0 and after > 0.0 and np.isfinite(after)):
-            v[:] = starting_vector(v.shape[0], v.shape[1])
+            copy_table(starting_vector(v.shape[0], v.shape[1]), v)
             return 0.0
         radius = after / before
         v *= 1.0 / after
     return radius
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def _error_ratio(error, X, X_new, atol, rtol):
     """Largest entry of |error| / (atol + rtol |X|), flat; infinite where a value is not finite."""
     largest = total = 0.0
@@ -396,7 +419,7 @@ def _error_ratio(error, X, X_new, atol, rtol):
 # does not slow down: its knee is infinite, and tau is t.
 
 
-@njit(cache=True, nogil=True)
+@njit(**_ENTRY)
 def comes_to_rest(Y, w, lam):
     """Whether the loss is known to have its minimum at a finite W: it is regularised, or a label
     that counts is soft. Hard labels that cannot be separated are not recognised.
@@ -412,25 +435,25 @@ def comes_to_rest(Y, w, lam):
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit(**_ENTRY)
 def flow_time(tau, knee):
     """T at the integrator's time tau, both in flow time's unit."""
     return knee * math.expm1(tau / knee) if knee < np.inf else tau
 
 
-@njit(cache=True, nogil=True)
+@njit(**_ENTRY)
 def own_time(t, knee):
     """Tau at flow time t."""
     return knee * math.log1p(t / knee) if knee < np.inf else t
 
 
-@njit(cache=True, nogil=True)
+@njit(**_ENTRY)
 def pace(tau, knee):
     """dt/dtau, 1 at time 0."""
     return math.exp(tau / knee)
 
 
-@njit(cache=True, nogil=True)
+@njit(**_INNER)
 def pace_weights(w, tau, knee, out):
     """out (M,) = w pace(tau), which pace the right-hand side: lam = 0 where the pace is not 1."""
     factor = pace(tau, knee)
@@ -438,10 +461,26 @@ def pace_weights(w, tau, knee, out):
         out[m] = w[m] * factor
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
+def state_inside(theta, h, rates, start, out):
+    """out (size,) = the state at theta, 0 to 1, of the way of an accepted step of length h.
+
+    Order 4, from the stages' rates (7, size) and the state at the step's start (size,) alone.
+    """
+    weights = np.empty(STAGES)
+    for i in range(STAGES):
+        b = A[STAGES - 1, i]
+        first = 1.0 if i == 0 else 0.0
+        last = 1.0 if i == STAGES - 1 else 0.0
+        inner = 2.0 * b - last - first + (1.0 - theta) * D[i]
+        weights[i] = theta * (b + (1.0 - theta) * (first - b + theta * inner))
+    combine(h, weights, 0, STAGES, rates, start, out)
+
+
+@njit(**_ENTRY, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
     F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
-    X, P, rate, mode, memory, steps, stage_X, stage_P,
+    X, P, rate, mode, memory, steps, stage_X, stage_P, marks, marked,
 ):  # fmt: skip
     """Advance the flow to time T with Dormand-Prince 5(4), error and step controlled.
 
@@ -460,11 +499,13 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         X: (N, r) the state, advanced in place; 0 at time 0.
         P, rate: (N, M) softmax(logits) and (N, r) right-hand side there, in place.
         mode: (N, r) the power iteration's vector, in place.
-        memory: (8,) time and controller, in place; 0 at time 0. Indices TIME ... TRACKED.
+        memory: (9,) time and controller, in place; 0 at time 0. Indices TIME ... PASSED.
         steps, stage_X, stage_P: (c, 6), (c, 6, N, r) and (c, 6, N, M): filled, for every accepted
             step, with what multiplies dX/dt at each stage (the step's length times the pace there)
             and with X and softmax(logits) at its stages; X at the first is the state at its start.
             c = 0 keeps nothing.
+        marks, marked: (m,) ascending flow times up to T, and (m, N, r) filled with the state at
+            each, by interpolation inside the steps: they cost no step.
 
     Returns:
         status, kept: OK at T; FULL when `steps` is, and a further call with what is kept in place
@@ -485,22 +526,24 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     top = likeliest(Y)
 
     # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
-    reach = _absolute_row_sums(F)
-    atol /= max(reach.max(), 1e-300)
+    reach, furthest = _absolute_row_sums(F), 1e-300
+    for m in range(reach.size):
+        furthest = max(furthest, reach[m])
+    atol /= furthest
 
     if memory[STEP] == 0.0:
         vector_field(F, G, L0, Y, top, w, lam, X, P, rate, work)
         # The first step: a tenth of the stability limit, found from a few power iterations more
         # than a later step needs, so that it is on the right scale even when T is huge.
-        mode[:] = starting_vector(shape[0], shape[1])
-        radius = lam + _power_iterations(6, F, G, P, w, mode, work)
+        copy_table(starting_vector(shape[0], shape[1]), mode)
+        radius = lam + _power_iterations(np.int64(6), F, G, P, w, mode, work)
         logarithmic = 0.0 < T * radius < _MOST_KNEES and not comes_to_rest(Y, w, lam)
         memory[KNEE] = 1.0 / radius if logarithmic else np.inf
         memory[STEP] = min(T, 0.1 * _STABLE / radius) if radius > 0.0 else T
         memory[ERROR] = 1e-4
     h, knee = memory[STEP], memory[KNEE]
     end = own_time(T, knee)
-    k[0] = rate
+    copy_table(rate, k[0])
     new_point = True
     while True:
         tau = memory[TIME]
@@ -531,8 +574,8 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
             return STEP_UNDERFLOW, kept
 
         slot = kept if capacity else 0
-        stage_X[slot, 0] = X
-        stage_P[slot, 0] = P
+        copy_table(X, stage_X[slot, 0])
+        copy_table(P, stage_P[slot, 0])
         for i in range(1, STAGES - 1):
             combine(h, A[i], 0, i, rates, old, flat_X[slot, i])
             pace_weights(w, tau + NODES[i] * h, knee, paced)
@@ -543,12 +586,12 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         # The last stage before this one is at the end of the step, too: the pace is the same.
         vector_field(F, G, L0, Y, top, paced, lam, X_new, P, k[STAGES - 1], work)
 
-        combine(h, E, 0, STAGES, rates, zero, error)
+        combine(h, E, 0, len(rates), rates, zero, error)
         ratio = _error_ratio(error, old, new, atol, rtol)
         if ratio > 1.0:
             memory[REJECTED] += 1
             memory[SHRUNK] = 1.0
-            P[:] = stage_P[slot, 0]
+            copy_table(stage_P[slot, 0], P)
             if ratio < np.inf:
                 h *= max(_SHRINK, _SAFETY * ratio**-0.2)
                 continue
@@ -562,12 +605,19 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
                 steps[kept, i] = h * pace(tau + NODES[i] * h, knee)
             kept += 1
         memory[ACCEPTED] += 1
+        while memory[PASSED] < len(marks):
+            mark = int(memory[PASSED])
+            at = own_time(marks[mark], knee)
+            if at > tau + h and not last:
+                break
+            state_inside(min((at - tau) / h, 1.0), h, rates, old, marked[mark].reshape(size))
+            memory[PASSED] += 1
         memory[TIME] = end if last else tau + h
-        X[:] = X_new
+        copy_table(X_new, X)
         if last:
             return OK, kept
-        k[0] = k[STAGES - 1]
-        rate[:] = k[0]
+        copy_table(k[STAGES - 1], k[0])
+        copy_table(k[0], rate)
         new_point = True
         growth = _SAFETY * max(ratio, 1e-10) ** -_PI_ALPHA * memory[ERROR] ** _PI_BETA
         growth = min(_GROW, max(_SHRINK, growth))

@@ -13,6 +13,7 @@ s (M, N) moves (Algorithm 4). With more examples than features it is the other w
 W0 - W(t) (N, d) is integrated. `FlowSolution.formulation` says which one was used.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from comln_serve.flow.integration import Integration
+from comln_serve.flow.metric import symmetric, whitened
 from comln_serve.flow.problem import (
     Array,
     as_float64,
@@ -57,6 +59,7 @@ def solve_flow(
     *,
     lam: float = 0.0,
     weights: ArrayLike | None = None,
+    whitening: float = 0.0,
     rtol: float = DEFAULT_RTOL,
     atol: float = DEFAULT_ATOL,
     max_steps: int = DEFAULT_MAX_STEPS,
@@ -72,6 +75,8 @@ def solve_flow(
         lam: strength of lam/2 ||W - W0||^2, >= 0.
         weights: (M,) weight of each example in the loss, >= 0; default 1/M each. Weights
             1/(N n_c), n_c the examples of the class, balance unequal classes; 0 ignores a row.
+        whitening: r >= 0, the strength of the metric in which the flow descends; 0 is the paper's
+            flow, see `comln_serve.flow.metric`.
         rtol, atol: tolerance of the local error; atol is measured on the support logits.
         max_steps: tried steps allowed.
         cancel: (1,) array; another thread that sets it to True ends the solve with `FlowError`.
@@ -88,21 +93,24 @@ def solve_flow(
     if Y.shape != (M, N):
         raise ValueError(f"Y is {Y.shape}; phi {phi.shape} and W0 {W0.shape} need ({M}, {N})")
     w = uniform_weights(M) if weights is None else as_float64("weights", weights, 1)
+    T, lam, whitening = float(T), float(lam), float(whitening)
+    if not 0.0 <= whitening < math.inf:
+        raise ValueError(f"whitening must be finite and >= 0, got {whitening}")
     reduced = d >= M
     with np.errstate(over="ignore", invalid="ignore"):
         logits = np.ascontiguousarray(W0 @ phi.T)
-        features = phi @ phi.T if reduced else phi
-    T, lam = float(T), float(lam)
+        psi = whitened(phi, w, whitening)
+        features = symmetric(psi @ phi.T) if reduced else phi
     labels = np.ascontiguousarray(Y.T)
     check_problem(features, logits, labels, T, lam, w)
     check_tolerances(rtol, atol)
     flow = Integration(
-        features, np.empty((0, 0)) if reduced else np.ascontiguousarray(phi.T), logits,
+        features, np.empty((0, 0)) if reduced else np.ascontiguousarray(psi.T), logits,
         labels, w, T, lam, rtol=rtol, atol=atol, max_steps=max_steps,
         limit_steps=False, cancel=cancel,
     )  # fmt: skip
     flow.advance()
     return FlowSolution(
-        W0 - (flow.X @ phi if reduced else flow.X), "reduced" if reduced else "weights",
+        W0 - (flow.X @ psi if reduced else flow.X), "reduced" if reduced else "weights",
         flow.accepted, flow.rejected,
     )  # fmt: skip

@@ -32,6 +32,18 @@ _B4 = [
 ]
 _C = [F(0), F(1, 5), F(3, 10), F(4, 5), F(8, 9), F(1), F(1)]
 
+# Of the continuous extension of order 4: E. Hairer, S. P. Norsett, G. Wanner, "Solving Ordinary
+# Differential Equations I", section II.6, as their program DOPRI5 has it.
+_D = [
+    F(-12715105075, 11282082432),
+    F(0),
+    F(87487479700, 32700410799),
+    F(-10690763975, 1880347072),
+    F(701980252875, 199316789632),
+    F(-1453857185, 822651844),
+    F(69997945, 29380423),
+]
+
 STAGES = 7
 ORDER = 5
 
@@ -61,6 +73,23 @@ def check_tableau() -> None:
             tall = [sum((a * x for a, x in zip(row, tall, strict=False)), F(0)) for row in _A]
     if any(low != high for low, high in pairwise([_C[5], _C[6], F(1)])):
         raise ValueError("Dormand-Prince: the last two nodes must be 1 (first same as last)")
+    # Weights at theta that integrate 1, c, c^2 and c^3 exactly from 0 to theta, hence order 4.
+    for theta in (F(1, 7), F(1, 2), F(6, 7)):
+        weights = _weights_at(theta)
+        for k in range(4):
+            found = sum(b * c**k for b, c in zip(weights, _C, strict=True))
+            if found != theta ** (k + 1) / (k + 1):
+                raise ValueError(f"Dormand-Prince: condition {k + 1} fails inside a step")
+
+
+def _weights_at(theta: F) -> list[F]:
+    """Weights b(theta) of the stages that give the state at theta, 0 to 1, of the way of a step."""
+    weights = []
+    for i, (b, d) in enumerate(zip(_B5, _D, strict=True)):
+        first, last = F(i == 0), F(i == STAGES - 1)
+        inner = 2 * b - last - first + (1 - theta) * d
+        weights.append(theta * (b + (1 - theta) * (first - b + theta * inner)))
+    return weights
 
 
 def _inverse_factorial(k: int) -> F:
@@ -86,6 +115,10 @@ NODES: np.ndarray = np.array([float(c) for c in _C])
 E: np.ndarray = np.array([float(b5 - b4) for b5, b4 in zip(_B5, _B4, strict=True)])
 """(7,) weights of the local error estimate, b5 - b4."""
 
+D: np.ndarray = np.array([float(d) for d in _D])
+"""(7,) what the continuous extension adds to the step's own weights; see `kernels.state_inside`."""
+
 A.setflags(write=False)
+D.setflags(write=False)
 NODES.setflags(write=False)
 E.setflags(write=False)

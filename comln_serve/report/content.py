@@ -37,6 +37,31 @@ class HeldOutReport(_Part):
     suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first.")
 
 
+class HorizonCandidate(_Part):
+    """One horizon, as the held-out support images see it."""
+
+    horizon: float = Field(description="T, in flow time.")
+    loss: float = Field(
+        description="Cross-entropy of the held-out images at its best temperature, every class "
+        "counting the same."
+    )
+    accuracy: float = Field(
+        ge=0, le=1, description="Share of these classified right, every class counting the same."
+    )
+
+
+class HorizonChoice(_Part):
+    """How the horizon was chosen for this classifier."""
+
+    learned: float = Field(description="The horizon of the model's own law, for comparison.")
+    least_loss: float = Field(description="The candidate with the least loss.")
+    level: tuple[float, float] = Field(
+        description="Shortest and longest candidate whose loss is the least but for noise (two "
+        "standard errors); of these the one nearest to `learned` is used."
+    )
+    candidates: list[HorizonCandidate] = Field(description="The curve, shortest first.")
+
+
 class Report(_Part):
     """What the support images say of the classifier made of them."""
 
@@ -44,8 +69,12 @@ class Report(_Part):
         description="Null where no image could be left out; `notes` says why."
     )
     notes: list[str] = Field(description="What was not judged, or not in full, and why.")
+    horizon_choice: HorizonChoice | None = Field(
+        None, description="Where the horizon was chosen from the support images; else null."
+    )
     own_horizon: bool = Field(
-        description="Whether the horizon is the model's own: its calibration holds for no other."
+        description="Whether the horizon follows the model's own rule: its calibration holds for "
+        "no other."
     )
     unknown_threshold: float | None = Field(
         description="Similarity under which an image is unknown, from the images left out; null: "

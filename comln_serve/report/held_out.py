@@ -1,8 +1,9 @@
 """What a classifier would say of its own support images, had it not seen them.
 
-An example that is held out has weight 0 in the loss and no part in the start. In reduced
+An example that is held out has weight 0 in the loss and no part in start and metric. In reduced
 coordinates (see docs/derivation.md) its row of s then stays 0 and its logits are those of an image
-the classifier has never seen: all folds share one Gram matrix, and no W is formed.
+the classifier has never seen: all folds share one Gram matrix, and no W is formed. One integration
+of a fold passes every horizon that is asked about.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle.head import Head
+from comln_serve.bundle.head import MAX_HORIZON, Head
 from comln_serve.flow import FlowError, Integration
+from comln_serve.flow.metric import symmetric, whitened, whitening_of_gram
 from comln_serve.report.folds import reduced_is_cheaper
 
 Array = NDArray[np.float64]
@@ -24,13 +26,17 @@ _MOST_NUMBERS = 2**20
 
 _SMALLEST = 1e-30
 
+# The law's own horizon alone.
+LAW = np.ones(1)
+
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Support examples as seen by classifiers adapted without them.
+    """Support examples as seen by classifiers adapted without them, at each of m horizons.
 
     Attributes:
-        logits: (M, N), and similarity: (M,) as `unknown.similarity` has it; NaN where not judged.
+        logits: (m, M, N), and similarity: (m, M) as `unknown.similarity` has it; NaN where not
+            judged.
         judged: (M,) whether the example was held out.
         folds: classifiers that were solved for.
         cut: why fewer examples were judged than asked for, else None.
@@ -51,6 +57,7 @@ def hold_out(
     fold_of: NDArray[np.intp],
     *,
     horizon: float | None = None,
+    factors: Array = LAW,
     cancel: NDArray[np.bool_] | None = None,
 ) -> HeldOut:
     """Adapt without each fold in turn, as `head.adapt` would, and look at what was left out.
@@ -59,28 +66,34 @@ def hold_out(
         phi, classes: (M, d) and (M,), as in `Head.adapt`.
         fold_of: (M,) the fold each is held out in, -1 for none; no fold may hold a whole class.
         horizon: T to use instead of the head's own for the smaller support sets.
+        factors: (m,) ascending; the horizons asked about are T times each.
         cancel: as in `solve_flow`; the folds that are done by then count.
     """
-    task = _Task(head, phi, classes, n_classes)
-    logits = np.full((len(classes), n_classes), np.nan)
-    similarity = np.full(len(classes), np.nan)
+    task = _Task(head, phi, classes, n_classes, len(factors))
+    logits = np.full((len(factors), len(classes), n_classes), np.nan)
+    similarity = np.full((len(factors), len(classes)), np.nan)
     cut, done, folds = None, 0, int(fold_of.max()) + 1
     while done < folds and cut is None:
         left_out = fold_of == np.arange(done, min(done + task.at_once, folds))[:, None]
-        tables, lengths, cut = task.without(left_out, horizon, cancel)
+        tables, lengths, cut = task.without(left_out, horizon, factors, cancel)
         fold, example = np.nonzero(left_out[: len(tables)])
-        logits[example] = tables[fold, :, example]
-        cosines = logits[example] / lengths[fold]
-        similarity[example] = cosines.max(axis=1) / task.lengths[example]
+        logits[:, example] = tables[fold, :, :, example].swapaxes(0, 1)
+        alike = logits[:, example].max(axis=2) / lengths[fold].T
+        similarity[:, example] = alike / task.lengths[example]
         done += len(tables)
-    return HeldOut(logits, similarity, ~np.isnan(similarity), done, cut)
+    return HeldOut(logits, similarity, ~np.isnan(similarity[0]), done, cut)
 
 
 class _Task:
     """A support set, and what all folds share. Class-major, as `comln_serve.flow.kernels`."""
 
     def __init__(
-        self, head: Head, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int
+        self,
+        head: Head,
+        phi: NDArray[np.float32],
+        classes: NDArray[np.intp],
+        n_classes: int,
+        horizons: int,
     ) -> None:
         self.head, self.classes, self.n_classes = head, classes, n_classes
         self.phi = phi.astype(np.float64)
@@ -89,51 +102,58 @@ class _Task:
         self.lengths = np.maximum(np.sqrt(self.squares), _SMALLEST)
         self.Y = np.ascontiguousarray(np.eye(n_classes)[classes].T)  # (N, M)
         self.reduced = reduced_is_cheaper(*phi.shape)
-        self.features = self.gram if self.reduced else self.phi
-        self.back = np.empty((0, 0)) if self.reduced else np.ascontiguousarray(self.phi.T)
         self.W0 = None if head.W0 is None else head.W0.astype(np.float64)
         self.start = None if self.W0 is None else self.W0 @ self.phi.T
-        width = len(classes) if self.reduced else max(phi.shape)
-        self.at_once = max(1, _MOST_NUMBERS // (n_classes * width))
+        self.width = len(classes) if self.reduced else phi.shape[1]
+        self.at_once = max(1, _MOST_NUMBERS // (horizons * n_classes * max(self.width, len(phi))))
 
     def without(
-        self, left_out: NDArray[np.bool_], horizon: float | None, cancel: NDArray[np.bool_] | None
+        self,
+        left_out: NDArray[np.bool_],
+        horizon: float | None,
+        factors: Array,
+        cancel: NDArray[np.bool_] | None,
     ) -> tuple[Array, Array, str | None]:
         """Classifiers adapted without some examples each, for up to `at_once` folds (F, M).
 
         Returns:
-            Logits (F', N, M) of all examples, and lengths (F', N) of the rows of W(T), of the first
-            F' <= F folds; and why there are no more, None where that is all.
+            Logits (F', m, N, M) of all examples, and the average length (F', m) of the rows of
+            W(T), as `unknown.average_length` has it, of the first F' <= F folds; and why there are
+            no more, None where that is all.
         """
         mixtures = self._mixtures(~left_out)
         starts = mixtures @ self.gram if self.start is None else [self.start] * len(left_out)
-        X = np.empty((len(left_out), self.n_classes, self.features.shape[1]))
+        shape = (len(left_out), len(factors), self.n_classes, self.width)
+        moved_by = np.empty(shape)
         solved, cut = 0, None
         for out, start in zip(left_out, starts, strict=True):
             try:
-                X[solved] = self._follow(~out, start, horizon, cancel)
+                moved_by[solved] = self._follow(~out, start, horizon, factors, cancel)
             except FlowError as error:
                 cut = str(error)
                 break
             solved += 1
-        mixtures, X, start = mixtures[:solved], X[:solved], np.asarray(starts)[:solved]
+        mixtures, X = mixtures[:solved, None], moved_by[:solved]
+        start = np.asarray(starts)[:solved, None]
         if not self.reduced:
             W = (mixtures @ self.phi if self.W0 is None else self.W0) - X
-            return W @ self.phi.T, np.maximum(np.linalg.norm(W, axis=2), _SMALLEST), cut
+            return W @ self.phi.T, _average(np.square(W).sum(axis=3)), cut
         moved = X @ self.gram
         first = mixtures * start if self.W0 is None else self.W0 * self.W0
         # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
-        squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=2)
-        return start - moved, np.sqrt(np.maximum(squares, _SMALLEST**2)), cut
+        squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=3)
+        return start - moved, _average(squares), cut
 
     def _follow(
         self,
         kept: NDArray[np.bool_],
         start: Array,
         horizon: float | None,
+        factors: Array,
         cancel: NDArray[np.bool_] | None,
     ) -> Array:
-        """The state (N, r) at T of the flow that starts at logits (N, M), of the examples kept.
+        """X (m, N, r) with W(T) = W0 - X phi (reduced) or W0 - X at each horizon, of the flow that
+        starts at logits (N, M), of the examples kept.
 
         Raises:
             FlowError: it was cancelled, or missed its tolerance.
@@ -143,15 +163,28 @@ class _Task:
         if horizon is None:
             mean_square = float(self.squares[kept].mean())
             horizon = self.head.horizon_for(int(kept.sum()), self.n_classes, mean_square)
+        marks = np.minimum(horizon * factors, MAX_HORIZON)
+        features, back, B = self._products(weights)
         solver = self.head.solver
         flow = Integration(
-            self.features, self.back, start, self.Y, weights, horizon,
-            self.head.regularisation, rtol=max(solver.rtol, TOLERANCE),
-            atol=max(solver.atol, TOLERANCE), max_steps=solver.max_steps, limit_steps=False,
-            cancel=cancel,
+            features, back, start, self.Y, weights, float(marks[-1]), self.head.regularisation,
+            rtol=max(solver.rtol, TOLERANCE), atol=max(solver.atol, TOLERANCE),
+            max_steps=solver.max_steps, limit_steps=False, cancel=cancel, marks=marks,
         )  # fmt: skip
         flow.advance()
-        return flow.X
+        return flow.marked if B is None else flow.marked @ B
+
+    def _products(self, weights: Array) -> tuple[Array, Array, Array | None]:
+        """The matrices F and G of the flow of a fold (see `kernels`), and B (M, M) of its metric
+        where that is not the identity and the flow is reduced.
+        """
+        nothing, strength = np.empty((0, 0)), self.head.whitening
+        if not self.reduced:
+            return self.phi, np.ascontiguousarray(whitened(self.phi, weights, strength).T), None
+        if strength == 0.0:
+            return self.gram, nothing, None
+        B = whitening_of_gram(self.gram, weights, strength)
+        return symmetric(B @ self.gram), nothing, B
 
     def _mixtures(self, kept: NDArray[np.bool_]) -> Array:
         """An A (F, N, M) with W(0) = A phi for each fold, of a start that is made of the examples
@@ -163,3 +196,9 @@ class _Task:
         means = members / per_class[:, :, None]
         norms = np.sqrt(np.maximum((means * (means @ self.gram)).sum(axis=2), 0.0))
         return means * self.head.prototype_scale(norms, per_class)[:, :, None]
+
+
+def _average(squares: Array) -> Array:
+    """Root mean square over the classes, the last axis, of lengths whose squares these are."""
+    result: Array = np.sqrt(np.maximum(squares.mean(axis=-1), _SMALLEST**2))
+    return result

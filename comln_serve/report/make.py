@@ -1,68 +1,62 @@
-"""From a support set and what was adapted to it to a report."""
+"""From an adaptation, and what holding out has shown, to a report."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle import Calibration, Head
-from comln_serve.flow import FlowSolution
+from comln_serve.bundle import Calibration
 from comln_serve.report import unknown
+from comln_serve.report.adapt import Adaptation
 from comln_serve.report.content import HeldOutReport, Report, Suspect
-from comln_serve.report.folds import assign, count_folds, fold_cost
-from comln_serve.report.held_out import HeldOut, hold_out
+from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import THRESHOLD, suspicion
 
 _MOST_NAMED = 10
 
 
 def make_report(
-    head: Head,
-    phi: NDArray[np.float32],
+    adaptation: Adaptation,
     classes: NDArray[np.intp],
     labels: Sequence[str],
-    solution: FlowSolution,
     *,
+    own_horizon: bool,
     numbers: Sequence[int] | None = None,
-    horizon: float | None = None,
     calibration: Calibration | None = None,
-    cancel: NDArray[np.bool_] | None = None,
 ) -> Report:
-    """Hold the support images out, as far as time allows, and report.
+    """Say what holding the support images out has shown.
 
     Args:
-        phi, classes, horizon, cancel: as in `Head.adapt`; solution: what it returned.
-        labels: (N,) names of the classes. numbers: (M,) of the examples; by default 1 to M.
+        classes: (M,) of the examples. labels: (N,) names of the classes.
+        own_horizon: whether T followed the rule for which `calibration` was measured.
+        numbers: (M,) of the examples; by default 1 to M.
         calibration: of the model; without one the suspects are found at temperature 1.
     """
     per_class = np.bincount(classes, minlength=len(labels))
+    found, solution = adaptation.found, adaptation.solution
     notes = _not_judged(labels, per_class)
-    folds = count_folds(
-        int(per_class[per_class > 1].sum()), fold_cost(solution, *phi.shape), len(phi)
-    )
-    if folds == 0 and per_class.max() > 1:
+    if not adaptation.asked.any() and per_class.max() > 1:
         steps = solution.accepted + solution.rejected
         notes.append(
             f"Nothing was held out: adapting took {steps} steps, and doing so several times would "
             "take too long. Fewer images, or a shorter horizon, get a full report."
         )
-    found = None
-    if folds:
-        fold_of = assign(classes, len(labels), folds)
-        found = hold_out(head, phi, classes, len(labels), fold_of, horizon=horizon, cancel=cancel)
-        if found.cut is not None:
-            notes.append(
-                f"{found.judged.sum()} of {(fold_of >= 0).sum()} images were judged: {found.cut}."
-            )
+    if found is not None and found.cut is not None:
+        notes.append(
+            f"{found.judged.sum()} of {adaptation.asked.sum()} images were judged: {found.cut}."
+        )
+    temperature = calibration.temperature_of(per_class) if calibration and own_horizon else 1.0
     judged = found is not None and bool(found.judged.any())
-    temperature = calibration.temperature_of(per_class) if calibration and horizon is None else 1.0
     return Report(
-        held_out=_held_out(found, classes, labels, numbers or range(1, len(phi) + 1), temperature)
+        held_out=_held_out(
+            found, classes, labels, numbers or range(1, len(classes) + 1), temperature
+        )
         if found and judged
         else None,
         notes=notes,
-        own_horizon=horizon is None,
-        unknown_threshold=unknown.threshold(found.similarity[found.judged]) if found else None,
+        horizon_choice=adaptation.choice,
+        own_horizon=own_horizon,
+        unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,
     )
 
 
@@ -86,7 +80,7 @@ def _held_out(
     temperature: float,
 ) -> HeldOutReport:
     examples = np.flatnonzero(found.judged)
-    given, logits = classes[examples], found.logits[examples]
+    given, logits = classes[examples], found.logits[0, examples]
     predicted = logits.argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(confusion, (given, predicted), 1)

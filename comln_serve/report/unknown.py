@@ -15,15 +15,21 @@ _SMALLEST = 1e-30
 
 
 def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) cosine between each embedding (n, d) and the class it is most like, of W (N, d).
+    """(n,) how like its likeliest class each embedding (n, d) is, for W (N, d).
 
-    The logit itself will not do: it grows with the length of the embedding, which says little.
+    The largest logit, over the length of the embedding, which says little of it, and over the
+    length that the rows of W have on average: the cosine, were all rows of one length. Differences
+    between their lengths are part of what was learned, and tell strangers apart.
     """
     q, rows = embeddings.astype(np.float64), W.astype(np.float64)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SMALLEST)
     lengths = np.maximum(np.linalg.norm(q, axis=1), _SMALLEST)
-    cosines: NDArray[np.float64] = (q @ rows.T).max(axis=1) / lengths
-    return cosines
+    found: NDArray[np.float64] = (q @ rows.T).max(axis=1) / (lengths * average_length(rows))
+    return found
+
+
+def average_length(rows: NDArray[np.float64]) -> float:
+    """Root mean square of the lengths of the rows of W (N, d), not 0."""
+    return max(float(np.sqrt(np.square(rows).sum(axis=1).mean())), _SMALLEST)
 
 
 def threshold(held_out: NDArray[np.float64]) -> float | None:

@@ -13,7 +13,7 @@ from comln_serve.support import SupportSet
 # Columns of the same name as the fields they hold.
 _FIELDS = (
     "id", "name", "version", "revision", "model", "embedder_sha256", "labels", "examples",
-    "horizon", "horizon_given", "support_loss", "support_accuracy", "metadata", "report",
+    "horizon", "horizon_rule", "support_loss", "support_accuracy", "metadata", "report",
     "created_at", "expires_at",
 )  # fmt: skip
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -80,7 +79,7 @@ classifiers = Table(
     Column("labels", JsonText, nullable=False),
     Column("examples", JsonText, nullable=False),
     Column("horizon", Double, nullable=False),
-    Column("horizon_given", Boolean, nullable=False),
+    Column("horizon_rule", Text, nullable=False),
     Column("support_loss", Double, nullable=False),
     Column("support_accuracy", Double, nullable=False),
     Column("metadata", JsonText, nullable=False),

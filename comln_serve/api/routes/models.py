@@ -32,6 +32,8 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         ways=manifest.head.ways,
         start=manifest.head.start,
         horizon=manifest.head.horizon,
+        horizon_rule=manifest.head.horizon_rule,
+        whitening=manifest.head.whitening,
         horizon_exponents=exponents and schemas.HorizonLaw(**exponents.model_dump()),
         image_size=manifest.preprocessing.image_size,
         embedding_size=manifest.embedding_size,
