@@ -1,12 +1,16 @@
 """The model card, rendered from the manifest so that the two cannot disagree."""
 
+from collections.abc import Mapping, Sequence
+
 import yaml
 
 from comln_serve.bundle import Calibration, Manifest
 from comln_serve.bundle.calibration import TaskLaw
-from comln_serve.bundle.manifest import HeadEntry
+from comln_serve.bundle.manifest import AccuracyEntry, ComparisonEntry, HeadEntry, TrainingEntry
 from training.evaluation.calibration_report import calibration_table, suspects_table, unknown_table
+from training.evaluation.compare import Difference
 from training.evaluation.tables import markdown
+from training.evaluation.verdict import mean_difference, verdict
 
 _STARTS = {
     "learned": "a learned classifier W0, which ties the model to {ways} classes",
@@ -36,14 +40,23 @@ def render_card(name: str, manifest: Manifest) -> str:
     """`README.md` of a bundle."""
     head, training = manifest.head, manifest.training
     pre = manifest.preprocessing
-    rows = [
-        f"| {a.split} | {a.task} | {100 * a.mean:.2f} +- {100 * a.interval:.2f} "
-        f"| {a.episodes} | {a.queries} | {a.seed} | `{a.command}` |"
-        for a in manifest.accuracy
-    ]
+    measured = markdown(
+        [*_data_column(manifest), "split", "task", "accuracy", "episodes", "queries a class",
+         "seed", "command"],
+        [
+            [
+                *_data_cell(manifest, a), a.split, a.task, _percent(a), str(a.episodes),
+                # A bar, as in a group expression, would end the cell.
+                str(a.queries), str(a.seed), f"`{a.command}`".replace("|", "\\|"),
+            ]
+            for a in manifest.accuracy
+        ],
+    )  # fmt: skip
     versions = ", ".join(f"{library} {number}" for library, number in training.versions.items())
     recipe = yaml.safe_dump(training.config, sort_keys=False).rstrip()
     return f"""# {name}
+
+{_verdicts(manifest)}
 
 {manifest.description}
 
@@ -52,7 +65,8 @@ def render_card(name: str, manifest: Manifest) -> str:
 | input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {pre.resize}, {pre.interpolation} |
 | embedding | {manifest.embedding_size} numbers |
 | start | {_start(head)} |
-| horizon T | {_horizon(head)} (flow time) |
+| horizon T | {_horizon(head)} (flow time){_rule(head)} |
+| metric of the flow | {_metric(head)} |
 | regularisation | {head.regularisation:g} |
 | weighting of support examples | {head.weighting} |
 | licence of the weights | {manifest.licence} |
@@ -62,16 +76,13 @@ def render_card(name: str, manifest: Manifest) -> str:
 
 In percent, with the 95% interval of the mean (1.96 sd / sqrt(episodes)).
 
-| split | task | accuracy | episodes | queries a class | seed | command |
-|---|---|---|---|---|---|---|
-{chr(10).join(rows)}
+{measured}
 {_comparisons(manifest)}{_calibration(manifest.calibration)}
 ## Training
 
 Data: {training.data}
 
-{training.updates} updates in {training.seconds / 60:.0f} minutes on {training.hardware};
-seed {training.seed}; {versions}:
+{_course(training)}; {versions}:
 
     {training.command}
 
@@ -85,16 +96,93 @@ The recipe as used:
 """
 
 
+def _rule(head: HeadEntry) -> str:
+    if head.horizon_rule == "learned":
+        return ""
+    return "; chosen for each task from its own support images, this one where they leave it open"
+
+
+def _metric(head: HeadEntry) -> str:
+    if head.whitening == 0:
+        return "none: the gradient flow as it is"
+    return f"whitened by the support embeddings, strength r = {head.whitening:.3g}"
+
+
+def _course(training: TrainingEntry) -> str:
+    if not training.updates:
+        return "No updates"
+    return (
+        f"{training.updates} updates in {training.seconds / 60:.0f} minutes on "
+        f"{training.hardware};\nseed {training.seed}"
+    )
+
+
+def _verdicts(manifest: Manifest) -> str:
+    """What the recorded comparisons come to, a line for each split and task."""
+    tasks: dict[tuple[str, str], dict[str | None, dict[str, Difference]]] = {}
+    for entry in manifest.comparisons:
+        by_data = tasks.setdefault((entry.split, entry.task), {})
+        ahead = by_data.setdefault(entry.data, {})
+        ahead[entry.head] = Difference(entry.ahead, entry.ahead_interval)
+    lines = [
+        f"- {task}, split {split}{_over(by_data)}: {verdict(common)}"
+        for (split, task), by_data in tasks.items()
+        if (common := _mean_ahead(list(by_data.values())))
+    ]
+    if not lines:
+        return (
+            "How far this model is ahead of simple heads on the same embeddings, and of its own "
+            "start,\nhas not been measured (`comln-train evaluate --baselines all --record`)."
+        )
+    return "\n".join(lines)
+
+
+def _over(by_data: Mapping[str | None, object]) -> str:
+    names = [name for name in by_data if name is not None]
+    if len(by_data) > 1:
+        return f", mean over {', '.join(name or 'data without a name' for name in by_data)}"
+    return f", {names[0]}" if names else ""
+
+
+def _mean_ahead(parts: Sequence[Mapping[str, Difference]]) -> dict[str, Difference]:
+    """The mean over data sets, of the heads that were measured on all of them."""
+    common = [head for head in parts[0] if all(head in part for part in parts)]
+    return {head: mean_difference([part[head] for part in parts]) for head in common}
+
+
+def _data_column(manifest: Manifest) -> list[str]:
+    entries = (*manifest.accuracy, *manifest.comparisons)
+    return ["data"] if any(entry.data is not None for entry in entries) else []
+
+
+def _data_cell(manifest: Manifest, entry: AccuracyEntry | ComparisonEntry) -> list[str]:
+    return [entry.data or ""] if _data_column(manifest) else []
+
+
+def _percent(entry: AccuracyEntry | ComparisonEntry) -> str:
+    return f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}"
+
+
 def _comparisons(manifest: Manifest) -> str:
     if not manifest.comparisons:
         return ""
-    header = ["split", "task", "head", "accuracy", "bundle ahead by", "episodes", "what it is"]
+    header = [
+        *_data_column(manifest),
+        "split",
+        "task",
+        "head",
+        "accuracy",
+        "bundle ahead by",
+        "episodes",
+        "what it is",
+    ]
     rows = [
         [
+            *_data_cell(manifest, entry),
             entry.split,
             entry.task,
             entry.head,
-            f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}",
+            _percent(entry),
             f"{100 * entry.ahead:+.2f} +- {100 * entry.ahead_interval:.2f}",
             str(entry.episodes),
             entry.description
@@ -126,12 +214,20 @@ def _calibration(calibration: Calibration | None) -> str:
         f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways)
     )
     seed = calibration.seed
+    apart = ""
+    if any(task.data is not None for task in calibration.tasks):
+        apart = (
+            " Every data set is measured with laws fitted to the others alone;\nthose recorded are "
+            "fitted to all of them."
+        )
     temperature, unknown = _law(calibration.log_temperature), _law(calibration.unknown)
     return f"""
 ## Calibration
 
 On {calibration.split} classes: fitted to {calibration.episodes} episodes of each task with seed
-{seed}, measured on as many others with seed {seed + 1}; {calibration.queries} queries a class:
+{seed}, measured on as many others with seed {seed + 1}; {calibration.queries} queries a
+class.{apart}
+
 
     {calibration.command}
 
@@ -141,8 +237,8 @@ Expected calibration error in 15 bins:
 
 {markdown(*calibration_table(calibration))}
 
-Images of classes outside the task, told by their cosine to the nearest class. The threshold comes
-from the images of the task; where these are too few it is {unknown}:
+Images of classes outside the task, told by how like their likeliest class they are. The threshold
+comes from the images of the task; where these are too few it is {unknown}:
 
 {markdown(*unknown_table(calibration))}
 

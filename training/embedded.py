@@ -29,4 +29,5 @@ def embed_once(model: MetaModel, data: ImageSet) -> ImageSet:
         embeddings[turn * count + indices] = model.embed(images.numpy())
     members = [own + turn * count for own in data.members for turn in range(data.rotations)]
     names = [name for name in data.names for _ in range(data.rotations)]
-    return ImageSet(embeddings, tuple(members), tuple(names))
+    groups = None if data.groups is None else np.tile(data.groups, data.rotations)
+    return ImageSet(embeddings, tuple(members), tuple(names), groups=groups)

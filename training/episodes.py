@@ -1,5 +1,6 @@
 """A meta-batch: the episodes of one update, and their loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,34 +34,42 @@ class MetaBatch:
 
 
 def draw_batch(
-    config: Config, data: ResidentImages, update: int, group: Group | None = None
+    config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None
 ) -> MetaBatch:
     """This process's share of an update's tasks, augmented.
 
-    The episodes depend on the seed and the update alone: not on the augmentation, not on the
-    device, not on how many processes share them.
+    The episodes depend on the data, the seed and the update alone: not on the augmentation, not on
+    the device, not on how many processes share them.
+
+    Args:
+        data: one data set or several. Of several, each task's is drawn, all equally likely; the
+            tasks have as many ways as drawn, but at most the classes of the smallest set drawn.
     """
     group = group or Group()
     settings = config.episodes
     rng = np.random.default_rng((config.seed, update))
     shots = int(rng.integers(settings.shots[0], settings.shots[1] + 1))
-    ways = settings.ways[0]
-    if settings.ways[1] > ways:
-        ways = int(rng.integers(ways, settings.ways[1] + 1))
+    sources = [data[0]] * settings.tasks
+    if len(data) > 1:
+        sources = [data[number] for number in rng.integers(len(data), size=settings.tasks).tolist()]
+    ways, most = settings.ways
+    if most > ways:
+        most = min(most, *(source.data.n_classes for source in sources))
+        ways = int(rng.integers(ways, most + 1))
     kept = np.full(ways, shots)
     if settings.unequal and rng.random() < settings.unequal:
         kept = rng.integers(settings.shots[0], settings.shots[1] + 1, size=ways)
     chosen = np.arange(kept.max()) < kept[:, None]  # (N, k)
     tasks = []
-    for task in range(settings.tasks):
-        episode = sample_episode(rng, data.data, ways, int(kept.max()), settings.queries)
+    for task, source in enumerate(sources):
+        episode = sample_episode(rng, source.data, ways, int(kept.max()), settings.queries)
         if task % group.size != group.rank:
             continue
         noise = np.random.default_rng((config.seed, update, _AUGMENTATION, task))
         seed = int(noise.integers(2**63))
         if not tasks:  # what the network itself draws
             torch.manual_seed(seed)
-        images = data.gather(
+        images = source.gather(
             np.concatenate([
                 np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries),
             ]),

@@ -13,8 +13,9 @@ from training.backbones import Backbone
 from training.backbones.warm_start import warm_start
 from training.checkpoint import BEST, LAST, Checkpoint, resume_from
 from training.config import Config, ConfigError, OptimiserConfig
-from training.data import ImageSet, check_episodes
+from training.data import DataError, ImageSet, check_episodes
 from training.data.resident import ResidentImages
+from training.data.several import Data, by_name
 from training.distributed import Group, average_gradients, join, leave, share_batch_norm, wait
 from training.embedded import embed_once
 from training.episodes import draw_batch, episode_loss
@@ -31,9 +32,11 @@ from training.validate import validate
 _STATISTICS_IMAGES, _STATISTICS = 256, 3
 _TRIM_EVERY = 2  # updates
 
+_Sets = dict[str | None, ImageSet]
+
 
 def fit(
-    config: Config, train: ImageSet, val: ImageSet, out: Path, *, resume: bool, command: str = ""
+    config: Config, train: Data, val: Data, out: Path, *, resume: bool, command: str = ""
 ) -> Checkpoint:
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
@@ -44,16 +47,19 @@ def fit(
     runs on the embeddings.
 
     Args:
+        train, val: one data set, or several by their names. With several, every training task is
+            of one of them, and the best checkpoint is that of the best mean over the validation
+            sets and tasks.
         command: what the user typed, for the model card.
 
     Raises:
-        ConfigError: tasks that the processes cannot share evenly.
+        ConfigError: no updates, or tasks that the processes cannot share evenly.
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
         DataError: too few classes, or images of a class, for the configured episodes.
     """
     group, device = join()
     try:
-        _fit(config, train, val, out, resume, command, group, device)
+        _fit(config, by_name(train), by_name(val), out, resume, command, group, device)
         if group.leads:
             write_report(out)
         wait(group)  # for what the leader writes
@@ -63,7 +69,7 @@ def fit(
 
 
 def _fit(
-    config: Config, train: ImageSet, val: ImageSet, out: Path, resume: bool, command: str,
+    config: Config, train: _Sets, val: _Sets, out: Path, resume: bool, command: str,
     group: Group, device: torch.device,
 ) -> None:  # fmt: skip
     _check(config, train, val, group)
@@ -74,20 +80,19 @@ def _fit(
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     share_batch_norm(model, group)
     if model.backbone.frozen:
-        train, val = embed_once(model, train), embed_once(model, val)
+        train, val = (
+            {name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val)
+        )
         model = model.on_embeddings()
-    images = ResidentImages(train, device)
+    images = [ResidentImages(data, device) for data in train.values()]
     if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
-        some = np.random.default_rng((config.seed, _STATISTICS)).permutation(len(train.images))
-        warm_start(
-            model.backbone, Path(config.backbone.warm_start),
-            images.pixels[torch.from_numpy(np.sort(some[:_STATISTICS_IMAGES])).to(device)],
-        )  # fmt: skip
+        warm_start(model.backbone, Path(config.backbone.warm_start), _some_images(config, images))
     hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
         spent = pretrain(
-            model, images, val, out, resume=resume, command=command, hardware=hardware, group=group
-        )
+            model, images[0], val, out, resume=resume, command=command, hardware=hardware,
+            group=group,
+        )  # fmt: skip
     optimiser = _optimiser(model, config.optimiser)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _course(config))
     run = _Run(model, optimiser, schedule, val, out, command, hardware, spent)
@@ -121,12 +126,33 @@ def _fit(
         log.close()
 
 
-def _check(config: Config, train: ImageSet, val: ImageSet, group: Group) -> None:
+def _some_images(config: Config, sets: list[ResidentImages]) -> Tensor:
+    """Images that batch norm is measured on, as many of each data set."""
+    rng, count = np.random.default_rng((config.seed, _STATISTICS)), _STATISTICS_IMAGES // len(sets)
+    parts: list[Tensor] = []
+    for images in sets:
+        some = np.sort(rng.permutation(len(images.pixels))[:count])
+        parts.append(images.pixels[torch.from_numpy(some).to(images.pixels.device)])
+    return torch.cat(parts)
+
+
+def _check(config: Config, train: _Sets, val: _Sets, group: Group) -> None:
     """Refuse now what would fail in the middle of the run."""
+    if not config.updates:
+        raise ConfigError(
+            "updates is 0: nothing would be learned. Set updates to 1 or more, or make a bundle "
+            "of an ONNX file without training: comln-train wrap"
+        )
     episodes = config.episodes
-    check_episodes(train, episodes.ways[1], episodes.shots[1] + episodes.queries)
-    for ways, shots in config.validation.tasks:
-        check_episodes(val, ways, shots + config.validation.queries)
+    least, most = episodes.ways
+    for name, data in train.items():
+        # Of several data sets a small one is drawn for tasks of fewer ways; see draw_batch.
+        ways = most if name is None else max(least, min(most, data.n_classes))
+        _check_set(f"training on {name}", name, data, ways, episodes.shots[1], episodes.queries)
+    for name, data in val.items():
+        for ways, shots in config.validation.tasks:
+            where = f"validation on {name}"
+            _check_set(where, name, data, ways, shots, config.validation.queries)
     if episodes.tasks % group.size:
         raise ConfigError(
             f"{group.size} processes cannot share {episodes.tasks} tasks an update evenly: set "
@@ -139,12 +165,23 @@ def _check(config: Config, train: ImageSet, val: ImageSet, group: Group) -> None
         )
 
 
+def _check_set(
+    where: str, name: str | None, data: ImageSet, ways: int, shots: int, queries: int
+) -> None:
+    try:
+        check_episodes(data, ways, shots, queries)
+    except DataError as error:
+        if name is None:
+            raise
+        raise DataError(f"{where}: {error}") from error
+
+
 class _Run:
     """What is measured and saved as the run goes on."""
 
     def __init__(
         self, model: MetaModel, optimiser: torch.optim.SGD,
-        schedule: torch.optim.lr_scheduler.LambdaLR, val: ImageSet, out: Path, command: str,
+        schedule: torch.optim.lr_scheduler.LambdaLR, val: _Sets, out: Path, command: str,
         hardware: str, spent: float,
     ) -> None:  # fmt: skip
         self.model, self.optimiser, self.schedule = model, optimiser, schedule
@@ -167,7 +204,7 @@ class _Run:
         checkpoint = Checkpoint(
             config, done, self.model.state_dict(), self.optimiser.state_dict(),
             self.schedule.state_dict(), self.best, self.spent + time.monotonic() - self.began,
-            [vars(result) for result in results], self.command, self.hardware,
+            [result.record() for result in results], self.command, self.hardware,
         )  # fmt: skip
         head = self.model.head()
         log.record(
@@ -179,7 +216,10 @@ class _Run:
             checkpoint.save(self.out / BEST)
         checkpoint.save(self.out / LAST)
         tqdm.write(
-            f"update {done}: " + "; ".join(map(str, results)) + f"; T = {head.horizon:.4g}; "
+            f"update {done}: "
+            + "; ".join(map(str, results))
+            + (f"; mean {100 * score:.2f} %" if len(self.val) > 1 else "")
+            + f"; T = {head.horizon:.4g}; "
             f"{rate:.2f} episodes a second"
         )
         self.updates, self.since = done, time.monotonic()

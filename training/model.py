@@ -13,12 +13,13 @@ from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from training.backbones import Backbone, Precomputed
 from training.config import Config
 from training.gradient_flow import gradient_flow
+from training.gradient_flow.metric import whitened
 
 _BATCH_PIXELS = 512 * 84**2
 SERVED_SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 
 # The task at which log_T is the logarithm of the horizon.
-_REFERENCE_EXAMPLES, _REFERENCE_CLASSES = 25, 5
+REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
 
 
 class MetaModel(nn.Module):
@@ -27,13 +28,16 @@ class MetaModel(nn.Module):
     T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does, and the similarity
     sigmoid(similarity_odds) of a levelled start between 0 and 1. A T that follows the task is
     T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured against a
-    task of 5-way 5-shot, so that T and the exponents are not learned against each other.
+    task of 5-way 5-shot, so that T and the exponents are not learned against each other. With a
+    metric of strength r = exp(log_whitening) a flow needs a time in proportion to M, and e_1 starts
+    at 1.
     """
 
     W0: nn.Parameter | None
     log_alpha: nn.Parameter | None
     similarity_odds: nn.Parameter | None
     exponents: nn.Parameter | None
+    log_whitening: nn.Parameter | None
 
     backbone: Backbone | Precomputed
 
@@ -53,9 +57,17 @@ class MetaModel(nn.Module):
             torch.tensor(math.log(head.initial_horizon), dtype=torch.float64),
             requires_grad=head.learn_horizon,
         )
-        self.exponents = (
-            nn.Parameter(torch.zeros(3, dtype=torch.float64)) if head.condition_horizon else None
-        )
+        self.exponents = None
+        if head.condition_horizon:
+            by_examples = 1.0 if head.initial_whitening else 0.0
+            self.exponents = nn.Parameter(
+                torch.tensor([by_examples, 0.0, 0.0], dtype=torch.float64)
+            )
+        self.log_whitening = None
+        if head.initial_whitening:
+            self.log_whitening = nn.Parameter(
+                torch.tensor(math.log(head.initial_whitening), dtype=torch.float64)
+            )
         self.W0 = None
         self.log_alpha = None
         self.similarity_odds = None
@@ -105,9 +117,12 @@ class MetaModel(nn.Module):
             W0 = self.log_alpha.exp().to(phi.dtype) * prototypes
         else:
             W0 = phi.new_zeros(Y.shape[-1], phi.shape[-1])
-        weights = None
+        weights = psi = None
         if self.config.head.weighting == "balanced":
             weights = (Y / (Y.shape[-1] * per_class[:, None, :])).sum(dim=2)
+        if self.log_whitening is not None:
+            uniform = phi.new_full(phi.shape[:2], 1.0 / phi.shape[1])
+            psi = whitened(phi, uniform if weights is None else weights, self.log_whitening.exp())
         return gradient_flow(
             phi,
             W0,
@@ -115,6 +130,7 @@ class MetaModel(nn.Module):
             self.horizon(phi, Y.shape[-1]),
             lam=self.config.head.regularisation,
             weights=weights,
+            psi=psi,
         )
 
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
@@ -124,25 +140,28 @@ class MetaModel(nn.Module):
         norm = phi.double().square().sum(dim=2).mean(dim=1)
         examples, classes, length = self.exponents
         log_T = self.log_T + length * norm.clamp_min(1e-30).log()
-        log_T = log_T + examples * math.log(phi.shape[1] / _REFERENCE_EXAMPLES)
-        log_T = log_T + classes * math.log(n_classes / _REFERENCE_CLASSES)
+        log_T = log_T + examples * math.log(phi.shape[1] / REFERENCE_EXAMPLES)
+        log_T = log_T + classes * math.log(n_classes / REFERENCE_CLASSES)
         return log_T.exp()
 
     def amounts(self) -> list[nn.Parameter]:
-        """The learned scalars of the head: log T, its exponents, log alpha, the similarity."""
-        found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds)
+        """The learned scalars of the head: log T, its exponents, log alpha, the similarity, log r
+        of the metric."""
+        found = (
+            self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening,
+        )  # fmt: skip
         return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:
         """The head as a bundle holds it, with the current values."""
         W0 = None if self.W0 is None else self.W0.detach().cpu().numpy().astype(np.float32)
         alpha = None if self.log_alpha is None else float(self.log_alpha.detach().exp())
-        odds = self.similarity_odds
+        odds, log_r = self.similarity_odds, self.log_whitening
         log_T, exponents = float(self.log_T.detach()), None
         if self.exponents is not None:
             exponents = HorizonExponents(*self.exponents.tolist())
-            log_T -= exponents.examples * math.log(_REFERENCE_EXAMPLES)
-            log_T -= exponents.classes * math.log(_REFERENCE_CLASSES)
+            log_T -= exponents.examples * math.log(REFERENCE_EXAMPLES)
+            log_T -= exponents.classes * math.log(REFERENCE_CLASSES)
         return Head(
             start=self.config.head.start,
             horizon=math.exp(log_T),
@@ -153,6 +172,8 @@ class MetaModel(nn.Module):
             alpha=alpha,
             similarity=None if odds is None else float(odds.detach().sigmoid()),
             exponents=exponents,
+            whitening=0.0 if log_r is None else float(log_r.detach().exp()),
+            horizon_rule=self.config.head.horizon_rule,
         )
 
     @torch.no_grad()

@@ -20,6 +20,7 @@ from training.checkpoint import Checkpoint, resume_from
 from training.config import Config, PretrainingConfig
 from training.data import ImageSet
 from training.data.resident import ResidentImages
+from training.data.several import Data
 from training.distributed import Group, average_gradients
 from training.model import MetaModel
 from training.optimiser import half_cosine, sgd
@@ -62,7 +63,7 @@ class SupervisedModel(nn.Module):
 
 
 def pretrain(
-    model: MetaModel, images: ResidentImages, val: ImageSet, out: Path, *, resume: bool,
+    model: MetaModel, images: ResidentImages, val: Data, out: Path, *, resume: bool,
     command: str = "", hardware: str = "", group: Group | None = None,
 ) -> float:  # fmt: skip
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
@@ -131,7 +132,7 @@ def pretrain(
         mean_loss = float(torch.stack(losses).mean())
         checkpoint = Checkpoint(
             config, done, supervised.state_dict(), optimiser.state_dict(), schedule.state_dict(),
-            0.0, spent + time.monotonic() - began, [vars(result) for result in results],
+            0.0, spent + time.monotonic() - began, [result.record() for result in results],
             command, hardware,
         )  # fmt: skip
         log.record(

@@ -15,7 +15,7 @@ class RunLog:
     """Appends records of one phase; those past `start` (of a run that was killed) are dropped.
 
     A record is a JSON object with "phase", "step" (epochs or updates done), numbers by name, and
-    "validation", a list of accuracies.
+    "validation", a list of accuracies, each with "data" where there are several data sets.
     """
 
     def __init__(self, out: Path, phase: Phase, start: int) -> None:
@@ -34,12 +34,17 @@ class RunLog:
             if value is not None:
                 self.events.add_scalar(name, value, step)
         for result in validation:
-            task = f"accuracy/{result['ways']}-way {result['shots']}-shot"
-            self.events.add_scalar(task, result["mean"], step)
+            self.events.add_scalar(f"accuracy/{describe(result)}", result["mean"], step)
         self.events.flush()
 
     def close(self) -> None:
         self.events.close()
+
+
+def describe(result: dict[str, Any]) -> str:
+    """What an accuracy of "validation" was measured on, in words."""
+    task = f"{result['ways']}-way {result['shots']}-shot"
+    return f"{result['data']}, {task}" if "data" in result else task
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from training.checkpoint import BEST, LAST, Checkpoint
-from training.run_log import read_log
+from training.run_log import describe, read_log
 
 REPORT = "report.html"
 
@@ -70,7 +70,7 @@ def write_report(out: Path) -> Path:
         title=html.escape(f"Training run {out.resolve().name}"),
         facts="".join(f"<tr><th>{k}<td>{html.escape(v)}</tr>" for k, v in facts.items()),
         accuracy="".join(
-            f"<tr><td>{a['ways']}-way {a['shots']}-shot"
+            f"<tr><td>{html.escape(describe(a))}"
             f"<td>{100 * a['mean']:.2f} &plusmn; {100 * a['interval']:.2f} %"
             f"<td>{a['episodes']}</tr>"
             for a in best.validation
@@ -109,7 +109,7 @@ def _accuracy(axes: Any, records: Records) -> bool:
     for record in records:
         for a in record["validation"]:
             point = (record["step"], 100 * a["mean"], 100 * a["interval"])
-            tasks.setdefault(f"{a['ways']}-way {a['shots']}-shot", []).append(point)
+            tasks.setdefault(describe(a), []).append(point)
     for name, points in tasks.items():
         steps, means, intervals = zip(*points, strict=True)
         axes.plot(steps, means, marker=".", label=name)

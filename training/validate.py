@@ -1,18 +1,42 @@
 """Validation during training."""
 
-from training.data import ImageSet
+from dataclasses import dataclass
+from typing import Any
+
+from training.data.several import Data, by_name
 from training.evaluation.evaluate import Accuracy, evaluate
 from training.model import MetaModel
 
 
-def validate(model: MetaModel, data: ImageSet) -> list[Accuracy]:
-    """Accuracy on the configured validation tasks, on the same episodes every time."""
-    settings = model.config.validation
-    embeddings, head = model.embed(data.images), model.head()
-    return [
-        evaluate(
-            embeddings, head, data, ways=ways, shots=shots,
-            queries=settings.queries, episodes=settings.episodes,
-        )
-        for ways, shots in settings.tasks
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class Validated:
+    """Accuracy on one task of one data set; `data` is its name, None where it is the only one."""
+
+    data: str | None
+    accuracy: Accuracy
+
+    @property
+    def mean(self) -> float:
+        return self.accuracy.mean
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for checkpoints and the log; "data" where the data set has a name."""
+        return vars(self.accuracy) | ({} if self.data is None else {"data": self.data})
+
+    def __str__(self) -> str:
+        return str(self.accuracy) if self.data is None else f"{self.data}, {self.accuracy}"
+
+
+def validate(model: MetaModel, data: Data) -> list[Validated]:
+    """Accuracy on the configured tasks, of each data set, on the same episodes every time."""
+    settings, head = model.config.validation, model.head()
+    results: list[Validated] = []
+    for name, images in by_name(data).items():
+        embeddings = model.embed(images.images)
+        for ways, shots in settings.tasks:
+            accuracy = evaluate(
+                embeddings, head, images, ways=ways, shots=shots,
+                queries=settings.queries, episodes=settings.episodes,
+            )  # fmt: skip
+            results.append(Validated(name, accuracy))
+    return results

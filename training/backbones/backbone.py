@@ -120,6 +120,12 @@ def _build(
         return network, Pixels(config.colour, image_size, mean, std), size
     mean, std = default_normalisation(config)
     pixels = Pixels(config.colour, image_size, mean, std)
+    if config.kind == "timm":
+        # Imported where it is asked for: it takes a second.
+        from training.backbones.timm_model import timm_network  # noqa: PLC0415
+
+        network, size = timm_network(config, image_size, pretrained=pretrained)
+        return network, pixels, size
     if config.kind == "onnx":
         graph = OnnxNetwork(config, image_size)
         return graph, None if config.layout == "as_is" else pixels, graph.embedding_size

@@ -23,6 +23,7 @@ from onnx import (
 )
 
 from training.backbones.errors import BackboneError
+from training.backbones.onnx_batch import open_batch
 from training.backbones.pixels import Pixels
 
 Layout = Literal["nchw", "nhwc", "as_is"]
@@ -47,23 +48,18 @@ def read_graph(
         BackboneError: not a readable graph; another number of inputs, or an input of another type,
             rank or size; no such output, or several to choose from.
     """
-    model = _load(path)
+    model = load_graph(path)
     graph = model.graph
-    stored = {tensor.name for tensor in graph.initializer}
-    stored |= {tensor.values.name for tensor in graph.sparse_initializer}
-    # Old files list their weights among the inputs, too.
-    inputs = [value for value in graph.input if value.name not in stored]
-    if len(inputs) != 1:
-        raise BackboneError(
-            f"{path}: the graph must have one input, the images; it has {len(inputs)}: "
-            f"{', '.join(map(_describe, inputs)) or 'none'}"
-        )
-    _check_input(path, inputs[0], layout, channels, image_size)
+    images = image_input(path, graph)
+    _check_input(path, images, layout, channels, image_size)
     name = _choose_output(path, graph, output)
+    dims = images.type.tensor_type.shape.dim
+    if dims and dims[0].dim_value == 1:
+        open_batch(graph, images.name)
     _cut(graph, name)
-    _shape(inputs[0], layout, channels, image_size)
+    _shape(images, layout, channels, image_size)
     del graph.input[:]
-    graph.input.append(inputs[0])
+    graph.input.append(images)
     # Its type is left to ONNX Runtime, and so are inner shapes: they may state a fixed batch.
     del graph.output[:]
     graph.output.append(helper.make_empty_tensor_value_info(name))
@@ -71,6 +67,24 @@ def read_graph(
     model.ir_version = max(model.ir_version, 4)  # before 4, weights had to be inputs
     drop_provenance(model)
     return model
+
+
+def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
+    """The graph's one input.
+
+    Raises:
+        BackboneError: another number of inputs.
+    """
+    stored = {tensor.name for tensor in graph.initializer}
+    stored |= {tensor.values.name for tensor in graph.sparse_initializer}
+    # Old files list their weights among the inputs, too.
+    inputs = [value for value in graph.input if value.name not in stored]
+    if len(inputs) != 1:
+        raise BackboneError(
+            f"{path}: the graph must have one input, the images; it has {len(inputs)}: "
+            f"{', '.join(map(describe_value, inputs)) or 'none'}"
+        )
+    return inputs[0]
 
 
 def drop_provenance(model: ModelProto) -> None:
@@ -226,7 +240,12 @@ class _Builder:
         self.graph.node.extend([*nodes, *rest])
 
 
-def _load(path: Path) -> ModelProto:
+def load_graph(path: Path) -> ModelProto:
+    """The ONNX file at `path`, with weights that lie beside it.
+
+    Raises:
+        BackboneError: not a readable graph, or one of too old an operator set.
+    """
     try:
         model = onnx.load(path)
     except FileNotFoundError as error:
@@ -268,22 +287,23 @@ def _check_input(
     if tensor.elem_type not in kinds:
         names = " or ".join(TensorProto.DataType.Name(kind).lower() for kind in kinds)
         raise BackboneError(
-            f"{path}: backbone.layout {layout} needs a {names} input; the graph takes "
-            f"{_describe(value)}. A uint8 input (batch, S, S, 3) is as_is, floats are nchw or nhwc"
+            f"{path}: backbone.layout {layout} needs a {names} input; the graph "
+            f"takes {describe_value(value)}. A uint8 input (batch, S, S, 3) is as_is, floats are "
+            "nchw or nhwc"
         )
     # A graph may leave its input's shape open altogether.
     if tensor.HasField("shape"):
         if len(dims) != 4:
             raise BackboneError(
                 f"{path}: the input must have four axes (batch, {', '.join(map(str, sides))}); "
-                f"the graph takes {_describe(value)}"
+                f"the graph takes {describe_value(value)}"
             )
         for dim, side in zip(dims[1:], sides, strict=True):
             if dim.HasField("dim_value") and dim.dim_value != side:
                 raise BackboneError(
                     f"{path}: the recipe makes batches of (batch, {', '.join(map(str, sides))}); "
-                    f"the graph takes {_describe(value)}. Check data.preprocessing.image_size, "
-                    "backbone.layout and backbone.colour"
+                    f"the graph takes {describe_value(value)}. Check "
+                    "data.preprocessing.image_size, backbone.layout and backbone.colour"
                 )
 
 
@@ -360,7 +380,8 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _describe(value: ValueInfoProto) -> str:
+def describe_value(value: ValueInfoProto) -> str:
+    """Name, type and shape of an input or output, for messages."""
     tensor = value.type.tensor_type
     kind = TensorProto.DataType.Name(tensor.elem_type).lower()
     sizes = [

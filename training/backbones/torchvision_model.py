@@ -5,14 +5,14 @@ import warnings
 from pathlib import Path
 from typing import Any, cast
 
-import safetensors.torch
-import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
 
 from training.backbones.errors import BackboneError
 from training.backbones.pixels import default_normalisation
+from training.backbones.probe import embedding_size
+from training.backbones.weights_file import read_weights
 from training.config import BackboneConfig
 
 _CLASSES = 1000  # what every architecture's last layer gives unless told otherwise
@@ -48,7 +48,7 @@ def torchvision_network(
     classifier = _cut_classifier(network, name)
     if config.weights_file is not None and pretrained:
         _load(network, Path(config.weights_file), classifier, name)
-    return network, _size(network, name, image_size)
+    return network, embedding_size(network, name, image_size)
 
 
 def torchvision_normalisation(
@@ -118,7 +118,7 @@ def _cut_classifier(network: nn.Module, name: str) -> str:
 
 
 def _load(network: nn.Module, path: Path, classifier: str, name: str) -> None:
-    state = _read_state(path)
+    state = read_weights(path)
     # The classifier is gone, whatever number of classes it had; auxiliary ones are, too.
     dropped = (f"{classifier}.", "aux1.", "aux2.", "AuxLogits.")
     state = {key: value for key, value in state.items() if not key.startswith(dropped)}
@@ -126,45 +126,3 @@ def _load(network: nn.Module, path: Path, classifier: str, name: str) -> None:
         network.load_state_dict(state)
     except RuntimeError as error:
         raise BackboneError(f"{path} holds no weights of {name}: {error}") from error
-
-
-def _read_state(path: Path) -> dict[str, Tensor]:
-    try:
-        content: Any = (
-            safetensors.torch.load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except FileNotFoundError as error:
-        raise BackboneError(f"backbone.weights: {path}: no such file") from error
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise BackboneError(
-            f"backbone.weights: {path} is not a state dict of plain tensors ({error})"
-        ) from error
-    # As training scripts wrap them.
-    for wrapper in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not all(
-        isinstance(value, Tensor) for value in content.values()
-    ):
-        raise BackboneError(f"backbone.weights: {path} is not a state dict (name -> tensor)")
-    return {str(key).removeprefix("module."): value for key, value in content.items()}
-
-
-def _size(network: nn.Module, name: str, image_size: int) -> int:
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            embedding = network(torch.zeros(1, 3, image_size, image_size))
-    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
-        raise BackboneError(
-            f"{name} does not take images of {image_size} px ({error}); set "
-            "data.preprocessing.image_size to a size it takes, usually 224"
-        ) from error
-    finally:
-        network.train(was_training)
-    if embedding.ndim != 2:
-        raise BackboneError(f"{name} gives {tuple(embedding.shape)}, not one vector an image")
-    return int(embedding.shape[1])

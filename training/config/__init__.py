@@ -4,7 +4,7 @@ A recipe is this as YAML; it is stored in every checkpoint and in every bundle's
 """
 
 from training.config.backbone import BackboneConfig, DropBlockConfig
-from training.config.data import AugmentationConfig, DataConfig
+from training.config.data import AugmentationConfig, DataConfig, DataSetConfig
 from training.config.head import HeadConfig
 from training.config.phases import (
     EpisodeConfig,
@@ -17,6 +17,6 @@ from training.config.run import Config
 
 __all__ = [
     "AugmentationConfig", "BackboneConfig", "Config", "ConfigError", "DataConfig",
-    "DropBlockConfig", "EpisodeConfig", "HeadConfig", "OptimiserConfig", "PretrainingConfig",
-    "ValidationConfig", "load_config", "override_config",
+    "DataSetConfig", "DropBlockConfig", "EpisodeConfig", "HeadConfig", "OptimiserConfig",
+    "PretrainingConfig", "ValidationConfig", "load_config", "override_config",
 ]  # fmt: skip

@@ -27,18 +27,19 @@ class BackboneConfig(Section):
     Attributes:
         kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool. "resnet12":
             four residual blocks of three 3x3 convolutions. "torchvision": one of its classifiers
-            without the last layer. "onnx": a graph from elsewhere, frozen. "identity": the data
-            are embeddings already.
+            without the last layer. "timm": one of timm's networks without its classifier. "onnx":
+            a graph from elsewhere, frozen. "identity": the data are embeddings already.
         channels: width of every block of conv4; of resnet12's first, the others being 2.5, 5 and
             10 times as wide.
         global_pooling: resnet12: embeddings are the mean over the last block's positions.
         drop_block: resnet12: regularisation by DropBlock; null: none.
-        architecture: torchvision: the name in `torchvision.models`, such as resnet18.
-        weights: torchvision: null (random), DEFAULT or another name of the architecture's published
-            weights, or the path of a state dict (.pt, .pth or .safetensors).
+        architecture: torchvision: the name in `torchvision.models`, such as resnet18. timm: the
+            name in `timm.list_models()`, such as tf_efficientnet_lite0.
+        weights: null (random), or the path of a state dict (.pt, .pth or .safetensors).
+            torchvision: also DEFAULT or another name of the architecture's published weights.
         warm_start: conv4: a bundle of the same network whose weights training starts from; null:
             random ones. Relative as `path`.
-        frozen: torchvision: the weights stay as they are; only the head is learned. Graphs and
+        frozen: torchvision, timm: the weights stay; only the head is learned. Graphs and
             embeddings are always frozen.
         path: onnx: the file. A relative path is relative to the recipe; in an override, to the
             working folder. So is one in `weights`.
@@ -56,7 +57,7 @@ class BackboneConfig(Section):
         scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
     """
 
-    kind: Literal["conv4", "resnet12", "torchvision", "onnx", "identity"] = "conv4"
+    kind: Literal["conv4", "resnet12", "torchvision", "timm", "onnx", "identity"] = "conv4"
     channels: Count = 64
     global_pooling: bool = False
     drop_block: DropBlockConfig | None = None
@@ -98,17 +99,26 @@ class BackboneConfig(Section):
             if given and self.kind not in kinds:
                 allowed = " or ".join(f'"{kind}"' for kind in kinds)
                 raise ValueError(f'{key} is for kind {allowed}, not for "{self.kind}"')
-        for key, kind in _NEEDED.items():
-            if self.kind == kind and getattr(self, key) is None:
-                raise ValueError(f'{key} is needed by kind "{kind}"')
+        for key, kinds in _NEEDED.items():
+            if self.kind in kinds and getattr(self, key) is None:
+                raise ValueError(f'{key} is needed by kind "{self.kind}"')
         self._check_normalisation()
         if self.kind == "resnet12" and self.channels % 2:
             raise ValueError(f"resnet12 needs an even number of channels, got {self.channels}")
-        if self.kind == "torchvision" and self.frozen and self.weights is None:
-            raise ValueError("frozen needs weights: random ones would stay random")
-        if self.kind == "torchvision" and self.colour == "grey":
-            raise ValueError('torchvision\'s networks take three channels, not colour "grey"')
+        if self.kind in _LIBRARIES:
+            self._check_library()
         return self
+
+    def _check_library(self) -> None:
+        if self.frozen and self.weights is None:
+            raise ValueError("frozen needs weights: random ones would stay random")
+        if self.colour == "grey":
+            raise ValueError(f'{self.kind}\'s networks take three channels, not colour "grey"')
+        if self.kind == "timm" and self.weights is not None and self.weights_file is None:
+            raise ValueError(
+                f'weights {self.weights!r}: kind "timm" downloads nothing and takes the path of a '
+                "state dict, such as ./weights.pth"
+            )
 
     def _check_normalisation(self) -> None:
         if (self.mean is None) != (self.std is None):
@@ -131,20 +141,21 @@ class BackboneConfig(Section):
 # Names of published weights have none of these.
 _PATH_MARKS = "./\\"
 _TRAINED = ("conv4", "resnet12")
+_LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {
     "channels": _TRAINED,
     "global_pooling": ("resnet12",),
     "drop_block": ("resnet12",),
-    "architecture": ("torchvision",),
-    "weights": ("torchvision",),
+    "architecture": _LIBRARIES,
+    "weights": _LIBRARIES,
     "warm_start": ("conv4",),
-    "frozen": ("torchvision", "onnx", "identity"),
+    "frozen": (*_LIBRARIES, "onnx", "identity"),
     "path": ("onnx",),
     "layout": ("onnx",),
     "output": ("onnx",),
-    "colour": (*_TRAINED, "torchvision", "onnx"),
-    "mean": (*_TRAINED, "torchvision", "onnx"),
-    "std": (*_TRAINED, "torchvision", "onnx"),
-    "mirror": (*_TRAINED, "torchvision", "onnx"),
+    "colour": (*_TRAINED, *_LIBRARIES, "onnx"),
+    "mean": (*_TRAINED, *_LIBRARIES, "onnx"),
+    "std": (*_TRAINED, *_LIBRARIES, "onnx"),
+    "mirror": (*_TRAINED, *_LIBRARIES, "onnx"),
 }
-_NEEDED = {"architecture": "torchvision", "path": "onnx", "embedding_size": "identity"}
+_NEEDED = {"architecture": _LIBRARIES, "path": ("onnx",), "embedding_size": ("identity",)}

@@ -1,15 +1,24 @@
 """Which images, and what happens to them in training."""
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from comln_serve.imaging import Preprocessing
 from training.config.section import Fraction, NonNegative, Section
 
+Use = Literal["both", "train", "val"]
 
-class DataConfig(Section):
-    """Which images: the classes to train on and those to validate on. See docs/data.md.
+# "several" stands for the data sets in `sets`; every other kind is one data set.
+SEVERAL = "several"
+
+# Of a data set: it appears in NAME=PATH on the command line and in tables.
+NAME = r"[^/\\|=]+"
+
+
+class SourceConfig(Section):
+    """How one data set is read.
 
     Attributes:
         kind: a data set, whatever form of it there is ("omniglot", "miniimagenet",
@@ -20,17 +29,28 @@ class DataConfig(Section):
             split, relative to the data; null: <split> folders, or else class_shares.
         class_shares: image_folder and image_csv without splits of their own: shares of the classes
             for train, val and test.
-        preprocessing: resize-and-crop policy, carried over into the bundle; not for embeddings.
+        group: a regular expression, searched for in file names: images of a class whose names have
+            the same first group of the match (or whole match) are so alike that no episode may
+            have them in its support set and among its queries, such as frames of one track.
     """
 
     kind: Literal[
         "omniglot", "miniimagenet", "tieredimagenet", "cifar_fs", "fc100", "cub",
-        "image_folder", "image_csv", "embeddings",
+        "image_folder", "image_csv", "embeddings", "several",
     ]  # fmt: skip
     rotations: bool = False
     splits: str | dict[Literal["train", "val", "test"], str] | None = None
     class_shares: tuple[Fraction, Fraction, NonNegative] = (0.64, 0.16, 0.2)
-    preprocessing: Preprocessing = Preprocessing(image_size=84)
+    group: str | None = None
+
+    @field_validator("group")
+    @classmethod
+    def _expression(cls, group: str | None) -> str | None:
+        try:
+            re.compile(group or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from error
+        return group
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> Self:
@@ -38,8 +58,6 @@ class DataConfig(Section):
             raise ValueError(f'rotations are for kind "omniglot", not {self.kind!r}')
         if self.splits is not None and self.kind != "image_folder":
             raise ValueError(f'splits are for kind "image_folder", not {self.kind!r}')
-        if "preprocessing" not in self.model_fields_set and self.kind != "embeddings":
-            raise ValueError("preprocessing is needed, such as {image_size: 84}")
         return self
 
     @model_validator(mode="after")
@@ -47,6 +65,90 @@ class DataConfig(Section):
         if not 0.999 <= sum(self.class_shares) <= 1.001:
             raise ValueError(f"class_shares must sum to 1, got {self.class_shares}")
         return self
+
+
+class DataSetConfig(SourceConfig):
+    """One of several data sets. Its preprocessing is that of all of them.
+
+    Attributes:
+        name: under which its path is given, `--data NAME=PATH`, and its results are reported.
+        use: "both": training on its train classes, validation on its val classes. "train" or
+            "val": all of its classes, whatever their split, are for this alone.
+    """
+
+    name: str
+    use: Use = "both"
+
+    @field_validator("name")
+    @classmethod
+    def _usable_name(cls, name: str) -> str:
+        if not re.fullmatch(NAME, name):
+            raise ValueError("a name is not empty and has none of the characters / \\ | =")
+        return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_preprocessing(cls, tree: object) -> object:
+        if isinstance(tree, dict) and "preprocessing" in tree:
+            raise ValueError(
+                "all data sets share one preprocessing: give it in data.preprocessing, not in a set"
+            )
+        return cast("object", tree)
+
+    @model_validator(mode="after")
+    def _images(self) -> Self:
+        if self.kind in {SEVERAL, "embeddings"}:
+            raise ValueError(f"kind {self.kind!r} cannot be one of several data sets")
+        return self
+
+
+class DataConfig(SourceConfig):
+    """Which images: the classes to train on and those to validate on. See docs/data.md.
+
+    Attributes:
+        kind: that of the one data set, or "several".
+        sets: several: the data sets. The keys of `SourceConfig` are then given for each of them.
+        preprocessing: resize-and-crop policy, carried over into the bundle; not for embeddings.
+    """
+
+    sets: tuple[DataSetConfig, ...] = ()
+    preprocessing: Preprocessing = Preprocessing(image_size=84)
+
+    @model_validator(mode="after")
+    def _preprocessing_of_images(self) -> Self:
+        if "preprocessing" not in self.model_fields_set and self.kind != "embeddings":
+            raise ValueError("preprocessing is needed, such as {image_size: 84}")
+        return self
+
+    @model_validator(mode="after")
+    def _several_sets(self) -> Self:
+        if self.kind != SEVERAL:
+            if self.sets:
+                raise ValueError(f'sets are for kind "several", not {self.kind!r}')
+            return self
+        names = [part.name for part in self.sets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two sets have the same name, got {', '.join(names)}")
+        shares = type(self).model_fields["class_shares"].default
+        if self.group is not None or self.class_shares != shares:
+            raise ValueError('with kind "several", group and class_shares belong to each of sets')
+        for use in ("train", "val"):
+            if not self.used_for(use):
+                raise ValueError(
+                    f"one of sets at least must be for {use}, with use: {use} or both; got "
+                    + (", ".join(f"{part.name}: {part.use}" for part in self.sets) or "no set")
+                )
+        return self
+
+    def used_for(self, use: Literal["train", "val"]) -> tuple[DataSetConfig, ...]:
+        """Those of `sets` that training, or validation, takes classes of."""
+        return tuple(part for part in self.sets if part.use in {"both", use})
+
+    def one(self, part: DataSetConfig) -> "DataConfig":
+        """How one of `sets` is read, as if it were the only one."""
+        return DataConfig.model_validate(
+            part.model_dump(exclude={"name", "use"}) | {"preprocessing": self.preprocessing}
+        )
 
 
 class AugmentationConfig(Section):

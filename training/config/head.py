@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from comln_serve.bundle.head import Start, Weighting
+from comln_serve.bundle.head import HorizonRule, Start, Weighting
 from training.config.section import NonNegative, Positive, Section
 
 
@@ -18,6 +18,10 @@ class HeadConfig(Section):
         initial_alpha: scale of a prototype start before training (log alpha is learned).
         initial_similarity: rho of a levelled prototype start before training (its log odds are
             learned); null: prototypes keep their own lengths.
+        initial_whitening: r of the metric of the flow before training (log r is learned); 0: the
+            paper's flow, without one.
+        horizon_rule: where the bundle takes T from unless a request says otherwise: "learned", or
+            "auto", each task's own support images.
     """
 
     start: Start = "prototype"
@@ -28,6 +32,8 @@ class HeadConfig(Section):
     condition_horizon: bool = False
     initial_alpha: Positive = 1.0
     initial_similarity: Annotated[float, Field(gt=0, lt=1)] | None = None
+    initial_whitening: NonNegative = 0.0
+    horizon_rule: HorizonRule = "learned"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

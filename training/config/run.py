@@ -13,14 +13,15 @@ from training.config.phases import (
     PretrainingConfig,
     ValidationConfig,
 )
-from training.config.section import Count, Section
+from training.config.section import Section
 
 
 class Config(Section):
     """A whole run.
 
     Attributes:
-        updates: of the episodic training. 0 is refused: the head's T is learned there.
+        updates: of the episodic training. 0: none; what a bundle says whose frozen network was
+            wrapped as it is. `fit` refuses it: the head is learned there.
         precision: of the backbone's products and activations in training ("bfloat16": automatic
             mixed precision); parameters and the flow are not affected, and bundles hold float32.
         seed: of the first weights, the episodes and the augmentation.
@@ -34,7 +35,7 @@ class Config(Section):
     episodes: EpisodeConfig = EpisodeConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()
-    updates: Count
+    updates: Annotated[int, Field(ge=0)]
     precision: Literal["float32", "bfloat16"] = "float32"
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -57,9 +58,17 @@ class Config(Section):
                 "nothing is left to learn: the backbone is frozen, the start is zero and "
                 "head.learn_horizon is false"
             )
+        if not self.updates and not self.backbone.is_frozen:
+            raise ValueError("updates must be 1 or more: the backbone starts at random")
         # An ONNX graph may have made the embeddings: a bundle of such a run names it.
         if self.data.kind == "embeddings" and self.backbone.kind not in {"identity", "onnx"}:
             raise ValueError('data.kind "embeddings" needs backbone.kind "identity"')
+        if self.pretraining is not None and len(self.data.used_for("train")) > 1:
+            raise ValueError(
+                "pretraining is on the classes of one data set, and several of data.sets are for "
+                "training: leave it out, or begin with trained weights (backbone.warm_start, "
+                "backbone.weights)"
+            )
         if self.backbone.is_frozen and self.pretraining is not None:
             raise ValueError("a frozen backbone is not trained: leave pretraining out")
         if self.backbone.is_frozen and self.augmentation != AugmentationConfig():

@@ -1,13 +1,19 @@
 """Images, classes and episodes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from training.config import DataConfig
+from training.config.data import Use
 from training.data.cifar import load_cifar
+from training.data.class_lists import ALL, SPLITS
 from training.data.cub import load_cub
 from training.data.embeddings import load_embeddings
 from training.data.episodes import Episode, check_episodes, sample_episode
+from training.data.groups import group_images
 from training.data.image_csv import load_image_csv
 from training.data.image_folder import load_image_folder
 from training.data.images import DataError, ImageSet
@@ -42,12 +48,57 @@ _LOADERS: dict[str, Callable[[Path, str, DataConfig], ImageSet]] = {
 }
 
 
-def load_split(config: DataConfig, root: Path, split: str) -> ImageSet:
+# These know by themselves what all of their classes are.
+_OWN_IMAGES = {"image_folder", "image_csv"}
+
+
+def load_split(config: DataConfig, root: Path, split: str, *, use: Use = "both") -> ImageSet:
     """Images of one split ("train", "val" or "test"); docs/data.md says what `root` may hold.
 
-    Rotated classes are for training only.
+    Rotated classes are for training only. "all" in place of a split is every class of a folder or
+    CSV file of one's own images, and the three splits together of the other kinds.
+
+    Args:
+        use: "train" or "val": all classes are in this split, and there is no other split.
 
     Raises:
-        DataError: missing, damaged or partial data; the message names the file.
+        DataError: missing, damaged or partial data; the message names the file. Also a
+            `config.group` that the images cannot be grouped by, or a split ruled out by `use`.
     """
-    return _LOADERS[config.kind](root, split, config)
+    if use != "both" and split != ALL:
+        if split != use:
+            raise DataError(
+                f"{root}: the recipe uses all classes of this data set for {use} (use: {use}), so "
+                f"there is no split {split}; its splits are {use} and {ALL}"
+            )
+        everything = load_split(config, root, ALL)
+        turned = config.rotations and split == "train"
+        return replace(everything, rotations=4) if turned else everything
+    if split == ALL and config.kind not in _OWN_IMAGES:
+        data = _together([_LOADERS[config.kind](root, part, config) for part in SPLITS])
+    else:
+        data = _LOADERS[config.kind](root, split, config)
+    if config.group is None:
+        return data
+    try:
+        return group_images(data, config.group)
+    except DataError as error:
+        raise DataError(f"{root}, split {split}: {error}") from error
+
+
+def _together(parts: list[ImageSet]) -> ImageSet:
+    """The classes of several sets as one, without rotated ones."""
+    starts = np.cumsum([0, *(len(part.images) for part in parts[:-1])])
+    files = [part.files for part in parts if part.files is not None]
+    return ImageSet(
+        np.concatenate([part.images for part in parts]),
+        tuple(
+            members + start
+            for part, start in zip(parts, starts, strict=True)
+            for members in part.members
+        ),
+        tuple(name for part in parts for name in part.names),
+        files=tuple(name for names in files for name in names)
+        if len(files) == len(parts)
+        else None,
+    )

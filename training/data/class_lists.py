@@ -17,6 +17,8 @@ import numpy as np
 from training.data.images import DataError
 
 SPLITS = ("train", "val", "test")
+ALL = "all"
+"""In place of a split: all classes of the data."""
 
 _SHUFFLE_SEED = 0
 

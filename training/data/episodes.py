@@ -26,19 +26,18 @@ class Episode:
     query: NDArray[np.intp]
 
 
-def check_episodes(data: ImageSet, ways: int, images: int) -> None:
-    """Refuse data that some episode of `ways` classes with `images` each cannot be drawn from.
+def check_episodes(data: ImageSet, ways: int, shots: int, queries: int) -> None:
+    """Refuse data that some episode of `ways` classes cannot be drawn from.
+
+    Args:
+        shots, queries: images of a class, the most of an episode.
 
     Raises:
-        DataError: fewer classes than ways, or a class with fewer images.
+        DataError: fewer classes than ways, or a class with too few images or groups of images.
     """
     _check_ways(data, ways)
-    smallest = min(range(len(data.members)), key=lambda c: len(data.members[c]))
-    if len(data.members[smallest]) < images:
-        raise DataError(
-            f"class {data.names[smallest]!r} has {len(data.members[smallest])} images; episodes "
-            f"need {images} of each class, support and query together"
-        )
+    for name, members in zip(data.names, data.members, strict=True):
+        _check_class(data, name, members, shots, queries)
 
 
 def sample_episode(
@@ -46,23 +45,85 @@ def sample_episode(
 ) -> Episode:
     """Draw classes, then images, without replacement.
 
+    Where the data has groups, the support images of a class are drawn first and its queries from
+    the groups that hold none of them.
+
     Raises:
-        DataError: fewer classes than ways, or a class with fewer than shots + queries images.
+        DataError: fewer classes than ways, or a class with fewer than shots + queries images, or
+            whose groups cannot be parted into these.
     """
     _check_ways(data, ways)
     classes = rng.choice(data.n_classes, size=ways, replace=False)
     picked = np.empty((ways, shots + queries), dtype=np.intp)
     for row, c in enumerate(classes):
         members = data.members[c // data.rotations]
-        if len(members) < shots + queries:
-            raise DataError(
-                f"class {data.names[c // data.rotations]!r} has {len(members)} images; an episode "
-                f"needs {shots} + {queries}"
-            )
-        picked[row] = rng.choice(members, size=shots + queries, replace=False)
+        _check_class(data, data.names[c // data.rotations], members, shots, queries)
+        if data.groups is None:
+            picked[row] = rng.choice(members, size=shots + queries, replace=False)
+        else:
+            picked[row] = _part(rng, members, data.groups[members], shots, queries)
     return Episode(classes.astype(np.intp), picked[:, :shots], picked[:, shots:])
+
+
+def _part(
+    rng: np.random.Generator,
+    members: NDArray[np.intp],
+    groups: NDArray[np.intp],
+    shots: int,
+    queries: int,
+) -> NDArray[np.intp]:
+    """(shots + queries,) images of a class, the queries of other groups than the support images.
+
+    Support images are taken in random order. One whose group would leave too few images for the
+    queries is passed over, so that a class with few groups keeps some for them.
+    """
+    labels, groups = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(groups).tolist()
+    undecided, taken = set(range(len(labels))), 0
+    chosen: set[int] = set()
+    support: list[int] = []
+    for i in rng.permutation(len(members)).tolist():
+        group = int(groups[i])
+        if group in undecided:
+            undecided.remove(group)
+            others = [sizes[g] for g in undecided]
+            if _can_part(taken + sizes[group], others, shots, len(members) - queries):
+                chosen.add(group)
+                taken += sizes[group]
+        if group in chosen:
+            support.append(i)
+            if len(support) == shots:
+                break
+    free = np.flatnonzero(~np.isin(groups, list(chosen)))
+    return members[np.concatenate([support, rng.choice(free, size=queries, replace=False)])]
+
+
+def _can_part(taken: int, others: list[int], least: int, most: int) -> bool:
+    """Whether groups of `taken` images in all and some of the `others` hold least to most."""
+    sums = 1 << taken  # bit n: n images can be reached
+    for size in others:
+        sums |= sums << size
+    return (sums >> least) & ((1 << max(most - least + 1, 0)) - 1) != 0
 
 
 def _check_ways(data: ImageSet, ways: int) -> None:
     if ways > data.n_classes:
         raise DataError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")
+
+
+def _check_class(
+    data: ImageSet, name: str, members: NDArray[np.intp], shots: int, queries: int
+) -> None:
+    if len(members) < shots + queries:
+        raise DataError(
+            f"class {name!r} has {len(members)} images; an episode needs {shots} + {queries}"
+        )
+    if data.groups is None:
+        return
+    sizes = np.unique(data.groups[members], return_counts=True)[1].tolist()
+    if not _can_part(0, sizes, shots, len(members) - queries):
+        raise DataError(
+            f"class {name!r} has {len(members)} images in {len(sizes)} groups, the largest of "
+            f"{max(sizes)}; they cannot be parted into groups with {shots} support images and "
+            f"others with {queries} queries"
+        )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comln_serve.imaging import Preprocessing
-from training.data.class_lists import SPLITS, check_disjoint, share_out
+from training.data.class_lists import ALL, SPLITS, check_disjoint, share_out
 from training.data.images import DataError, ImageSet, build_image_set
 
 
@@ -28,7 +28,7 @@ class Row:
 def load_image_csv(
     root: Path, split: str, preprocessing: Preprocessing, shares: tuple[float, float, float]
 ) -> ImageSet:
-    """The classes of one split ("train", "val" or "test"), in alphabetical order.
+    """The classes of one split ("train", "val" or "test"), or of "all", in alphabetical order.
 
     Args:
         root: the CSV file, or the folder of `<split>.csv` and `images/`.
@@ -38,11 +38,16 @@ def load_image_csv(
         DataError: an unreadable file, a missing column, an incomplete line, an image listed twice,
             a class in two splits, no class of this split, or an unreadable image.
     """
-    if root.is_dir():
+    if root.is_dir() and split == ALL:
+        there = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or list(SPLITS)
+        rows = [row for name in there for row in split_rows(root, name)]
+    elif root.is_dir():
         rows = split_rows(root, split)
     else:
         rows = read_rows(root)
-        if rows[0].split is not None:
+        if split == ALL:
+            pass
+        elif rows[0].split is not None:
             rows = _of_split(rows, split, root)
         else:
             names = set(share_out(sorted({row.label for row in rows}), split, shares))

@@ -1,7 +1,9 @@
 """Any image folder: `<root>/<split>/<class>/<image>`, or `<root>/<class>/<image>`.
 
-Without split folders the classes are split by the user's lists, or else here by the configured
-shares, the same way every time.
+A class may lie deeper, `<root>/<group>/<class>/<image>`: the folder that directly holds images is
+the class, and its path below the root, or below the split, is its name. Without split folders the
+classes are split by the user's lists, or else here by the configured shares, the same way every
+time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from comln_serve.imaging import Preprocessing
-from training.data.class_lists import SPLITS, own_split, share_out
+from training.data.class_lists import ALL, SPLITS, own_split, share_out
 from training.data.images import DataError, ImageSet, build_image_set
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"}
+SUFFIXES = {
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff",
+    ".ppm",
+}  # fmt: skip
 
 
 def load_image_folder(
@@ -22,9 +27,10 @@ def load_image_folder(
     shares: tuple[float, float, float],
     lists: str | Mapping[Any, str] | None = None,
 ) -> ImageSet:
-    """The classes of one split ("train", "val" or "test"), in alphabetical order.
+    """The classes of one split ("train", "val" or "test"), or of "all", in alphabetical order.
 
     Args:
+        split: "all" is every class folder below the root, whatever would split them.
         shares: of the classes that go to train, val and test where nothing else splits them.
         lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
 
@@ -34,7 +40,9 @@ def load_image_folder(
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected <class>/<image> or <split>/<class>/...")
-    if lists is not None:
+    if split == ALL:
+        found = class_folders(root)
+    elif lists is not None:
         names = own_split(lists, root, split)
         found = find_class_folders({name: [root / name] for name in names}, split, root)
     elif any((root / name).is_dir() for name in SPLITS):
@@ -72,15 +80,7 @@ def load_class_folders(
 ) -> ImageSet:
     """The images of each class's folder, files in alphabetical order; `where` is for errors."""
     classes = [
-        (
-            name,
-            [
-                (path.name, path.read_bytes)
-                for path in sorted(folder.iterdir())
-                # Archives made on macOS hold a "._x.jpg" beside every "x.jpg".
-                if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-            ],
-        )
+        (name, [(path.name, path.read_bytes) for path in sorted(folder.iterdir()) if _shown(path)])
         for name, folder in folders.items()
     ]
     try:
@@ -90,11 +90,36 @@ def load_class_folders(
 
 
 def class_folders(folder: Path) -> dict[str, Path]:
-    """The folders in `folder`, by name, in alphabetical order."""
+    """The class folders below `folder`, by their paths, in alphabetical order.
+
+    A class folder holds images itself. One that holds nothing, neither images nor folders, counts
+    as a class without images, except inside another class.
+    """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; the splits are {', '.join(SPLITS)}")
-    return {
-        child.name: child
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".")
-    }
+    found: dict[str, Path] = {}
+    _collect(folder, "", (folder.resolve(),), found, inside=True)
+    return found
+
+
+def _collect(
+    folder: Path, name: str, above: tuple[Path, ...], found: dict[str, Path], *, inside: bool
+) -> None:
+    """Add the classes in `folder`, whose resolved parents are `above`, to `found`."""
+    children = sorted(folder.iterdir())
+    holds = name != "" and any(_shown(child) for child in children)
+    folders = [c for c in children if c.is_dir() and not c.name.startswith(".")]
+    if holds or not (folders or inside):
+        found[name] = folder
+    for child in folders:
+        real = child.resolve()
+        if real not in above:  # a link to a folder above it would go round for ever
+            _collect(
+                child, f"{name}/{child.name}".lstrip("/"), (*above, real), found,
+                inside=holds or (inside and name != ""),
+            )  # fmt: skip
+
+
+def _shown(path: Path) -> bool:
+    """Whether a path is that of an image: archives of macOS hold a "._x.jpg" beside "x.jpg"."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")

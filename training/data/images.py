@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from comln_serve.errors import ServiceError
-from comln_serve.imaging import Preprocessing, prepare_image, prepare_pixels
+from comln_serve.imaging import FORMATS, Preprocessing, prepare_image, prepare_pixels
 from comln_serve.machine import usable_cpus
 
 ReadFile = Callable[[], bytes]
+
+# Data sets also come in these. Their files are the user's own, so the trainer decodes formats that
+# the server does not accept from its callers.
+_READ = (*FORMATS, "PPM")
 
 
 class DataError(ValueError):
@@ -29,12 +33,18 @@ class ImageSet:
         members: for each base class, the indices of its images.
         names: name of each base class.
         rotations: 1, or 4 when every base class stands for four, one a quarter turn.
+        files: (n,) file name of each image, None where the images come in arrays.
+        groups: (n,) group of each image, such as frames of one track, which are nearly the same
+            photo; None where every image stands for itself. A query of an episode is never of a
+            group that has a support image.
     """
 
     images: NDArray[Any]
     members: tuple[NDArray[np.intp], ...]
     names: tuple[str, ...]
     rotations: int = 1
+    files: tuple[str, ...] | None = None
+    groups: NDArray[np.intp] | None = None
 
     @property
     def n_classes(self) -> int:
@@ -64,7 +74,9 @@ def build_image_set(
         members.append(np.arange(start, start + len(files)))
         start += len(files)
     images = _fill(lambda i: _prepare(*flat[i], preprocessing), len(flat), preprocessing)
-    return ImageSet(images, tuple(members), tuple(name for name, _ in classes), rotations)
+    names = tuple(name for name, _ in classes)
+    paths = tuple(file for _, files in classes for file, _ in files)
+    return ImageSet(images, tuple(members), names, rotations, paths)
 
 
 def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
@@ -94,7 +106,7 @@ def _fill(
 
 def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     try:
-        return prepare_image(read(), preprocessing)
+        return prepare_image(read(), preprocessing, formats=_READ)
     except ServiceError as error:
         raise DataError(f"{name}: {error.message}") from error
     except OSError as error:

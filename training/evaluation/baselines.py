@@ -2,7 +2,8 @@
 
 Each has at most one setting, that which it depends on most (strength of regularisation, step size).
 Its value is the published one or scikit-learn's where there is such, unless told otherwise; the
-other values are chosen on other classes (`training.evaluation.choose`).
+other values are chosen on other classes (`training.evaluation.choose`). The heads named "-cv"
+choose it in every task from the support images (`training.evaluation.cross_validation`).
 
 Where shots are unequal every class counts the same (an example's weight is M / (N n_c), n_c the
 examples of its class), since queries come from all classes alike. Equal shots have weights 1.
@@ -22,16 +23,17 @@ from sklearn.svm import LinearSVC
 
 from comln_serve.bundle.head import Head
 from comln_serve.flow import balanced_weights
+from training.evaluation.cross_validation import (
+    Classes,
+    Criterion,
+    Scored,
+    cross_validated,
+)
 from training.evaluation.euler import descended
 from training.evaluation.evaluate import Classify
 
 Array = NDArray[np.float64]
 Embeddings = NDArray[np.float32]
-Classes = NDArray[np.intp]
-
-_Scored = Callable[
-    [NDArray[np.floating], Classes, int, NDArray[np.floating], float], NDArray[np.floating]
-]
 
 ANIL_STEPS = 10
 
@@ -108,6 +110,19 @@ def ridge(
     return (query @ phi.T) @ np.linalg.solve(K, np.eye(ways)[classes])
 
 
+def ridge_with_intercept(
+    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], lam: float
+) -> Array:
+    """`ridge` with an intercept that is not penalised: least squares around the weighted means."""
+    phi, targets = phi.astype(np.float64), np.eye(ways)[classes]
+    weights = balanced_weights(classes, ways)  # they sum to 1
+    centre, level = weights @ phi, weights @ targets
+    Z = phi - centre
+    K = Z @ Z.T
+    K[np.diag_indices_from(K)] += lam / (len(phi) * weights)
+    return level + ((query - centre) @ Z.T) @ np.linalg.solve(K, targets - level)
+
+
 def logistic_regression(
     phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
 ) -> Array:
@@ -129,6 +144,14 @@ def svm(
         multi_class="crammer_singer", C=C, class_weight="balanced", fit_intercept=False,
         max_iter=_SVM_ITERATIONS, random_state=0,
     )  # fmt: skip
+    return _scores(model, *coordinates(phi, query), classes, ways)
+
+
+def svm_one_against_rest(
+    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
+) -> Array:
+    """scikit-learn's `LinearSVC`: one class against the rest, squared hinge loss, intercept."""
+    model = LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
     return _scores(model, *coordinates(phi, query), classes, ways)
 
 
@@ -156,10 +179,11 @@ def _scores(
     ways: int,
 ) -> Array:
     scores: Array = model.fit(Z, classes).decision_function(query)
-    return scores if ways > 2 else np.stack([-scores, scores], axis=1)
+    # Two classes get one score, the difference of the two: as logits they are half of it each.
+    return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
 
 
-def _penalised(fit: _Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:
+def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:
     """A head that knows nothing of the bundle's, on embeddings as they are or of length 1."""
 
     def make(_: Head, value: float) -> Classify:
@@ -169,6 +193,25 @@ def _penalised(fit: _Scored, *, unit_length: bool) -> Callable[[Head, float], Cl
             if unit_length:
                 return fit(normalised(phi), classes, ways, normalised(query), value)
             return fit(phi, classes, ways, query, value)
+
+        return classify
+
+    return make
+
+
+def _chosen_in_the_task(
+    fit: Scored, grid: tuple[float, ...], criterion: Criterion
+) -> Callable[[Head, float], Classify]:
+    """A head on embeddings of length 1 that chooses its value in every task; 1 is the usual one."""
+    scores = cross_validated(fit, grid, 1.0, criterion)
+
+    def make(_head: Head, _value: float) -> Classify:
+        def classify(
+            phi: Embeddings, classes: Classes, ways: int, query: Embeddings
+        ) -> NDArray[np.floating]:
+            # Once, instead of in every fit.
+            Z, Zq = coordinates(normalised(phi), normalised(query))
+            return scores(Z, classes, ways, Zq)
 
         return classify
 
@@ -208,6 +251,21 @@ BASELINES: dict[str, Baseline] = {
         "multi-class linear SVM (Crammer-Singer) on L2-normalised embeddings",
         _penalised(svm, unit_length=True),
         "C", 1.0, _DECADES,
+    ),
+    "logistic-cv": Baseline(
+        "LogisticRegression on L2-normalised embeddings, C by log loss in cross-validation on the "
+        "support images",
+        _chosen_in_the_task(logistic_regression, _DECADES[1:], "log loss"),
+    ),
+    "ridge-cv": Baseline(
+        "ridge regression with intercept on L2-normalised embeddings, lambda by accuracy in "
+        "cross-validation on the support images",
+        _chosen_in_the_task(ridge_with_intercept, _DECADES, "accuracy"),
+    ),
+    "svm-cv": Baseline(
+        "LinearSVC, one against the rest, on L2-normalised embeddings, C by accuracy in "
+        "cross-validation on the support images",
+        _chosen_in_the_task(svm_one_against_rest, _DECADES[1:], "accuracy"),
     ),
     f"anil-{ANIL_STEPS}": Baseline(
         f"{ANIL_STEPS} gradient steps on the bundle's loss, from its start",

@@ -17,9 +17,7 @@ from comln_serve.bundle.calibration import (
     TaskLaw,
     shots_of,
 )
-from comln_serve.report import make_report, similarity
-from comln_serve.report.folds import assign, count_folds, fold_cost
-from comln_serve.report.held_out import hold_out
+from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import THRESHOLD, suspicion
 from comln_serve.report.unknown import REFUSED
 from training.evaluation.evaluate import mean_and_interval
@@ -51,7 +49,8 @@ def answers(head: Head, encounters: Encounters) -> list[Answers]:
 
     def work(episode: Encounter, _: int) -> Answers:
         ways = encounters.task.ways
-        W = head.adapt(episode.phi, episode.classes, ways).W.astype(np.float32)
+        adaptation = adapt(head, episode.phi, episode.classes, ways, judge=False)
+        W = adaptation.solution.W.astype(np.float32)
         return Answers(
             episode.query.astype(np.float64) @ W.T.astype(np.float64), episode.query_classes,
             similarity(episode.query, W),
@@ -138,11 +137,11 @@ class _Judged:
 
 def _judge(head: Head, calibration: Calibration, episode: Encounter, number: int) -> _Judged:
     per_class = np.bincount(episode.classes)
-    solution = head.adapt(episode.phi, episode.classes, len(per_class))
-    W = solution.W.astype(np.float32)
+    adaptation = adapt(head, episode.phi, episode.classes, len(per_class))
+    W = adaptation.solution.W.astype(np.float32)
     names = [str(c) for c in range(len(per_class))]
     report = make_report(
-        head, episode.phi, episode.classes, names, solution, calibration=calibration
+        adaptation, episode.classes, names, own_horizon=True, calibration=calibration
     )
     threshold = report.unknown_threshold
     if threshold is None:
@@ -177,16 +176,12 @@ def mislabel(
     per_class = np.bincount(classes, minlength=ways)
     if per_class.min() == 0 or per_class.max() == 1:
         return None
-    solution = head.adapt(episode.phi, classes, ways)
-    folds = count_folds(
-        int(per_class[per_class > 1].sum()), fold_cost(solution, *episode.phi.shape), M
-    )
-    found = hold_out(head, episode.phi, classes, ways, assign(classes, ways, folds))
-    if not found.judged.any():
+    found = adapt(head, episode.phi, classes, ways).found
+    if found is None or not found.judged.any():
         return None
     judged = found.judged
     scores, _ = suspicion(
-        found.logits[judged], classes[judged], calibration.temperature_of(per_class)
+        found.logits[0, judged], classes[judged], calibration.temperature_of(per_class)
     )
     return scores, wrong[judged]
 

@@ -18,15 +18,18 @@ _IMAGES_PER_CLASS = 40
 def thinned(data: ImageSet, task: Task) -> ImageSet:
     """Fewer images of the same classes, without rotated ones: enough for episodes of the task.
 
-    Embedding all images of a large training split would take longer than choosing.
+    Embedding all images of a large training split would take longer than choosing. Classes whose
+    images have groups stay whole: the first images may be a single group.
     """
+    if data.groups is not None:
+        return replace(data, rotations=1)
     per_class = max(_IMAGES_PER_CLASS, task.range[1] + task.queries)
     kept = [members[:per_class] for members in data.members]
     ends = np.cumsum([len(members) for members in kept])
     members = tuple(
         np.arange(end - len(part), end) for end, part in zip(ends, kept, strict=True)
     )  # fmt: skip
-    return replace(data, images=data.images[np.concatenate(kept)], members=members, rotations=1)
+    return ImageSet(data.images[np.concatenate(kept)], members, data.names)
 
 
 def choose(

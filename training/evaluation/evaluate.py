@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from comln_serve.bundle.head import Head
+from comln_serve.bundle.head import Head, HorizonRule
 from comln_serve.bundle.manifest import Shots, describe_task
 from comln_serve.machine import usable_cpus
+from comln_serve.report import adapt
 from training.data import ImageSet
 from training.evaluation.tasks import Task
 
@@ -69,13 +70,24 @@ def evaluate(
     )
 
 
-def adapted(head: Head, horizon: float | None = None) -> Classify:
-    """The bundle's own head, adapted as the server does; `horizon` replaces its T."""
+def adapted(head: Head, horizon: float | HorizonRule | None = None) -> Classify:
+    """The bundle's own head, adapted as the server does; `horizon` replaces its T, or its rule."""
 
     def classify(
         phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
     ) -> NDArray[np.floating]:
-        return query @ head.adapt(phi, classes, ways, horizon=horizon).W.T
+        return query @ adapt(head, phi, classes, ways, horizon=horizon, judge=False).solution.W.T
+
+    return classify
+
+
+def unadapted(head: Head) -> Classify:
+    """The bundle's own start, T = 0: what is left of it without adaptation."""
+
+    def classify(
+        phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
+    ) -> NDArray[np.floating]:
+        return query @ head.initial_weights(phi, classes, ways).T
 
     return classify
 

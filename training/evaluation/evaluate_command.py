@@ -1,6 +1,7 @@
-"""`comln-train evaluate`: accuracy of a bundle or run, alone or beside simple heads."""
+"""`comln-train evaluate`: accuracy of a bundle or run, beside its start and simple heads."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
-from comln_serve.bundle.head import Head
+from training.bundle_writer import record_measurements
 from training.config import ConfigError
-from training.data import DataError, ImageSet, load_split
+from training.data import ImageSet
 from training.evaluation.baselines import BASELINES
-from training.evaluation.choose import EPISODES, choose, thinned
-from training.evaluation.compare import difference, measure
-from training.evaluation.evaluate import adapted
+from training.evaluation.choose import EPISODES
+from training.evaluation.compare import Measured, difference, measure
+from training.evaluation.domains import Domain, add_data_arguments, find_domains
+from training.evaluation.evaluate import Classify, adapted, unadapted
 from training.evaluation.report import Against, Report, TaskResult, describe_own
+from training.evaluation.settings import HeadSettings, heads_to_measure
 from training.evaluation.subject import Subject, open_subject
 from training.evaluation.tasks import Task, parse_task
-from training.export import record_measurements
-
-CHOICE_SPLIT = "train"
+from training.evaluation.verdict import START, START_WORDS
 
 
 def add_evaluate(commands: Any) -> None:
@@ -60,8 +60,7 @@ def add_measuring_arguments(
 ) -> None:
     """Which bundle, on which episodes; `tasks` says what is measured unless told otherwise."""
     command.add_argument("bundle", type=Path, help="folder of the bundle")
-    command.add_argument("--data", type=Path, required=True, help="folder or archive of images")
-    command.add_argument("--split", default="val", choices=("train", "val", "test"))
+    add_data_arguments(command)
     command.add_argument(
         "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
         help="e.g. 5x1 for 5-way 1-shot, 5x1-10 for shots of each class drawn from 1 to 10; "
@@ -76,33 +75,14 @@ def add_measuring_arguments(
     command.add_argument("--seed", type=_at_least(0), default=0)
 
 
-class EmbedSplit:
-    """Images of a split as the bundle, or run, sees them."""
-
-    def __init__(self, subject: Subject, root: Path) -> None:
-        self._config, self._root, self._embed = subject.config.data, root, subject.embed
-
-    def load(self, split: str) -> ImageSet:
-        """The images of a split, without rotated classes.
-
-        Raises:
-            DataError: no such split, or not as the bundle's configuration says.
-        """
-        return replace(load_split(self._config, self._root, split), rotations=1)
-
-    def __call__(self, data: ImageSet) -> NDArray[np.float32]:
-        """Embeddings (n, d) float32."""
-        return self._embed(data.images)
-
-
 def _five_ways(_ways: int | None) -> list[Task]:
     return [Task(5, 1), Task(5, 5)]
 
 
-def load_measured(
+def open_measured(
     args: argparse.Namespace, default: Callable[[int | None], list[Task]] = _five_ways
-) -> tuple[Subject, list[Task], ImageSet, EmbedSplit]:
-    """The bundle or run, the tasks, the images of the split, and what embeds them.
+) -> tuple[Subject, list[Task]]:
+    """The bundle or run, and the tasks.
 
     Args:
         default: tasks where none are asked for, by the number of classes the head is tied to.
@@ -115,103 +95,38 @@ def load_measured(
     ways = subject.head.ways
     if ways is not None and any(task.ways != ways for task in tasks):
         raise ConfigError(f"{args.bundle} is tied to {ways} ways; ask for these alone")
-    embed = EmbedSplit(subject, args.data)
-    data = embed.load(args.split)
+    return subject, tasks
+
+
+def load_measured(args: argparse.Namespace, domain: Domain, tasks: list[Task]) -> ImageSet:
+    """The images of the split, from which every one of the tasks can be drawn."""
+    data = domain.load(args.split)
     for task in tasks:
         task.draw(data, args.seed, 0)  # fails now rather than after the embedding
-    return subject, tasks, data, embed
-
-
-class _Settings:
-    """Values of the simple heads' settings: given, usual, or chosen on the training classes."""
-
-    def __init__(self, args: argparse.Namespace, head: Head, embed: EmbedSplit) -> None:
-        self._given: dict[str, float] = dict(args.settings)
-        self._all, self._seed, self._head = args.choose, args.seed, head
-        self._embed = embed
-        self._training: ImageSet | None = None
-        self._embeddings: dict[int, tuple[ImageSet, NDArray[np.float32]]] = {}
-        strangers = sorted(set(self._given) - set(args.baselines))
-        if strangers:
-            raise ConfigError(
-                f"--set {strangers[0]}: not among the heads of --baselines, "
-                f"{', '.join(args.baselines) or 'of which there are none'}"
-            )
-        chosen = [name for name in args.baselines if self.is_chosen(name)]
-        if chosen:
-            self._training = self._load_training(chosen, args.split)
-        elif args.choose:
-            raise ConfigError("--choose: no head of --baselines has a setting left to choose")
-
-    def _load_training(self, chosen: list[str], measured: str) -> ImageSet:
-        advice = f"give --set {chosen[0]}=VALUE, or leave it out of --baselines"
-        if measured == CHOICE_SPLIT:
-            raise ConfigError(
-                f"the setting of {', '.join(chosen)} would be chosen on the {CHOICE_SPLIT} "
-                f"split, which is being measured: {advice}"
-            )
-        try:
-            return self._embed.load(CHOICE_SPLIT)
-        except DataError as error:
-            raise DataError(
-                f"the setting of {', '.join(chosen)} is chosen on the training classes, which "
-                f"cannot be read: {error}. Otherwise {advice}"
-            ) from error
-
-    def is_chosen(self, name: str) -> bool:
-        """Whether a head's setting is chosen rather than given or usual."""
-        baseline = BASELINES[name]
-        if not baseline.setting or name in self._given:
-            return False
-        return self._all or baseline.value is None
-
-    def of(self, name: str, task: Task) -> tuple[float, str]:
-        """The value for a task, and what to say of it."""
-        baseline = BASELINES[name]
-        if not self.is_chosen(name):
-            value = self._given.get(name, baseline.value)
-            return (0.0 if value is None else value), baseline.describe(value)
-        data, embeddings = self._images(task)
-        value, at_the_end = choose(baseline, self._head, embeddings, data, task, self._seed)
-        words = f"{baseline.describe(value)}, chosen on the training classes"
-        return value, words + (" (end of the grid)" if at_the_end else "")
-
-    def _images(self, task: Task) -> tuple[ImageSet, NDArray[np.float32]]:
-        if self._training is None:
-            raise RuntimeError("no training classes were loaded")
-        thin = thinned(self._training, task)
-        key = len(thin.images)
-        if key not in self._embeddings:
-            self._embeddings[key] = thin, self._embed(thin)
-        return self._embeddings[key]
+    return data
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Measure, print, write, record; returns the exit status."""
-    subject, tasks, data, embed = load_measured(args)
+    subject, tasks = open_measured(args)
+    names, notes = heads_to_measure(args)
+    # All data sets are read before the first is measured, so that a mistake shows at once.
+    embedded: list[tuple[Domain, HeadSettings, ImageSet]] = []
+    for domain in find_domains(args, subject):
+        data = load_measured(args, domain, tasks)
+        settings = HeadSettings(args, names, subject, domain)
+        embedded.append((domain, settings, replace(data, images=subject.embed(data.images))))
+    results = [
+        _measure_task(args, subject, names, domain, settings, data, task)
+        for domain, settings, data in embedded
+        for task in tasks
+    ]
     head = subject.head
-    settings = _Settings(args, head, embed)
-    embeddings = embed(data)
-    results: list[TaskResult] = []
-    for task in tasks:
-        own = measure(embeddings, data, adapted(head), task, args.episodes, args.seed)
-        tqdm.write(f"{args.split}: {own.accuracy}", file=sys.stderr)
-        against: list[Against] = []
-        for name in tqdm(args.baselines, desc=str(task), leave=False, disable=None):
-            value, description = settings.of(name, task)
-            classify = BASELINES[name].make(head, value)
-            other = measure(embeddings, data, classify, task, args.episodes, args.seed)
-            against.append(Against(name, description, other, difference(own, other)))
-        command = (
-            f"comln-train evaluate {args.bundle} --data DATA --split {args.split} --task {task} "
-            f"--queries {args.queries} --episodes {args.episodes} --seed {args.seed}"
-        )
-        results.append(
-            TaskResult(task, own, tuple(against), command, command + _baseline_options(args))
-        )
+    own = describe_own(
+        head.start, head.horizon, alpha=head.alpha, follows=head.exponents is not None
+    )
     report = Report(
-        str(args.bundle), describe_own(head.start, head.horizon, alpha=head.alpha), args.split,
-        args.episodes, args.seed, tuple(results),
+        str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes)
     )  # fmt: skip
     text = report.render(args.format)
     print(text)
@@ -225,7 +140,41 @@ def run_evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _measure_task(
+    args: argparse.Namespace,
+    subject: Subject,
+    names: tuple[str, ...],
+    domain: Domain,
+    settings: HeadSettings,
+    data: ImageSet,
+    task: Task,
+) -> TaskResult:
+    """The bundle, its start and the simple heads on the episodes of one task."""
+
+    def run(classify: Classify) -> Measured:
+        return measure(data.images, data, classify, task, args.episodes, args.seed)
+
+    own = run(adapted(subject.head))
+    tqdm.write(f"{domain.name}, {args.split}: {own.accuracy}", file=sys.stderr)
+    start = run(unadapted(subject.head))
+    against = [Against(START, START_WORDS, start, difference(own, start))]
+    for name in tqdm(names, desc=f"{domain.name}, {task}", leave=False, disable=None):
+        value, description = settings.of(name, task)
+        other = run(BASELINES[name].make(subject.head, value))
+        against.append(Against(name, description, other, difference(own, other)))
+    command = (
+        f"comln-train evaluate {args.bundle} {shlex.join(domain.arguments())} --split {args.split} "
+        f"--task {task} --queries {args.queries} --episodes {args.episodes} --seed {args.seed}"
+    )
+    return TaskResult(
+        domain.name, domain.recorded, task, own, tuple(against), command,
+        command + _baseline_options(args),
+    )  # fmt: skip
+
+
 def _baseline_options(args: argparse.Namespace) -> str:
+    if not args.baselines:
+        return ""
     everything = args.baselines == tuple(BASELINES)
     options = f" --baselines {'all' if everything else ','.join(args.baselines)}"
     options += "".join(f" --set {name}={value}" for name, value in args.settings)

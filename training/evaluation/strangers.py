@@ -80,7 +80,7 @@ def check(data: ImageSet, task: Task) -> None:
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "
             "needed, whose images should be unknown. Ask for fewer ways"
         )
-    check_episodes(data, _wider(data, task).ways, task.range[1] + task.queries)
+    check_episodes(data, _wider(data, task).ways, task.range[1], task.queries)
 
 
 def _strangers(data: ImageSet, task: Task) -> int:

@@ -3,6 +3,10 @@
 Solvers: the served Dormand-Prince beside explicit Euler (gradient descent) at several step sizes:
 accuracy, and time of an adaptation relative to Dormand-Prince's. Horizons: accuracy over a grid of
 T around the learned one. These are the paper's solver table and its Figure 4, on any bundle.
+
+The learned T is that of the served model: where it follows the task (`Head.horizon_of`) it differs
+from episode to episode, and so does what is a multiple or a fraction of it. Tables then show the
+median over the episodes.
 """
 
 import statistics
@@ -17,8 +21,8 @@ from threadpoolctl import threadpool_limits
 from comln_serve.bundle.head import Head
 from training.data import ImageSet
 from training.evaluation.compare import Difference, Measured, difference, measure
-from training.evaluation.euler import descend, descended
-from training.evaluation.evaluate import adapted
+from training.evaluation.euler import descend
+from training.evaluation.evaluate import Classify, adapted
 from training.evaluation.tasks import Task
 
 # Episodes on which adaptations are timed, solvers taking turns.
@@ -29,6 +33,41 @@ STEP_COUNTS = (10, 100, 1_000, 10_000)
 
 HORIZON_FACTORS = tuple(float(x) for x in 10.0 ** (np.arange(-8, 5) / 2))
 """Unless told otherwise, T is multiplied by these: half decades from 1e-4 to 100."""
+
+Embeddings = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Euler's: so many of equal size up to the learned T, or of a size in flow time."""
+
+    count: int | None = None
+    size: float | None = None
+
+    def size_for(self, horizon: float) -> float:
+        """In flow time, for a task with this T."""
+        if self.size is not None:
+            return self.size
+        return horizon / (self.count or 1)
+
+    def count_for(self, horizon: float) -> int:
+        """Number of steps for a task with this T."""
+        return int(np.ceil(horizon / self.size_for(horizon) - 1e-9))
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """A multiple of the learned T, or a T in flow time."""
+
+    factor: float | None = None
+    value: float = 0.0
+
+    def for_task(self, learned: float) -> float:
+        """In flow time, for a task with this learned T."""
+        return self.value if self.factor is None else self.factor * learned
+
+
+LEARNED, NONE = Horizon(factor=1.0), Horizon(value=0.0)
 
 
 @dataclass(frozen=True)
@@ -59,10 +98,16 @@ class SolverResult:
 
 @dataclass(frozen=True)
 class HorizonResult:
-    """One horizon on one task; `behind` the learned horizon in pairs."""
+    """One horizon on one task.
+
+    Attributes:
+        horizon: T, in flow time. factor: the same over the learned T.
+        behind: how far it is behind the learned horizon, in pairs.
+    """
 
     task: Task
     horizon: float
+    factor: float
     learned: bool
     measured: Measured
     behind: Difference
@@ -72,83 +117,116 @@ class HorizonResult:
 class Episodes:
     """The episodes everything is measured on: `count` of `seed`, over embeddings (n, d) of data."""
 
-    embeddings: NDArray[np.float32]
+    embeddings: Embeddings
     data: ImageSet
     count: int
     seed: int
 
+    def learned_horizon(self, head: Head, task: Task) -> float:
+        """Median over the episodes of the head's own T."""
+        return statistics.median(
+            head.horizon_of(
+                self.embeddings[task.draw(self.data, self.seed, number).support], task.ways
+            )
+            for number in range(self.count)
+        )
 
-def solvers(
-    head: Head, on: Episodes, task: Task, step_sizes: Sequence[float]
-) -> list[SolverResult]:
-    """Dormand-Prince first, then Euler at each step size.
+    def measure(self, classify: Classify, task: Task) -> Measured:
+        """A head on these episodes of a task."""
+        return measure(self.embeddings, self.data, classify, task, self.count, self.seed)
+
+
+def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> list[SolverResult]:
+    """Dormand-Prince first, then Euler with each kind of steps.
 
     Raises:
-        FlowError: a step size that would take more than `head.solver.max_steps` steps.
+        FlowError: steps that are more than `head.solver.max_steps`.
     """
-    sizes: list[float | None] = [None, *step_sizes]
-    times = _milliseconds(head, on, task, sizes)
+    kinds: list[Steps | None] = [None, *steps]
+    times = _milliseconds(head, on, task, kinds)
+    middle = on.learned_horizon(head, task)
     found: list[SolverResult] = []
-    for size in sizes:
-        classify = (
-            adapted(head)
-            if size is None
-            else descended(head, step_size=size, horizon=head.horizon)
-        )  # fmt: skip
-        measured = measure(on.embeddings, on.data, classify, task, on.count, on.seed)
+    for kind in kinds:
+        measured = on.measure(adapted(head) if kind is None else _euler(head, kind), task)
         first = found[0].measured if found else measured
-        steps = None if size is None else int(np.ceil(head.horizon / size - 1e-9))
         found.append(
             SolverResult(
-                task, size, steps, measured, times[size], times[size] / times[None],
-                difference(first, measured),
+                task, None if kind is None else kind.size_for(middle),
+                None if kind is None else kind.count_for(middle), measured, times[kind],
+                times[kind] / times[None], difference(first, measured),
             )
         )  # fmt: skip
     return found
 
 
-def horizons(head: Head, on: Episodes, task: Task, values: Sequence[float]) -> list[HorizonResult]:
+def horizons(
+    head: Head, on: Episodes, task: Task, values: Sequence[Horizon]
+) -> list[HorizonResult]:
     """T = 0 (the start alone), `values`, and the learned T, in ascending order.
 
     Raises:
         FlowError: a horizon at which an episode's flow could not be solved.
     """
+    learned = on.measure(adapted(head), task)
+    middle = on.learned_horizon(head, task)
+    found: dict[float, HorizonResult] = {}
+    # The learned one first: a value that comes to the same T is not measured again.
+    for value in (LEARNED, NONE, *values):
+        horizon, same = value.for_task(middle), value == LEARNED
+        if horizon not in found:
+            measured = learned if same else on.measure(_flowing(head, value), task)
+            found[horizon] = HorizonResult(
+                task, horizon, horizon / middle, same, measured, difference(learned, measured)
+            )
+    return [found[horizon] for horizon in sorted(found)]
 
-    def at(horizon: float) -> Measured:
-        classify = adapted(head, horizon)
-        return measure(on.embeddings, on.data, classify, task, on.count, on.seed)
 
-    learned = at(head.horizon)
-    found: list[HorizonResult] = []
-    for horizon in sorted({0.0, head.horizon, *values}):
-        same = horizon == head.horizon
-        measured = learned if same else at(horizon)
-        found.append(HorizonResult(task, horizon, same, measured, difference(learned, measured)))
-    return found
+def _flowing(head: Head, horizon: Horizon) -> Classify:
+    def classify(
+        phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings
+    ) -> NDArray[np.floating]:
+        T = horizon.for_task(head.horizon_of(phi, ways))
+        return query @ head.adapt(phi, classes, ways, horizon=T).W.T
+
+    return classify
+
+
+def _euler(head: Head, steps: Steps) -> Classify:
+    def classify(
+        phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings
+    ) -> NDArray[np.floating]:
+        return query @ _descend(head, steps, phi, classes, ways).T
+
+    return classify
+
+
+def _descend(
+    head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int
+) -> NDArray[np.float64]:
+    T = head.horizon_of(phi, ways)
+    return descend(head, phi, classes, ways, step_size=steps.size_for(T), horizon=T)
 
 
 def _milliseconds(
-    head: Head, on: Episodes, task: Task, sizes: Sequence[float | None]
-) -> dict[float | None, float]:
+    head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]
+) -> dict[Steps | None, float]:
     """Median time of an adaptation with each solver, all on the same episodes in turns."""
 
     def run(
-        size: float | None, phi: NDArray[np.float32], classes: NDArray[np.intp]
+        steps: Steps | None, phi: Embeddings, classes: NDArray[np.intp]
     ) -> Callable[[], object]:
-        if size is None:
+        if steps is None:
             return lambda: head.adapt(phi, classes, task.ways)
-        return lambda: descend(
-            head, phi, classes, task.ways, step_size=size, horizon=head.horizon
-        )  # fmt: skip
+        return lambda: _descend(head, steps, phi, classes, task.ways)
 
-    times: dict[float | None, list[float]] = {size: [] for size in sizes}
+    times: dict[Steps | None, list[float]] = {kind: [] for kind in kinds}
     with threadpool_limits(1, user_api="blas"):
         for number in range(-1, min(TIMED_EPISODES, on.count)):
             drawn = task.draw(on.data, on.seed, max(number, 0))
-            for size in sizes:
-                adapt = run(size, on.embeddings[drawn.support], drawn.support_classes)
+            for kind in kinds:
+                adapt = run(kind, on.embeddings[drawn.support], drawn.support_classes)
                 began = time.perf_counter()
                 adapt()
                 if number >= 0:  # the first round warms up
-                    times[size].append(1e3 * (time.perf_counter() - began))
-    return {size: statistics.median(values) for size, values in times.items()}
+                    times[kind].append(1e3 * (time.perf_counter() - began))
+    return {kind: statistics.median(values) for kind, values in times.items()}

@@ -3,14 +3,28 @@
 import argparse
 import math
 import platform
+import shlex
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from comln_serve.machine import usable_cpus
-from training.evaluation.evaluate_command import add_measuring_arguments, load_measured
-from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, horizons, solvers
+from training.evaluation.domains import Domain, one_domain
+from training.evaluation.evaluate_command import (
+    add_measuring_arguments,
+    load_measured,
+    open_measured,
+)
+from training.evaluation.study import (
+    HORIZON_FACTORS,
+    STEP_COUNTS,
+    Episodes,
+    Horizon,
+    Steps,
+    horizons,
+    solvers,
+)
 from training.evaluation.study_report import Study
 
 
@@ -39,17 +53,23 @@ def add_study(commands: Any) -> None:
 
 def run_study(args: argparse.Namespace) -> int:
     """Measure, print, write; returns the exit status."""
-    bundle, tasks, data, embed = load_measured(args)
-    embeddings = embed(data)
-    head = bundle.head
-    step_sizes = args.step_sizes or [head.horizon / count for count in STEP_COUNTS]
-    values = args.horizons or [factor * head.horizon for factor in HORIZON_FACTORS]
+    subject, tasks = open_measured(args)
+    domain = one_domain(args, subject)
+    data = load_measured(args, domain, tasks)
+    embeddings = subject.embed(data.images)
+    head = subject.head
+    steps = [Steps(size=size) for size in args.step_sizes or ()] or [
+        Steps(count=count) for count in STEP_COUNTS
+    ]
+    values = [Horizon(value=value) for value in args.horizons or ()] or [
+        Horizon(factor=factor) for factor in HORIZON_FACTORS
+    ]
     on = Episodes(embeddings, data, args.episodes, args.seed)
     bar = tqdm(tasks, disable=None)
-    by_task = [(solvers(head, on, t, step_sizes), horizons(head, on, t, values)) for t in bar]
+    by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in bar]
     study = Study(
         bundle=str(args.bundle), split=args.split, episodes=args.episodes, queries=args.queries,
-        seed=args.seed, horizon=head.horizon, command=_command(args),
+        seed=args.seed, follows=head.exponents is not None, command=_command(args, domain),
         machine=f"{usable_cpus()} CPU cores ({platform.machine()})",
         solvers=tuple(row for rows, _ in by_task for row in rows),
         horizons=tuple(row for _, rows in by_task for row in rows),
@@ -59,13 +79,14 @@ def run_study(args: argparse.Namespace) -> int:
     return 0
 
 
-def _command(args: argparse.Namespace) -> str:
+def _command(args: argparse.Namespace, domain: Domain) -> str:
     options = [f" --task {task}" for task in args.tasks or ()]
     options += [f" --step-size {size}" for size in args.step_sizes or ()]
     options += [f" --horizon {value}" for value in args.horizons or ()]
     return (
-        f"comln-train study {args.bundle} --data DATA --split {args.split}{''.join(options)} "
-        f"--queries {args.queries} --episodes {args.episodes} --seed {args.seed} --out OUT"
+        f"comln-train study {args.bundle} {shlex.join(domain.arguments())} --split "
+        f"{args.split}{''.join(options)} --queries {args.queries} "
+        f"--episodes {args.episodes} --seed {args.seed} --out OUT"
     )
 
 

@@ -15,6 +15,7 @@ class Study:
     """Everything found, and how.
 
     Attributes:
+        follows: whether the learned T depends on the task.
         command: what finds it again. machine: what the times were measured on, in words.
     """
 
@@ -23,7 +24,7 @@ class Study:
     episodes: int
     queries: int
     seed: int
-    horizon: float
+    follows: bool
     command: str
     machine: str
     solvers: tuple[SolverResult, ...]
@@ -39,14 +40,18 @@ class Study:
 
     def markdown(self) -> str:
         """Both tables, without a newline at the end."""
+        varies = (
+            " The learned T follows the task:\nT and steps are medians over the episodes."
+            if self.follows
+            else ""
+        )
         return f"""# Solver and horizon of {self.bundle}
 
 Split {self.split}, {self.episodes} episodes a task, {self.queries} queries a class, seed {
             self.seed
         };
-accuracy in percent with 95% intervals; learned T = {
-            self.horizon:g}. "Behind" is the mean difference
-episode by episode, with its own interval.
+accuracy in percent with 95% intervals. "Behind" is the mean difference episode by episode, with
+its own interval.{varies}
 
     {self.command}
 
@@ -79,7 +84,7 @@ Accuracy for a T other than the learned one; T = 0 is the start alone.
 {
             markdown(
                 ["task", "T", "T over the learned", "accuracy", "behind the learned T"],
-                [_horizon_cells(row, self.horizon) for row in self.horizons],
+                [_horizon_cells(row) for row in self.horizons],
             )
         }
 
@@ -100,10 +105,10 @@ def _solver_cells(row: SolverResult) -> list[str]:
     ]  # fmt: skip
 
 
-def _horizon_cells(row: HorizonResult, learned: float) -> list[str]:
+def _horizon_cells(row: HorizonResult) -> list[str]:
     return [
         row.task.words, f"{row.horizon:.4g}" + (" (learned)" if row.learned else ""),
-        f"{row.horizon / learned:.3g}", _accuracy(row), "" if row.learned else str(row.behind),
+        f"{row.factor:.3g}", _accuracy(row), "" if row.learned else str(row.behind),
     ]  # fmt: skip
 
 
@@ -126,6 +131,7 @@ def _horizon_values(row: HorizonResult) -> dict[str, Any]:
     return {
         "task": str(row.task),
         "horizon": row.horizon,
+        "factor": row.factor,
         "learned": row.learned,
         "accuracy": row.measured.accuracy.mean,
         "interval": row.measured.accuracy.interval,
@@ -154,7 +160,7 @@ def _plot(study: Study, path: Path) -> None:
         colour = f"C{index}"
         curve = [row for row in study.horizons if row.task == task and row.horizon > 0.0]
         by_horizon.errorbar(
-            [row.horizon for row in curve],
+            [row.factor for row in curve],
             [100 * row.measured.accuracy.mean for row in curve],
             [100 * row.measured.accuracy.interval for row in curve],
             fmt="o-", ms=3, capsize=2, color=colour, label=task.words,
@@ -169,8 +175,8 @@ def _plot(study: Study, path: Path) -> None:
             [1.0], [100 * dopri5.measured.accuracy.mean], "*", ms=12, color=colour,
             label=f"dopri5, {task.words}",
         )  # fmt: skip
-    by_horizon.axvline(study.horizon, color="grey", linestyle="--", label="learned T")
-    by_horizon.set_xlabel("horizon T, flow time")
+    by_horizon.axvline(1.0, color="grey", linestyle="--", label="learned T")
+    by_horizon.set_xlabel("horizon T over the learned one")
     by_time.set_xlabel("time of an adaptation over dopri5's")
     by_horizon.set_ylabel("accuracy, %")
     for axis in (by_horizon, by_time):

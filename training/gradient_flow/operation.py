@@ -33,6 +33,7 @@ def gradient_flow(
     *,
     lam: Tensor | float = 0.0,
     weights: Tensor | None = None,
+    psi: Tensor | None = None,
     method: Method = "adjoint",
     solver: SolverName = "dopri5",
     step_size: float | None = None,
@@ -57,6 +58,9 @@ def gradient_flow(
         lam: regularisation >= 0; a scalar, or one per task.
         weights: (..., M) weight >= 0 of each example, default 1/M. A weight of 0 makes a row
             padding.
+        psi: (..., M, d) = phi P of a flow dW/dt = -grad L(W) P with a symmetric positive
+            semi-definite P, differentiable, too; default phi, P the identity. See
+            `training.gradient_flow.metric`.
         method: "adjoint", the adjoint of the reduced flow: fast, and in memory little more than
             s at each step. "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2)
             numbers however many steps are taken.
@@ -103,8 +107,10 @@ def gradient_flow(
         whole = (*batch, *shape)
         if isinstance(value, Tensor) and not _broadcasts(value.shape, whole):
             raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
+    if psi is not None and psi.shape != phi.shape:
+        raise ValueError(f"psi is {tuple(psi.shape)}; it needs the shape of phi {tuple(phi.shape)}")
     kind = METHODS[method] if torch.is_grad_enabled() else _Value
-    return GradientFlow.apply(phi, W0, T, lam, weights, Y, kind, how)
+    return GradientFlow.apply(phi, psi, W0, T, lam, weights, Y, kind, how)
 
 
 class _Value(Flow):
@@ -117,7 +123,7 @@ class _Value(Flow):
 
 
 class GradientFlow(torch.autograd.Function):
-    """W(T) = W0 - s(T)^T phi and its derivatives, for a batch of B tasks in float64.
+    """W(T) = W0 - s(T)^T psi and its derivatives, for a batch of B tasks in float64.
 
     Everything of size d is a matrix product here, on the tensors' device; the methods know s only.
     """
@@ -126,6 +132,7 @@ class GradientFlow(torch.autograd.Function):
     def forward(
         ctx: Any,
         phi: Tensor,
+        psi: Tensor | None,
         W0: Tensor,
         T: Tensor | float,
         lam: Tensor | float,
@@ -145,10 +152,13 @@ class GradientFlow(torch.autograd.Function):
 
         rows = torch.empty((*batch, N + M, d), dtype=torch.float64, device=phi.device)
         rows[..., :N, :] = W0
-        rows[..., N:, :] = phi
+        rows[..., N:, :] = phi if psi is None else psi
         rows = rows.view(-1, N + M, d)
+        features = rows[:, N:]
+        if psi is not None:
+            features = phi.to(torch.float64).reshape(-1, M, d)
         tables, labels, weights, horizons, strengths = _to_cpu(
-            torch.bmm(rows, rows[:, N:].mT),  # L0 above K
+            torch.bmm(rows, features.mT),  # L0 above K
             per_task(Y, M, N),
             per_task(1.0 / M if w is None else w, M),
             per_task(T),
@@ -179,7 +189,7 @@ class GradientFlow(torch.autograd.Function):
                     ) from None
             raise
         s = torch.from_numpy(states).to(phi.device)
-        ctx.save_for_backward(rows, s)
+        ctx.save_for_backward(rows, features, s)
         ctx.batch = batch
         W = torch.baddbmm(rows[:, :N], s, rows[:, N:], alpha=-1.0)
         return W.view(*batch, N, d).to(phi.dtype)
@@ -195,15 +205,19 @@ class GradientFlow(torch.autograd.Function):
             dLoss/dphi_m = -(s_m^T V + C_m W0 + D_m phi)
             dLoss/dT     = -<V, grad L(W(T))> = -<V phi^T, ds/dt(T)>
 
+        With psi = phi P the Gram matrix is psi phi^T: half of D phi becomes D psi, and s_m^T V and
+        the other half are the derivative in psi.
+
         Each is returned in float64 and with all batch axes; autograd itself rounds it to the
         input's dtype and sums it over the axes the input was broadcast along.
         """
-        rows, s = ctx.saved_tensors
+        rows, phi, s = ctx.saved_tensors
         B, N, M = s.shape
-        W0, phi = rows[:, :N], rows[:, N:]
+        W0, psi = rows[:, :N], rows[:, N:]
         V = grads[0].to(torch.float64).reshape(W0.shape)
-        (g,) = _to_cpu(-torch.bmm(V, phi.mT))  # dLoss/ds(T), class-major
-        wants_phi, wants_W0, wants_T, wants_lam, wants_w, *_ = ctx.needs_input_grad
+        (g,) = _to_cpu(-torch.bmm(V, psi.mT))  # dLoss/ds(T), class-major
+        wants_phi, wants_psi, wants_W0, wants_T, wants_lam, wants_w, *_ = ctx.needs_input_grad
+        separate = phi.data_ptr() != psi.data_ptr()
 
         # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, side by side: one
         # transfer costs one latency, whatever its size.
@@ -222,10 +236,17 @@ class GradientFlow(torch.autograd.Function):
         thread_map(pull_back, range(B))
         found = torch.from_numpy(packed).to(V.device)
         projections = found[:, :size].view(B, N + M, M)
-        dphi = dW0 = dT = dlam = dw = None
+        dphi = dpsi = dW0 = dT = dlam = dw = None
+        if separate:
+            projections[:, N:] *= 0.5
         if wants_phi:
-            dphi = torch.bmm(projections.mT, rows).baddbmm_(s.mT, V, alpha=-1.0)
+            dphi = torch.bmm(projections.mT, rows)
+            if not separate:
+                dphi.baddbmm_(s.mT, V, alpha=-1.0)
             dphi = dphi.view(*ctx.batch, *dphi.shape[1:])
+        if wants_psi:
+            dpsi = torch.bmm(projections[:, N:], phi).baddbmm_(s.mT, V, alpha=-1.0)
+            dpsi = dpsi.view(*ctx.batch, *dpsi.shape[1:])
         if wants_W0:
             dW0 = torch.baddbmm(V, projections[:, :N], phi)
             dW0 = dW0.view(*ctx.batch, *dW0.shape[1:])
@@ -235,7 +256,7 @@ class GradientFlow(torch.autograd.Function):
             dlam = found[:, -1].view(ctx.batch)
         if wants_w:
             dw = found[:, size:-2].view(*ctx.batch, M)
-        return dphi, dW0, dT, dlam, dw, None, None, None
+        return dphi, dpsi, dW0, dT, dlam, dw, None, None, None
 
 
 def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:

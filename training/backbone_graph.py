@@ -1,0 +1,74 @@
+"""The ONNX graph of a model's backbone, as a bundle holds it."""
+
+import warnings
+
+import onnx
+import torch
+
+from training.backbones import Backbone
+from training.backbones.identity import Identity
+from training.backbones.onnx_graph import bundle_graph, drop_provenance
+from training.backbones.onnx_model import OnnxNetwork
+from training.model import MetaModel
+
+
+class ExportError(RuntimeError):
+    """No bundle can be made of a run, or the exported graph does not compute what it computes."""
+
+
+def backbone_graph(model: MetaModel) -> onnx.ModelProto:
+    """The model's backbone as a bundle holds it: uint8 RGB (batch, S, S, 3) -> (batch, d).
+
+    Raises:
+        ExportError: the backbone takes embeddings.
+    """
+    backbone = model.backbone
+    if not isinstance(backbone, Backbone):
+        raise TypeError("a model of precomputed embeddings; export the one it was made from")
+    if isinstance(backbone.network, Identity):
+        raise ExportError(
+            'this run was trained on embeddings (backbone.kind "identity"); a bundle is served '
+            "images and needs the network that made the embeddings of them. Name it: --set "
+            "backbone.kind=onnx --set backbone.path=FILE --set backbone.mean=[...] --set "
+            "backbone.std=[...] --set data.preprocessing.image_size=SIZE"
+        )
+    if isinstance(backbone.network, OnnxNetwork):
+        return bundle_graph(
+            backbone.network.graph,
+            backbone.pixels,
+            backbone.network.layout,
+            backbone.embedding_size,
+            flatten=backbone.network.flattens,
+            normalise=backbone.config.normalise == "l2",
+            scale=backbone.scale,
+        )
+    return _traced_graph(backbone)
+
+
+def _traced_graph(backbone: Backbone) -> onnx.ModelProto:
+    size = backbone.image_size
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    with warnings.catch_warnings():
+        # Deprecations inside the exporter's own dependencies; the result is verified later.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            backbone.to(memory_format=torch.contiguous_format),
+            (example,),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["embeddings"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise ExportError("the exporter returned nothing")
+    graph = program.model_proto
+    # The exporter's shape inference loses the batch axis where the last feature map is 1 x 1: it
+    # declares (1, d) though the reshape is right. State what holds and drop what it inferred.
+    batch, _ = graph.graph.output[0].type.tensor_type.shape.dim
+    batch.dim_param = "batch"
+    del graph.graph.value_info[:]
+    drop_provenance(graph)
+    onnx.checker.check_model(graph, full_check=True)
+    return graph

@@ -1,0 +1,54 @@
+"""Open the batch axis of a graph that was exported for one image.
+
+Declaring another shape of the input is enough for most operators. A Reshape to a stored shape that
+begins with 1 is not among them; PyTorch's exporter writes one before a classifier's last layer.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+
+
+def open_batch(graph: GraphProto, image: str) -> None:
+    """Let every Reshape of what is computed from `image` take any batch.
+
+    That the result is right is for the caller to try: an image must have the embedding that it has
+    alone, whatever batch it is in.
+    """
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            shapes[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    names = {*shapes, *(name for node in graph.node for name in node.output), image}
+    from_image, nodes = {image}, list[NodeProto]()
+    for node in graph.node:
+        if node.op_type == "Shape" or not from_image.intersection(node.input):
+            nodes.append(node)
+            continue
+        from_image.update(node.output)
+        if node.op_type == "Reshape" and node.input[0] in from_image:
+            shape = shapes.get(node.input[1])
+            if shape is not None and _is_of_one_image(shape):
+                # -1 is what is left over; where another axis is that, 0 is as many as before,
+                # unless the attribute allowzero gives it its plain meaning.
+                first = 0 if -1 in shape else -1
+                name = f"{node.input[1]}_any_batch"
+                if name not in names:
+                    names.add(name)
+                    opened = np.array([first, *shape[1:]], dtype=np.int64)
+                    nodes.append(
+                        helper.make_node(
+                            "Constant", [], [name], value=numpy_helper.from_array(opened)
+                        )
+                    )
+                node.input[1] = name
+                kept = [entry for entry in node.attribute if entry.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _is_of_one_image(shape: NDArray[np.generic]) -> bool:
+    return shape.ndim == 1 and len(shape) > 1 and shape[0] == 1 and 0 not in shape

@@ -1,0 +1,260 @@
+"""What an ONNX file says of how it is to be fed, and where its embedding is.
+
+Every guess comes with its reason, for a person to check. What a graph does not say is None.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    numpy_helper,
+    shape_inference,
+)
+
+from training.backbones.errors import BackboneError
+from training.backbones.onnx_graph import Layout, describe_value
+
+T = TypeVar("T")
+
+PixelRange = Literal["none", "raw"]
+"""What a graph that normalises takes: values in [0, 1], or 0 to 255."""
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+_PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
+# Of a stored tensor they make one of the same shape.
+_COPYING = {"Cast", "Identity", "DequantizeLinear"}
+_PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
+_POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
+_EMBEDDING_WORDS = ("embed", "feature", "descriptor")
+# Of values in [0, 1] means are below 1 and standard deviations not far from it.
+_LARGE_OFFSET, _LARGE_DIVISOR = 2.0, 2.0
+
+
+@dataclass(frozen=True)
+class Guess(Generic[T]):
+    """A value read off a graph, and from what."""
+
+    value: T
+    reason: str
+
+
+def guess_layout(value: ValueInfoProto) -> Guess[Layout] | None:
+    """How the input lays out an image, from its type and shape."""
+    tensor = value.type.tensor_type
+    if tensor.elem_type == TensorProto.UINT8:
+        return Guess("as_is", "the input is uint8")
+    sizes = _sizes(value)
+    if sizes is None:
+        return None
+    second, last = sizes[1] in (1, 3), sizes[3] in (1, 3)
+    if second == last:
+        return None
+    axis = 1 if second else 3
+    return Guess("nchw" if second else "nhwc", f"axis {axis} of the input has size {sizes[axis]}")
+
+
+def guess_channels(value: ValueInfoProto, layout: Layout) -> int | None:
+    """Channels of the input."""
+    sizes = _sizes(value)
+    return None if sizes is None else sizes[1 if layout == "nchw" else 3]
+
+
+def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess[int] | None:
+    """The side of the square images that the input takes.
+
+    Raises:
+        BackboneError: the input is not square.
+    """
+    sizes = _sizes(value)
+    if sizes is None:
+        return None
+    height, width = sizes[2:] if layout == "nchw" else sizes[1:3]
+    if height is not None and width is not None and height != width:
+        raise BackboneError(
+            f"{path}: the graph takes images of {height} x {width} px ({describe_value(value)}); a "
+            "bundle's images are square. Check backbone.layout, or export the model for square "
+            "images"
+        )
+    side = height or width
+    return None if side is None else Guess(side, "from the input's shape")
+
+
+def guess_normalisation(model: ModelProto, image: str) -> Guess[PixelRange] | None:
+    """Whether the first node that computes on the input normalises it, and from which range."""
+    graph = model.graph
+    constants = _constants(graph)
+    name = image
+    while True:
+        users = [node for node in graph.node if name in node.input]
+        if len(users) != 1:
+            return None
+        node = users[0]
+        if node.op_type not in {"Identity", "Cast", "Transpose"}:
+            break
+        name = node.output[0]
+    reason = f"the graph's first operation on pixels is {node.op_type}"
+    if node.op_type == "BatchNormalization":
+        mean, variance = (constants.get(key) for key in node.input[3:5])
+        if mean is None or variance is None:
+            return None
+        raw = np.abs(mean).max() > _LARGE_OFFSET or variance.max() > _LARGE_DIVISOR**2
+    elif node.op_type in {"Sub", "Add", "Mul", "Div"}:
+        given = next((constants[key] for key in node.input if key in constants), None)
+        if given is None or not given.size:
+            return None
+        if node.op_type in {"Sub", "Add"}:
+            raw = np.abs(given).max() > _LARGE_OFFSET
+        elif node.op_type == "Div":
+            raw = np.abs(given).min() > _LARGE_DIVISOR
+        else:
+            raw = np.abs(given).max() < 1 / _LARGE_DIVISOR
+        reason += f" with {_short(given)}"
+    else:
+        return None
+    return Guess("raw" if raw else "none", reason)
+
+
+def guess_output(path: Path, model: ModelProto) -> Guess[str]:
+    """The tensor that holds the embedding: the input of a classifier's last layer, or an output.
+
+    Raises:
+        BackboneError: no output of floats, several that may be the embedding, or a classifier of
+            the pixels themselves.
+    """
+    graph = _with_shapes(model).graph
+    outputs = [v for v in graph.output if v.type.tensor_type.elem_type in (*_FLOATS, 0)]
+    if not outputs:
+        raise BackboneError(
+            f"{path}: no output holds floating-point numbers: "
+            f"{', '.join(map(describe_value, graph.output))}. Name the tensor that holds the "
+            f"embedding with backbone.output; the last are {', '.join(_last_tensors(graph))}"
+        )
+    flat = [value for value in outputs if len(value.type.tensor_type.shape.dim) == 2]
+    found = {guess.value: guess for guess in (_embedding(path, graph, v) for v in flat or outputs)}
+    if len(found) > 1:
+        raise BackboneError(
+            f"{path}: several outputs may be the embedding: "
+            f"{', '.join(map(describe_value, flat or outputs))}. Say which with backbone.output"
+        )
+    (guess,) = found.values()
+    if len(graph.output) == 1:
+        return guess
+    others = [value.name for value in graph.output if value.name != guess.value]
+    return Guess(guess.value, f"{guess.reason}; other outputs: {', '.join(others)}")
+
+
+def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[str]:
+    """The tensor before the classifier that makes `output`, or the output itself."""
+    name = output.name
+    if any(word in name.lower() for word in _EMBEDDING_WORDS):
+        return Guess(name, f"the name of the output {name}")
+    made_by = {made: node for node in graph.node for made in node.output}
+    constants = _constants(graph)
+    node = _behind(made_by, name, _PASSING | _PROBABILITIES)
+    layer = None if node is None else _linear(made_by, constants, node)
+    if layer is None:
+        return Guess(name, f"the output {name}, which no classifier makes")
+    features, kind, classes = layer
+    source = _behind(made_by, features, _PASSING)
+    if source is None:
+        raise BackboneError(
+            f"{path}: the graph is one linear layer on the pixels (to {classes} numbers, output "
+            f"{name}); it has no embedding. Wrap a network, or keep its output as the embedding "
+            f"with backbone.output {name}"
+        )
+    pooled = "global average of the features, " if source.op_type in _POOLING else ""
+    return Guess(
+        features,
+        f"{pooled}input of the last layer ({kind} to {classes} classes, output {name})",
+    )
+
+
+def _linear(
+    made_by: Mapping[str, NodeProto], constants: Mapping[str, NDArray[np.generic]], node: NodeProto
+) -> tuple[str, str, int] | None:
+    """Input, kind and width of a linear layer that ends in `node`; None if it is none."""
+    kind = node.op_type
+    if kind == "Add":
+        products = [made_by[name] for name in node.input if name in made_by]
+        products = [product for product in products if product.op_type == "MatMul"]
+        if len(products) != 1 or not any(name in constants for name in node.input):
+            return None
+        (node,), kind = products, "MatMul and Add"
+    if node.op_type not in {"Gemm", "MatMul", "Conv"}:
+        return None
+    weight = constants.get(node.input[1])
+    if weight is None or weight.ndim < 2:
+        return None
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    width = int(weight.shape[-1])
+    if node.op_type == "Conv":
+        # Many networks for phones end in a 1 x 1 convolution of the pooled features.
+        source = _behind(made_by, node.input[0], _PASSING)
+        if set(weight.shape[2:]) != {1} or source is None or source.op_type not in _POOLING:
+            return None
+        width = int(weight.shape[0])
+    elif node.op_type == "Gemm" and transposed:
+        width = int(weight.shape[0])
+    return (node.input[0], kind, width) if width >= 2 else None
+
+
+def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
+    """What makes a tensor, behind nodes of the `skipped` kinds; None: it is the graph's input."""
+    node = made_by.get(name)
+    while node is not None and node.op_type in skipped:
+        node = made_by.get(node.input[0])
+    return node
+
+
+def _constants(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
+    """Stored tensors by name, those behind a cast, a transposition or a copy included."""
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    found[node.output[0]] = numpy_helper.to_array(attribute.t)
+                elif attribute.name in {"value_float", "value_floats"}:
+                    values = attribute.floats or [attribute.f]
+                    found[node.output[0]] = np.array(values, dtype=np.float32)
+        elif node.op_type == "Transpose" and node.input[0] in found:
+            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
+            found[node.output[0]] = found[node.input[0]].transpose(perm)
+        elif node.op_type in _COPYING and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
+    """The graph with inferred shapes; as it is where they cannot be inferred."""
+    try:
+        return shape_inference.infer_shapes(model)
+    except Exception:  # noqa: BLE001 (kinds that onnx does not publish; shapes only help)
+        return model
+
+
+def _sizes(value: ValueInfoProto) -> list[int | None] | None:
+    """Sizes of the four axes, None for one that is open; None where there are not four axes."""
+    dims = value.type.tensor_type.shape.dim
+    if len(dims) != 4:
+        return None
+    # Some exporters write 0 or -1 for a size that is open.
+    return [dim.dim_value if dim.dim_value > 0 else None for dim in dims]
+
+
+def _last_tensors(graph: GraphProto) -> Iterator[str]:
+    yield from [name for node in graph.node for name in node.output if name][-4:]
+
+
+def _short(values: NDArray[np.generic]) -> str:
+    shown = [f"{value:.4g}" for value in values.reshape(-1)[:3].astype(np.float64)]
+    return ", ".join(shown) + (", ..." if values.size > 3 else "")

@@ -1,0 +1,61 @@
+"""timm's networks without their classifier, with weights from local files only."""
+
+import difflib
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+from torch import nn
+
+from training.backbones.efficientnet_names import is_port, timm_names
+from training.backbones.errors import BackboneError
+from training.backbones.probe import embedding_size
+from training.backbones.weights_file import read_weights
+from training.config import BackboneConfig
+
+
+def timm_network(
+    config: BackboneConfig, image_size: int, *, pretrained: bool
+) -> tuple[nn.Module, int]:
+    """The network, normalised (B, 3, S, S) -> (B, d), and d.
+
+    Args:
+        pretrained: false leaves the weights random, because a checkpoint's follow.
+
+    Raises:
+        BackboneError: unknown architecture, weights that cannot be read or do not fit, or an image
+            size the network does not take.
+    """
+    name = _architecture(config)
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+    if config.weights_file is not None and pretrained:
+        _load(network, Path(config.weights_file), name)
+    return network, embedding_size(network, name, image_size)
+
+
+def _architecture(config: BackboneConfig) -> str:
+    name = str(config.architecture)
+    # A name from a hub is none of these, so nothing is downloaded.
+    if not timm.is_model(name):
+        known = timm.list_models()
+        close = difflib.get_close_matches(name, known, n=3) or known[:3]
+        raise BackboneError(
+            f"backbone.architecture {name!r} is none of timm's {len(known)} networks; e.g. "
+            f"{', '.join(close)}"
+        )
+    return name
+
+
+def _load(network: nn.Module, path: Path, name: str) -> None:
+    state = read_weights(path)
+    if is_port(state):
+        state = timm_names(state, network.state_dict())
+    # The classifier is gone, whatever number of classes it had; some networks have two.
+    found: Any = cast("Any", network).pretrained_cfg.get("classifier") or ()
+    classifiers = (found,) if isinstance(found, str) else tuple(found)
+    dropped = tuple(f"{classifier}." for classifier in classifiers)
+    state = {key: value for key, value in state.items() if not key.startswith(dropped)}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise BackboneError(f"{path} holds no weights of {name}: {error}") from error

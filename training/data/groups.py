@@ -1,0 +1,46 @@
+"""Groups of images that must not be split between support and query of an episode.
+
+Frames of one track, crops of one photo or photos of one object are nearly the same image: a query
+that has its twin in the support set measures memory, not recognition.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from training.data.images import DataError, ImageSet
+
+
+def group_images(data: ImageSet, pattern: str) -> ImageSet:
+    r"""`data` with the groups that the names of its files say.
+
+    Args:
+        pattern: a regular expression, searched for in every file name (without its folders). Images
+            of a class whose first group of the match, or whole match where the expression has no
+            group, is the same text belong together; an image without a match stands for itself.
+            "^\d{5}" groups by the first five digits.
+
+    Raises:
+        DataError: images without file names, or an expression that no file name matches.
+    """
+    if data.files is None:
+        raise DataError(
+            f"the images come in arrays, without file names that {pattern!r} could group"
+        )
+    expression = re.compile(pattern)
+    groups = np.arange(len(data.files))  # of an image that stands for itself: its own number
+    matched = False
+    for members in data.members:
+        firsts: dict[str, int] = {}
+        for image in members.tolist():
+            match = expression.search(data.files[image])
+            if match is not None:
+                matched = True
+                text = match[1] if expression.groups and match[1] is not None else match[0]
+                groups[image] = firsts.setdefault(text, image)
+    if not matched:
+        raise DataError(
+            f"no file name matches the group expression {pattern!r}; the first is {data.files[0]!r}"
+        )
+    return replace(data, groups=groups)

@@ -1,0 +1,75 @@
+"""The data of a run: one data set, or several by their names.
+
+On the command line a data set is `PATH` or `NAME=PATH`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from training.config import ConfigError, DataConfig
+from training.config.data import NAME, SEVERAL
+from training.data import ImageSet, load_split
+
+Data = ImageSet | Mapping[str, ImageSet] | Mapping[str | None, ImageSet]
+
+
+def by_name(data: Data) -> dict[str | None, ImageSet]:
+    """The data sets by their names; None is the name of the only one of an ordinary run."""
+    return {None: data} if isinstance(data, ImageSet) else dict(data.items())
+
+
+def named_path(text: str) -> tuple[str | None, str]:
+    """(name, path) of NAME=PATH; a path that is there is a path, whatever its characters."""
+    name, separator, path = text.partition("=")
+    if separator and path and re.fullmatch(NAME, name) and not Path(text).exists():
+        return name, path
+    return None, text
+
+
+def load_training(config: DataConfig, given: Sequence[str]) -> tuple[Data, Data]:
+    """The classes to train on and those to validate on.
+
+    Args:
+        given: PATH of the one data set, or NAME=PATH of each of several, in any order.
+
+    Raises:
+        ConfigError: paths that are not those of the recipe's data sets.
+        DataError: as `load_split`.
+    """
+    if config.kind != SEVERAL:
+        if len(given) != 1:
+            raise ConfigError(
+                f'this recipe takes one --data PATH, got {len(given)}; data.kind "{SEVERAL}" takes '
+                "more"
+            )
+        root = Path(given[0])
+        return load_split(config, root, "train"), load_split(config, root, "val")
+    paths = _paths(config, given)
+    train, val = (
+        {
+            part.name: load_split(config.one(part), paths[part.name], split, use=part.use)
+            for part in parts
+        }
+        for split, parts in (("train", config.used_for("train")), ("val", config.used_for("val")))
+    )
+    return train, val
+
+
+def _paths(config: DataConfig, given: Sequence[str]) -> dict[str, Path]:
+    names = [part.name for part in config.sets]
+    wanted = f"the recipe's data sets are {', '.join(names)}: give --data NAME=PATH for each"
+    paths: dict[str, Path] = {}
+    for text in given:
+        name, path = named_path(text)
+        if name is None:
+            raise ConfigError(f"--data {text} has no name; {wanted}")
+        if name not in names:
+            raise ConfigError(f"--data {text}: unknown name {name!r}; {wanted}")
+        if name in paths:
+            raise ConfigError(f"--data {name}= is given twice; {wanted}")
+        paths[name] = Path(path)
+    missing = [name for name in names if name not in paths]
+    if missing:
+        raise ConfigError(f"no --data for {', '.join(missing)}; {wanted}")
+    return paths

@@ -1,0 +1,185 @@
+"""The data sets a bundle is measured on: `--data`, how each is read, which images are alike."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from training.config import ConfigError, DataConfig
+from training.config.data import SEVERAL, Use
+from training.data import DataError, ImageSet, load_split
+from training.data.class_lists import ALL
+from training.data.several import named_path
+from training.evaluation.subject import Subject
+
+KINDS: tuple[str, ...] = tuple(
+    kind for kind in get_args(DataConfig.model_fields["kind"].annotation) if kind != SEVERAL
+)
+SPLITS = ("train", "val", "test", ALL)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One data set.
+
+    Attributes:
+        name: shown in tables. recorded: the same for the bundle's manifest; None where the data is
+            the only one and was given no name.
+        root: folder or archive. config: how it is read. use: what the bundle's training took its
+            classes for.
+        options: of the command line that read it, without `--data`.
+    """
+
+    name: str
+    recorded: str | None
+    root: Path
+    config: DataConfig
+    options: tuple[str, ...]
+    use: Use = "both"
+
+    def load(self, split: str) -> ImageSet:
+        """The images of a split, or of "all", without rotated classes.
+
+        Raises:
+            DataError: no such split, or not of the kind that it is read as.
+        """
+        try:
+            data = load_split(self.config, self.root, split, use=self.use)
+            return replace(data, rotations=1)
+        except DataError as error:
+            ruled_out = self.use not in {"both", split} and split != ALL
+            if ruled_out or self.config.kind == "image_folder" or not self.root.is_dir():
+                raise
+            raise DataError(
+                f"{error}. It was read as {self.config.kind}, which is the bundle's own kind "
+                f"unless --kind says otherwise; --kind image_folder reads folders of classes"
+            ) from error
+
+    def arguments(self) -> list[str]:
+        """What reads it again, the path replaced by DATA."""
+        data = "DATA" if self.recorded is None else f"{self.recorded}=DATA"
+        return ["--data", data, *self.options]
+
+
+def add_data_arguments(command: argparse.ArgumentParser) -> None:
+    """`--data`, `--split`, `--kind` and `--group`."""
+    command.add_argument(
+        "--data", action="append", required=True, metavar="[NAME=]PATH",
+        help="folder or archive of images; evaluate takes several, named after their folders "
+        "unless told otherwise",
+    )  # fmt: skip
+    command.add_argument(
+        "--split", default="val", choices=SPLITS, help="all: every class of the data (default val)"
+    )
+    command.add_argument(
+        "--kind", action="append", default=[], metavar="[NAME=]KIND", dest="kinds",
+        help=f"how the data, or that of this name, is read: {', '.join(KINDS)} (default: as the "
+        "bundle's own training data, or that one of several which has this name)",
+    )  # fmt: skip
+    command.add_argument(
+        "--group", action="append", default=[], metavar="[NAME=]REGEX", dest="groups",
+        help="searched for in file names: images with the same first group of the match, or whole "
+        "match, are never in the support set and among the queries of an episode; empty: none "
+        "(default: as the bundle's own training data)",
+    )  # fmt: skip
+
+
+def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ...]:
+    """The data sets of the command line.
+
+    Raises:
+        ConfigError: two of one name, an unknown kind, no kind where the bundle was trained on
+            several data sets and none has this name, an expression that is none, or images for a
+            run on embeddings.
+    """
+    given = [named_path(text) for text in args.data]
+    paths = {name or Path(path).absolute().name: Path(path) for name, path in given}
+    if len(paths) < len(given):
+        raise ConfigError(
+            "two data sets have the same name; give them others: --data NAME=PATH, got "
+            f"{', '.join(args.data)}"
+        )
+    if len(given) == 1 and given[0][0] is None:
+        named = dict.fromkeys(paths)
+    else:
+        named = {name: name for name in paths}
+    kinds, groups = _by_name(args.kinds, paths), _by_name(args.groups, paths)
+    domains: list[Domain] = []
+    for name, path in paths.items():
+        kind, group = kinds.get(name), groups.get(name)
+        config, use = _reading(subject, name, kind, group)
+        options = (*_option("--kind", kind), *_option("--group", group))
+        domains.append(Domain(name, named[name], path, config, options, use))
+    return tuple(domains)
+
+
+def one_domain(args: argparse.Namespace, subject: Subject) -> Domain:
+    """The data set of a command that takes only one.
+
+    Raises:
+        ConfigError: several, or as `find_domains`.
+    """
+    domain, *others = find_domains(args, subject)
+    if others:
+        raise ConfigError(f"this command takes one --data, got {1 + len(others)}")
+    return domain
+
+
+def _by_name(texts: Sequence[str], names: dict[str, Any]) -> dict[str, str]:
+    """The value for each data set: of NAME=VALUE for this one, of VALUE for all the others."""
+    found: dict[str, str] = {}
+    plain: str | None = None
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if separator and name in names:
+            found[name] = value
+        else:
+            plain = text
+    return found if plain is None else dict.fromkeys(names, plain) | found
+
+
+def _reading(
+    subject: Subject, name: str, kind: str | None, group: str | None
+) -> tuple[DataConfig, Use]:
+    """How a data set is read, and what the bundle's training took its classes for."""
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"--kind {kind}: neither a name of --data nor one of {', '.join(KINDS)}")
+    own, use = _own_reading(subject.config.data, name, kind)
+    if subject.bundle is None and own.kind == "embeddings" and kind not in {None, own.kind}:
+        raise ConfigError(
+            f"--kind {kind}: a run on embeddings cannot embed images; export it with the network "
+            "that makes them"
+        )
+    if group:
+        try:
+            re.compile(group)
+        except re.error as error:
+            raise ConfigError(f"--group {group!r}: not a regular expression ({error})") from error
+    # An empty expression is none.
+    rule = own.group if group is None else group or None
+    if kind is None or kind == own.kind:
+        return own.model_copy(update={"group": rule}), use
+    tree = {"kind": kind, "group": rule, "preprocessing": own.preprocessing}
+    return DataConfig.model_validate(tree), "both"
+
+
+def _own_reading(data: DataConfig, name: str, kind: str | None) -> tuple[DataConfig, Use]:
+    """How the training data was read: of several data sets, the one of this name."""
+    if data.kind != SEVERAL:
+        return data, "both"
+    for part in data.sets:
+        if part.name == name:
+            return data.one(part), part.use
+    if kind is None:
+        raise ConfigError(
+            f"--data {name}: the model was trained on {', '.join(part.name for part in data.sets)} "
+            f"and on no data set of this name. Say how it is read with --kind {name}=KIND, such as "
+            "image_folder, or give it one of those names"
+        )
+    return DataConfig.model_validate({"kind": kind, "preprocessing": data.preprocessing}), "both"
+
+
+def _option(option: str, value: str | None) -> tuple[str, ...]:
+    return () if value is None else (option, value)

@@ -1,0 +1,118 @@
+"""Settings of the simple heads that `comln-train evaluate` measures."""
+
+import argparse
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config import ConfigError
+from training.data import DataError, ImageSet
+from training.data.class_lists import ALL
+from training.evaluation.baselines import BASELINES
+from training.evaluation.choose import choose, thinned
+from training.evaluation.domains import Domain
+from training.evaluation.subject import Subject
+from training.evaluation.tasks import Task
+
+CHOICE_SPLIT = "train"
+
+
+def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[str]]:
+    """The heads of `--baselines`, and what to say of those left out.
+
+    `--baselines all` leaves out a head without a usual value where the training classes, on which
+    it would be chosen, are among those measured.
+
+    Raises:
+        ConfigError: `--set` of a head that is not measured, or `--choose` without one to choose.
+    """
+    given: dict[str, float] = dict(args.settings)
+    strangers = sorted(set(given) - set(args.baselines))
+    if strangers:
+        raise ConfigError(
+            f"--set {strangers[0]}: not among the heads of --baselines, "
+            f"{', '.join(args.baselines) or 'of which there are none'}"
+        )
+    chosen = [name for name in args.baselines if _is_chosen(name, given, choose=args.choose)]
+    if args.choose and not chosen:
+        raise ConfigError("--choose: no head of --baselines has a setting left to choose")
+    everything = args.baselines == tuple(BASELINES)
+    if not everything or args.choose or args.split not in {CHOICE_SPLIT, ALL}:
+        return args.baselines, []
+    return (
+        tuple(name for name in args.baselines if name not in chosen),
+        [
+            f"{name} is left out: its {BASELINES[name].setting} would be chosen on the training "
+            f"classes, which are among those measured. Give --set {name}=VALUE."
+            for name in chosen
+        ],
+    )
+
+
+def _is_chosen(name: str, given: Mapping[str, float], *, choose: bool) -> bool:
+    """Whether a head's setting is chosen rather than given or usual."""
+    baseline = BASELINES[name]
+    if not baseline.setting or name in given:
+        return False
+    return choose or baseline.value is None
+
+
+class HeadSettings:
+    """Values of the simple heads' settings: given, usual, or chosen on the training classes.
+
+    Args:
+        names: the heads to be measured, as `heads_to_measure` says.
+        domain: whose training classes settings are chosen on.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain
+    ) -> None:
+        self._given: dict[str, float] = dict(args.settings)
+        self._choose, self._seed, self._head = args.choose, args.seed, subject.head
+        self._domain, self._embed = domain, subject.embed
+        self._training: ImageSet | None = None
+        self._embeddings: dict[int, tuple[ImageSet, NDArray[np.float32]]] = {}
+        chosen = [name for name in names if self.is_chosen(name)]
+        if chosen:
+            self._training = self._load_training(chosen, args.split)
+
+    def _load_training(self, chosen: list[str], measured: str) -> ImageSet:
+        advice = f"give --set {chosen[0]}=VALUE, or leave it out of --baselines"
+        if measured in {CHOICE_SPLIT, ALL}:
+            raise ConfigError(
+                f"the setting of {', '.join(chosen)} would be chosen on the {CHOICE_SPLIT} "
+                f"split, which is being measured: {advice}"
+            )
+        try:
+            return self._domain.load(CHOICE_SPLIT)
+        except DataError as error:
+            raise DataError(
+                f"the setting of {', '.join(chosen)} is chosen on the training classes, which "
+                f"cannot be read: {error}. Otherwise {advice}"
+            ) from error
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether a head's setting is chosen rather than given or usual."""
+        return _is_chosen(name, self._given, choose=self._choose)
+
+    def of(self, name: str, task: Task) -> tuple[float, str]:
+        """The value for a task, and what to say of it."""
+        baseline = BASELINES[name]
+        if not self.is_chosen(name):
+            value = self._given.get(name, baseline.value)
+            return (0.0 if value is None else value), baseline.describe(value)
+        data, embeddings = self._images(task)
+        value, at_the_end = choose(baseline, self._head, embeddings, data, task, self._seed)
+        words = f"{baseline.describe(value)}, chosen on the training classes"
+        return value, words + (" (end of the grid)" if at_the_end else "")
+
+    def _images(self, task: Task) -> tuple[ImageSet, NDArray[np.float32]]:
+        if self._training is None:
+            raise RuntimeError("no training classes were loaded")
+        thin = thinned(self._training, task)
+        key = len(thin.images)
+        if key not in self._embeddings:
+            self._embeddings[key] = thin, self._embed(thin.images)
+        return self._embeddings[key]

@@ -1,0 +1,61 @@
+"""What paired differences come to, in a sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from training.evaluation.compare import Difference
+
+START = "start"
+"""Among the heads of a comparison: the bundle's own start, without adaptation (T = 0)."""
+
+START_WORDS = "the bundle's own start without adaptation, T = 0"
+
+
+def verdict(ahead: Mapping[str, Difference]) -> str:
+    """How the bundle compares with other heads, and with its own start if that is among them.
+
+    Args:
+        ahead: by head, how far the bundle is ahead of it.
+    """
+    heads = {name: found for name, found in ahead.items() if name != START}
+    sentences = [_against(heads)] if heads else []
+    if START in ahead:
+        sentences.append(_adapting(ahead[START]))
+    return " ".join(sentences)
+
+
+def mean_difference(differences: Sequence[Difference]) -> Difference:
+    """The mean over data sets, with the interval that those of independent means combine to."""
+    return Difference(
+        sum(found.mean for found in differences) / len(differences),
+        math.hypot(*(found.interval for found in differences)) / len(differences),
+    )
+
+
+def _against(heads: Mapping[str, Difference]) -> str:
+    ahead, inside, behind = (
+        [name for name, found in heads.items() if found.verdict == place]
+        for place in ("ahead", "inside", "behind")
+    )
+    behind.sort(key=lambda name: heads[name].mean)
+    named = ", ".join(f"{name} by {_points(heads[name], -1.0)}" for name in behind)
+    return (
+        f"The bundle is ahead of {len(ahead)} of {len(heads)} heads, inside the interval of "
+        f"{len(inside)}, behind {f'{len(behind)}: {named}' if behind else 'none'}."
+    )
+
+
+def _adapting(found: Difference) -> str:
+    if found.verdict == "ahead":
+        return f"Adapting adds {_points(found)} points over its own start."
+    if found.verdict == "behind":
+        return f"Adapting loses {_points(found, -1.0)} points against its own start."
+    return (
+        "Adapting makes no difference to its own start that can be told from chance: "
+        f"{found} points."
+    )
+
+
+def _points(found: Difference, sign: float = 1.0) -> str:
+    digits = 1 if found.interval >= 0.0005 else 2
+    return f"{100 * sign * found.mean:.{digits}f} +- {100 * found.interval:.{digits}f}"

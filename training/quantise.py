@@ -1,0 +1,113 @@
+"""INT8: a backbone's graph with 8-bit weights and activations, by ONNX Runtime's quantiser.
+
+The convolutions and matrix products, and what is between them, compute in 8 bits. What comes before
+the first of them (pixels to normalised floats) and behind the last (pooling, normalisation, scale)
+stays in float32.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+_LEAST_OPSET = 13  # scales per channel
+_PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+
+
+class QuantisationError(RuntimeError):
+    """A graph that cannot be quantised; the message says why."""
+
+
+def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
+    """The graph in QDQ form: int8 weights with a scale per channel, uint8 activations.
+
+    Args:
+        model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
+            activations set the ranges.
+
+    Raises:
+        QuantisationError: ONNX Runtime cannot quantise it, or there is nothing in it to quantise.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="comln-int8-") as workshop:
+            # Files throughout: given a graph in memory, the quantiser moves its weights out of it.
+            given, prepared, quantised = (
+                Path(workshop) / name for name in ("given.onnx", "prepared.onnx", "int8.onnx")
+            )
+            onnx.save(_modern(model), given)
+            # All sizes but the batch's are fixed, so that symbolic inference is not needed.
+            quant_pre_process(given, prepared, skip_symbolic_shape=True)
+            floats = onnx.load(prepared)
+            for number, node in enumerate(floats.graph.node):
+                node.name = node.name or f"unnamed_{number}"
+            onnx.save(floats, prepared)
+            quantize_static(
+                prepared,
+                quantised,
+                _Images(model.graph.input[0].name, images),
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=_outside(floats.graph.node),
+            )
+            result = onnx.load(quantised)
+    except Exception as error:  # the quantiser raises many kinds
+        raise QuantisationError(f"ONNX Runtime could not quantise the graph: {error}") from error
+    if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
+        raise QuantisationError(
+            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}, so nothing was quantised"
+        )
+    return result
+
+
+def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine of each row of one (n, d) to the same row of the other, (n,); 0 where a row is 0."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return (a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)
+
+
+class _Images(CalibrationDataReader):
+    """One image after another, so that activations of many need not be held."""
+
+    def __init__(self, name: str, images: NDArray[np.uint8]) -> None:
+        self._batches = iter([{name: image[None]} for image in images])
+
+    def get_next(self) -> dict[str, Any] | None:  # type: ignore[override]
+        return next(self._batches, None)
+
+
+def _modern(model: ModelProto) -> ModelProto:
+    versions = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
+    if max(versions, default=0) >= _LEAST_OPSET:
+        return model
+    return version_converter.convert_version(model, _LEAST_OPSET)
+
+
+def _outside(nodes: Iterable[NodeProto]) -> list[str]:
+    """Names of the nodes that are before every product or behind every product."""
+    ordered = list(nodes)
+    behind = _reached(ordered)
+    ahead = _reached([_turned(node) for node in reversed(ordered)])
+    return [node.name for node in ordered if node.name not in behind & ahead]
+
+
+def _reached(nodes: Iterable[NodeProto]) -> set[str]:
+    """Names of the products and of the nodes that depend on one."""
+    found, tensors = set[str](), set[str]()
+    for node in nodes:
+        if node.op_type in _PRODUCTS or tensors.intersection(node.input):
+            found.add(node.name)
+            tensors.update(node.output)
+    return found
+
+
+def _turned(node: NodeProto) -> NodeProto:
+    return onnx.helper.make_node(node.op_type, list(node.output), list(node.input), name=node.name)

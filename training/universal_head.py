@@ -1,0 +1,45 @@
+"""The head of a bundle that was made without data: `comln-train wrap`."""
+
+from comln_serve.bundle import Head
+from comln_serve.bundle.head import HorizonExponents
+from training.config import HeadConfig
+from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
+
+# As the head of models/photos-efficientnet-lite0 was meta-learned, rounded: on embeddings of
+# length 1, of photos of three kinds, with training/recipes/photos-efficientnet-lite0.yaml.
+# training/recipes/frozen-onnx.yaml starts from the same values; a test compares the two.
+ALPHA = 18.0
+SIMILARITY = 0.36
+WHITENING = 5.8
+# T = HORIZON M for M support examples, the photo bundle's at 5-way 5-shot; then chosen by task
+# around that.
+HORIZON = 217.0
+EXPONENTS = HorizonExponents(examples=1.0, classes=0.0, norm=0.0)
+
+UNIVERSAL_HEAD = Head(
+    start="prototype",
+    horizon=HORIZON,
+    regularisation=0.0,
+    weighting="balanced",
+    solver=SERVED_SOLVER,
+    alpha=ALPHA,
+    similarity=SIMILARITY,
+    exponents=EXPONENTS,
+    whitening=WHITENING,
+    horizon_rule="auto",
+)
+
+
+def universal_head_config() -> HeadConfig:
+    """A recipe's section `head` that starts training from `UNIVERSAL_HEAD`."""
+    horizon = UNIVERSAL_HEAD.horizon_for(REFERENCE_EXAMPLES, REFERENCE_CLASSES, 1.0)
+    return HeadConfig(
+        start="prototype",
+        weighting="balanced",
+        initial_horizon=float(f"{horizon:.6g}"),
+        condition_horizon=True,
+        initial_alpha=ALPHA,
+        initial_similarity=SIMILARITY,
+        initial_whitening=WHITENING,
+        horizon_rule="auto",
+    )
