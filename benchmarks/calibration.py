@@ -18,7 +18,8 @@ from scipy.special import log_softmax, logsumexp
 
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw
-from comln_serve.report import similarity
+from comln_serve.report import adapt, similarity
+from training.data import load_split
 from training.evaluation.calibrate import (
     Answers,
     answers,
@@ -28,7 +29,6 @@ from training.evaluation.calibrate import (
     mislabel,
 )
 from training.evaluation.evaluate import mean_and_interval
-from training.evaluation.evaluate_command import EmbedSplit
 from training.evaluation.strangers import Encounter, Encounters
 from training.evaluation.subject import open_subject
 from training.evaluation.tables import markdown
@@ -37,7 +37,7 @@ from training.evaluation.tasks import parse_task
 TASKS = ("5x1", "5x5", "5x1-10", "10x1", "10x5")
 SUSPECT_TASKS, THRESHOLDS = ("5x5", "10x5"), (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 SCORES = (
-    "cosine to W's rows", "cosine to class means", "cosine to nearest image",
+    "as served", "cosine to W's rows", "cosine to class means", "cosine to nearest image",
     "distance to class means", "largest logit", "energy", "largest probability",
 )  # fmt: skip
 
@@ -48,11 +48,13 @@ def scores(
     """(n,) each, in the order of SCORES; higher is more like a class."""
     ways = int(episode.classes.max()) + 1
     phi, q = episode.phi.astype(np.float64), images.astype(np.float64)
-    W = head.adapt(episode.phi, episode.classes, ways).W
+    W = adapt(head, episode.phi, episode.classes, ways, judge=False).solution.W
     means = np.stack([phi[episode.classes == c].mean(axis=0) for c in range(ways)])
     logits = q @ W.T
+    unit = W / np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1e-30)
     return [
         similarity(images, W.astype(np.float32)),
+        similarity(images, unit.astype(np.float32)),
         similarity(images, means.astype(np.float32)),
         similarity(images, episode.phi),
         -np.linalg.norm(q[:, None] - means, axis=2).min(axis=1),
@@ -122,9 +124,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200)
     args = parser.parse_args()
     subject = open_subject(args.bundle)
-    embed = EmbedSplit(subject, args.data)
-    data = embed.load(args.split)
-    embeddings = embed(data)
+    data = load_split(subject.config.data, args.data, args.split)
+    embeddings = subject.embed(data.images)
     plans = [
         Encounters(embeddings, data, parse_task(task, queries=10), args.episodes, 0)
         for task in TASKS

@@ -18,8 +18,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.report import report_of
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
-from training.data import sample_episode
-from training.evaluation.evaluate_command import EmbedSplit
+from training.data import load_split, sample_episode
 from training.evaluation.subject import open_subject
 from training.evaluation.tables import markdown
 
@@ -34,7 +33,7 @@ def main() -> None:
     parser.add_argument("--split", default="val")
     parser.add_argument("--repeats", type=int, default=9)
     args = parser.parse_args()
-    data = EmbedSplit(open_subject(args.bundle), args.data).load(args.split)
+    data = load_split(open_subject(args.bundle).config.data, args.data, args.split)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings.model_validate(

@@ -1,6 +1,5 @@
 """Shared fixtures: tiny bundles made by the real exporter, engines, clients, images."""
 
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,11 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from tests.databases import database_url, make_url, postgresql
+from tests.image_files import encode
+from training.bundle_writer import About
 from training.checkpoint import Checkpoint
 from training.config import Config
-from training.export import About, export_bundle
+from training.export import export_bundle
 from training.model import MetaModel
 
 __all__ = ["database_url", "make_url", "postgresql"]  # fixtures
@@ -179,9 +180,7 @@ def image_bytes(
     """A noisy image of one dominant colour."""
     noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
     pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, fmt)
-    return buffer.getvalue()
+    return encode(Image.fromarray(pixels), fmt)
 
 
 def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:

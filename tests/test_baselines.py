@@ -9,6 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge
+from sklearn.model_selection import PredefinedSplit
 from torch.nn import functional
 
 from comln_serve.bundle import Head, SolverSettings
@@ -19,6 +22,7 @@ from training.evaluation import baselines
 from training.evaluation.baselines import BASELINES, Baseline
 from training.evaluation.choose import choose, thinned
 from training.evaluation.compare import Difference, difference, measure
+from training.evaluation.cross_validation import choose_setting
 from training.evaluation.euler import descend
 from training.evaluation.evaluate import adapted
 from training.evaluation.tasks import Task
@@ -142,6 +146,86 @@ def test_logistic_regression_minimises_its_objective_in_the_embedding_space(
     centred = logits - logits.mean(axis=1, keepdims=True)
     found -= found.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(found, centred, atol=0.01 * np.abs(centred).max())
+
+
+@pytest.mark.parametrize("lam", [0.01, 5.0])
+@pytest.mark.parametrize("d", [4, 12])
+def test_ridge_with_intercept_minimises_its_objective(d: int, lam: float) -> None:
+    """By scikit-learn, with weights on the examples; the intercept is not penalised."""
+    phi, classes, ways, query, _ = episode(d=d)
+    w = class_weights(classes, ways)
+    model = Ridge(alpha=lam).fit(phi.astype(float), np.eye(ways)[classes], sample_weight=w)
+    found = baselines.ridge_with_intercept(phi, classes, ways, query, lam)
+    np.testing.assert_allclose(found, model.predict(query.astype(float)), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("counts", [(5, 5, 5), (3, 3, 3), (10, 10)])
+def test_the_cross_validated_c_is_that_of_scikit_learn(counts: tuple[int, ...]) -> None:
+    """`LogisticRegressionCV` on the same folds, by log loss, over the same values."""
+    grid = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+    folds = min(5, counts[0])
+    values = set()
+    for seed, spread in ((0, 6.0), (1, 3.0), (2, 9.0)):
+        phi, classes, ways, _, _ = episode(counts, spread=spread, seed=seed)
+        X = baselines.normalised(phi)
+        number = np.concatenate([np.arange(count) % folds for count in counts])
+        model = LogisticRegressionCV(
+            Cs=grid, cv=PredefinedSplit(number), scoring="neg_log_loss", class_weight="balanced",
+            tol=1e-6, max_iter=5000, l1_ratios=(0,), use_legacy_attributes=False,
+        ).fit(X, classes)  # fmt: skip
+        found = choose_setting(
+            baselines.logistic_regression, grid, 1.0, "log loss", X, classes, ways
+        )
+        assert found == pytest.approx(float(np.ravel(model.C_)[0]))
+        values.add(found)
+    assert len(values) > 1
+
+
+def test_settings_are_chosen_where_images_can_be_held_out_and_in_the_middle_of_ties() -> None:
+    grid = (1.0, 2.0, 3.0, 4.0, 5.0)
+
+    def choose_among(right: set[float], counts: tuple[int, ...]) -> float:
+        def fit(phi: Any, classes: Any, ways: int, query: Any, value: float) -> Array:
+            assert set(classes.tolist()) == set(range(ways))  # no fold takes a whole class
+            # Queries say their own class.
+            return np.eye(ways)[query[:, 0].astype(int)] * (1.0 if value in right else -1.0)
+
+        classes = np.repeat(np.arange(len(counts)), counts)
+        return choose_setting(
+            fit, grid, 9.0, "accuracy", classes[:, None].astype(float), classes, len(counts)
+        )
+
+    assert choose_among({2.0}, (2, 7, 3)) == 2.0
+    assert choose_among({1.0, 2.0, 5.0}, (5, 5)) == 2.0
+    assert choose_among(set(grid), (5, 5)) == 3.0
+    assert choose_among({2.0}, (1, 7, 3)) == 9.0
+
+
+@pytest.mark.parametrize("name", ["logistic-cv", "ridge-cv", "svm-cv"])
+def test_tuned_heads_are_their_untuned_ones_at_the_chosen_value(name: str) -> None:
+    """In all dimensions, without the coordinates of the span; with one example a class, at 1."""
+    fit, grid, criterion = {
+        "logistic-cv": (baselines.logistic_regression, range(-2, 4), "log loss"),
+        "ridge-cv": (baselines.ridge_with_intercept, range(-3, 4), "accuracy"),
+        "svm-cv": (baselines.svm_one_against_rest, range(-2, 4), "accuracy"),
+    }[name]
+    for counts in ((4, 4, 4), (1, 1, 1)):
+        phi, classes, ways, query, _ = episode(counts, d=40, spread=4.0)
+        X, Xq = baselines.normalised(phi), baselines.normalised(query)
+        value = choose_setting(
+            fit, tuple(10.0**p for p in grid), 1.0, criterion, X, classes, ways
+        )  # fmt: skip
+        expected = fit(X, classes, ways, Xq, value)
+        found = BASELINES[name].make(HEAD, 0.0)(phi, classes, ways, query)
+        np.testing.assert_allclose(found, expected, atol=2e-3 * np.abs(expected).max())
+
+
+def test_two_classes_have_logits() -> None:
+    phi, classes, ways, query, _ = episode((3, 5), spread=3.0)
+    X, Xq = baselines.normalised(phi), baselines.normalised(query)
+    model = LogisticRegression(C=1.0, class_weight="balanced", tol=1e-6).fit(X, classes)
+    found = softmax(baselines.logistic_regression(X, classes, ways, Xq, 1.0), axis=1)
+    np.testing.assert_allclose(found, model.predict_proba(Xq), atol=1e-4)
 
 
 @pytest.mark.parametrize("C", [0.02, 5.0])

@@ -123,11 +123,11 @@ def test_folder_in_place_of_a_file(copy: Callable[..., Path], file: str) -> None
     refused(folder, file)
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 4, "1", None, 1.5])
 def test_unknown_format_version(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 and 2")
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 3")
 
 
 MEASURED = {
@@ -145,6 +145,18 @@ def test_version_1_has_no_ranges_of_shots(copy: Callable[..., Path]) -> None:
     (found,) = load_bundle(folder).manifest.accuracy
     assert found.shots == (1, 10)
     assert found.task == "5-way 1-to-10-shot"
+
+
+@pytest.mark.parametrize("key", [{"whitening": 3.0}, {"horizon_rule": "auto"}])
+def test_version_3_has_the_metric_and_the_rule_of_the_horizon(
+    copy: Callable[..., Path], key: dict[str, object]
+) -> None:
+    folder = copy()
+    edit_manifest(folder, lambda content: content["head"].update(key))
+    refused(folder, MANIFEST, "format_version 3")
+    edit_manifest(folder, lambda content: content.update(format_version=3))
+    head = load_bundle(folder).head
+    assert {name: getattr(head, name) for name in key} == key
 
 
 @pytest.mark.parametrize("shots", [[10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None])

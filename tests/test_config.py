@@ -30,7 +30,7 @@ def test_documented_backbones_load() -> None:
     kinds = {
         BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks
     }
-    assert kinds == {"onnx", "torchvision", "identity", "resnet12"}
+    assert kinds == {"onnx", "torchvision", "timm", "identity", "resnet12"}
 
 
 def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
@@ -68,6 +68,13 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ),
         ("backbone={kind: torchvision, architecture: resnet18, frozen: true}", "stay random"),
         ("backbone={kind: torchvision, architecture: resnet18, colour: grey}", "three channels"),
+        ("backbone={kind: timm}", "architecture is needed"),
+        ("backbone={kind: timm, architecture: resnet18, weights: DEFAULT}", "path of a state dict"),
+        (
+            "backbone={kind: timm, architecture: resnet18, weights: ./w.pt}",
+            "mean and std are needed",
+        ),
+        ("backbone={kind: timm, architecture: resnet18, frozen: true}", "stay random"),
         ("backbone.frozen=true", "frozen is for kind"),
         ("backbone={kind: identity}", "embedding_size is needed"),
         ("backbone={kind: identity, embedding_size: 5, mean: [0, 0, 0]}", "mean"),

@@ -13,10 +13,19 @@ import pytest
 import torch
 from PIL import Image
 
+from comln_serve.errors import ServiceError
 from comln_serve.imaging import Preprocessing, prepare_image
 from tests.conftest import REPOSITORY, image_bytes
 from training.config import DataConfig
-from training.data import _LOADERS, DataError, ImageSet, check_episodes, sample_episode
+from training.config.data import SEVERAL
+from training.data import (
+    _LOADERS,
+    DataError,
+    ImageSet,
+    check_episodes,
+    load_split,
+    sample_episode,
+)
 from training.data.image_folder import load_image_folder
 from training.data.images import fit_pixels
 from training.data.omniglot import load_omniglot
@@ -114,6 +123,40 @@ class TestImageFolder:
         with pytest.raises(DataError, match="'empty'"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
+    def test_the_folder_that_holds_images_is_the_class(self, tmp_path: Path) -> None:
+        for name in ("fruit/apple", "fruit/pear", "milk"):
+            write_folder(tmp_path, {name: 2})
+        (tmp_path / "train" / "milk" / "notes").mkdir()
+        (tmp_path / "train" / "again").symlink_to(tmp_path)
+        data = load_image_folder(tmp_path, "train", POLICY, SHARES)
+        assert data.names[-3:] == ("fruit/apple", "fruit/pear", "milk")
+        (tmp_path / "train" / "fruit" / "empty").mkdir()
+        with pytest.raises(DataError, match="'fruit/empty' holds no image"):
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
+
+    def test_all_is_every_class_folder_of_whatever_split(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "b": 2})
+        (tmp_path / "val" / "c").mkdir(parents=True)
+        (tmp_path / "val" / "c" / "0.png").write_bytes(image_bytes())
+        data = load_image_folder(tmp_path, "all", POLICY, SHARES, {"train": "list.txt"})
+        assert data.names == ("train/a", "train/b", "val/c")
+        assert load_image_folder(tmp_path / "train", "all", POLICY, SHARES).names == ("a", "b")
+
+    @pytest.mark.parametrize("form", ["PPM", "TIFF"])
+    def test_formats_of_data_sets_that_only_the_trainer_reads(
+        self, tmp_path: Path, form: str
+    ) -> None:
+        (tmp_path / "signs").mkdir()
+        pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, form)
+        (tmp_path / "signs" / f"0.{form.lower()}").write_bytes(buffer.getvalue())
+        data = load_image_folder(tmp_path, "all", POLICY, SHARES)
+        np.testing.assert_array_equal(data.images[0], pixels)
+        if form == "PPM":
+            with pytest.raises(ServiceError, match="JPEG"):
+                prepare_image(buffer.getvalue(), POLICY)
+
     def test_a_broken_image_is_named(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1})
         (tmp_path / "train" / "a" / "broken.jpg").write_bytes(b"not an image")
@@ -162,6 +205,19 @@ class TestOmniglot:
         with pytest.raises(DataError, match="images_background"):
             load_omniglot(tmp_path, "val", POLICY, rotations=False)
 
+    def test_all_is_the_three_splits_together(self, tmp_path: Path) -> None:
+        for split in ("train", "val", "test"):
+            write_omniglot(tmp_path, split)
+        config = DataConfig(kind="omniglot", preprocessing=POLICY, group=r"^\d{4}")
+        data = load_split(config, tmp_path, "all")
+        assert data.n_classes == 1623
+        assert len(set(data.names)) == 1623
+        val = load_split(config, tmp_path, "val")
+        first = data.names.index(val.names[0])
+        np.testing.assert_array_equal(data.images[data.members[first]], val.images[val.members[0]])
+        assert data.groups is not None
+        assert data.groups[data.members[first]].tolist() == 2 * [2 * 1028]
+
     @pytest.mark.skipif(not ARCHIVE.exists(), reason="the full Omniglot archive is not here")
     def test_the_real_archive(self) -> None:
         data = load_omniglot(ARCHIVE, "val", Preprocessing(image_size=28), rotations=False)
@@ -193,12 +249,12 @@ class TestEpisodes:
 
     def test_data_too_small_for_some_episode_are_refused_at_once(self) -> None:
         data = toy_set((4, 3, 4))
-        check_episodes(data, 3, 3)
-        with pytest.raises(DataError, match="class 'b' has 3 images; episodes need 4 of each"):
-            check_episodes(data, 2, 4)
+        check_episodes(data, 3, 1, 2)
+        with pytest.raises(DataError, match="class 'b' has 3 images; an episode needs 3"):
+            check_episodes(data, 2, 3, 1)
         with pytest.raises(DataError, match="4-way"):
-            check_episodes(data, 4, 1)
-        check_episodes(toy_set((4, 4), rotations=4), 8, 4)
+            check_episodes(data, 4, 1, 0)
+        check_episodes(toy_set((4, 4), rotations=4), 8, 2, 2)
 
     def test_turned_classes_show_turned_images(self) -> None:
         data = toy_set(rotations=4)
@@ -221,7 +277,7 @@ def test_arrays_meet_the_policy_that_files_meet(resize: str, shape: tuple[int, i
 
 
 def test_every_kind_has_a_reader_and_is_documented() -> None:
-    kinds = set(get_args(DataConfig.model_fields["kind"].annotation))
+    kinds = set(get_args(DataConfig.model_fields["kind"].annotation)) - {SEVERAL}
     assert set(_LOADERS) == kinds
     document = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
     first_column = "".join(re.findall(r"^\| (`[^|]+) \|", document, re.MULTILINE))

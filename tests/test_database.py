@@ -152,6 +152,26 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
         assert expected in found
 
 
+def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
+    database = Database(database_url)
+    with database.connection(writes=True) as connection:
+        migrate(connection, "0003")
+        connection.commit()
+    database.close()
+    for number, given in enumerate(("true", "false"), 1):
+        execute(
+            database_url,
+            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
+            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
+            "support_accuracy, metadata, created_at, weights) VALUES "
+            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, {given}, 0, "
+            "1, '{}', '2026-01-01 00:00:00', '')",
+        )
+    open_store(database_url).close()
+    found = execute(database_url, "SELECT id, horizon_rule FROM classifiers ORDER BY id")
+    assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
+
+
 def test_the_newest_migration_is_known_without_alembic() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -229,7 +249,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", ["0004", "0010", "9999"])
+@pytest.mark.parametrize("version", ["0005", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")

@@ -2,11 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Semaphore
+from typing import Any
 
 import numpy as np
 import pytest
 
-from comln_serve.engine import fitting
+from comln_serve.bundle import Head
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.cancellation import Cancellation
@@ -182,13 +183,13 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancellation = Cancellation()
-    solve = fitting.solve
+    solve = Head.adapt
 
-    def leaves(*arguments: object) -> object:
+    def leaves(head: Head, *arguments: Any, **options: Any) -> object:
         cancellation.cancel()
-        return solve(*arguments)
+        return solve(head, *arguments, **options)
 
-    monkeypatch.setattr(fitting, "solve", leaves)
+    monkeypatch.setattr(Head, "adapt", leaves)
     fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
     assert engine.store.count() == 0
 

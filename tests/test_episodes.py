@@ -17,7 +17,7 @@ def batches(unequal: float, updates: int = 40) -> list[MetaBatch]:
     }  # fmt: skip
     config = Config.model_validate(tree)
     images = ResidentImages(colour_classes(), torch.device("cpu"))
-    return [draw_batch(config, images, update) for update in range(updates)]
+    return [draw_batch(config, [images], update) for update in range(updates)]
 
 
 def test_shots_are_equal_or_each_class_s_own() -> None:

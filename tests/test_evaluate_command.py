@@ -17,10 +17,13 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.engine import Engine
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
+from training.card import render_card
 from training.cli import main
 from training.evaluation import baselines
 from training.evaluation.baselines import BASELINES
+from training.evaluation.compare import Difference
 from training.evaluation.tables import aligned, markdown
+from training.evaluation.verdict import verdict
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,8 @@ def test_all_heads_in_one_table(run: Run) -> None:
     out = run("--task", "3x2", "--task", "4x1-3", "--baselines", "all")
     for words in ("3-way 2-shot", "4-way 1-to-3-shot"):
         lines = [line for line in out.splitlines() if line.startswith(words)]
-        assert [line.removeprefix(words).split()[1] for line in lines] == ["bundle", *BASELINES]
+        heads = [line.removeprefix(words).split()[0] for line in lines]
+        assert heads == ["bundle", "start", *BASELINES]
         assert all(line.split()[-1] in {"ahead", "inside", "behind"} for line in lines[1:])
     for name, baseline in BASELINES.items():
         assert f"{name} " in out
@@ -79,10 +83,13 @@ def test_all_heads_in_one_table(run: Run) -> None:
     assert "chosen on the training classes" in out
 
 
-def test_without_baselines_there_is_one_row_a_task(run: Run) -> None:
-    out = run("--task", "3x2")
-    assert "3-way 2-shot" in out
-    assert "ahead" not in out
+def test_without_baselines_there_is_what_adapting_adds(run: Run) -> None:
+    out = run("--task", "3x2", "--format", "json")
+    (task,) = json.loads(out)["tasks"]
+    assert task["baselines"] == []
+    assert task["start"]["ahead"] == pytest.approx(task["mean"] - task["start"]["mean"])
+    assert task["verdict"].startswith("Adapting ")
+    assert "heads" not in task["verdict"]
 
 
 def test_json_holds_what_the_table_shows(run: Run, tmp_path: Path) -> None:
@@ -102,8 +109,8 @@ def test_json_holds_what_the_table_shows(run: Run, tmp_path: Path) -> None:
 def test_markdown_has_a_table_that_is_one(run: Run) -> None:
     out = run("--task", "3x1", "--baselines", "prototype", "--format", "markdown")
     table = [line for line in out.splitlines() if line.startswith("|")]
-    assert table[1] == "|---|---|---|---|---|---|"
-    assert [line.count("|") for line in table[:4]] == [7] * 4
+    assert table[1] == "|---|---|---|---|---|"
+    assert [line.count("|") for line in table[:5]] == [6] * 5
 
 
 def test_tables() -> None:
@@ -126,7 +133,7 @@ def test_choosing_says_what_it_chose(run: Run) -> None:
 def test_unfinished_fits_are_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_LOGISTIC_ITERATIONS", 1)
     out = run("--task", "3x2", "--baselines", "logistic")
-    assert "8 of 8 fits of logistic in task 3x2 stopped before they converged" in out
+    assert "8 fits of logistic in the 8 episodes of task 3x2" in out
 
 
 def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -> None:
@@ -135,8 +142,9 @@ def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -
     assert manifest.format_version == 2
     (own,) = [entry for entry in manifest.accuracy if entry.shots == (1, 3)]
     assert own.command.endswith("--task 4x1-3 --queries 3 --episodes 8 --seed 0")
-    cosine, ridge = manifest.comparisons
-    assert (cosine.head, ridge.head) == ("cosine", "ridge")
+    start, cosine, ridge = manifest.comparisons
+    assert (start.head, cosine.head, ridge.head) == ("start", "cosine", "ridge")
+    assert start.ahead == pytest.approx(own.mean - start.mean)
     assert ridge.description == "ridge regression to one-hot targets, lambda = 50"
     assert cosine.ahead == pytest.approx(own.mean - cosine.mean)
     assert ridge.command == own.command + " --baselines cosine,ridge"
@@ -147,22 +155,34 @@ def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -
 
 
 def test_comparisons_go_when_what_they_compare_with_does(run: Run, bundle: Path) -> None:
+    def heads() -> list[tuple[object, str]]:
+        return [(e.shots, e.head) for e in load_bundle(bundle).manifest.comparisons]
+
     before = (bundle / "bundle.json").read_text()
     assert "comparisons" not in before
     run("--task", "3x1", "--task", "3x2", "--baselines", "cosine", "--record")
-    assert len(load_bundle(bundle).manifest.comparisons) == 2
+    assert heads() == [(1, "start"), (1, "cosine"), (2, "start"), (2, "cosine")]
     run("--task", "3x1", "--record")  # the same figures
-    assert len(load_bundle(bundle).manifest.comparisons) == 2
-    run("--task", "3x1", "--baselines", "ridge", "--record")  # replaces
-    heads = [(e.shots, e.head) for e in load_bundle(bundle).manifest.comparisons]
-    assert heads == [(1, "ridge"), (2, "cosine")]
+    assert sorted(heads()) == [(1, "cosine"), (1, "start"), (2, "cosine"), (2, "start")]
+    run("--task", "3x1", "--baselines", "ridge", "--record")  # another head
+    assert {head for shots, head in heads() if shots == 1} == {"start", "cosine", "ridge"}
     run("--task", "3x1", "--seed", "1", "--record")  # other figures
-    assert [e.shots for e in load_bundle(bundle).manifest.comparisons] == [2]
-    run("--task", "3x2", "--seed", "1", "--record")
-    content = json.loads((bundle / "bundle.json").read_text())
-    assert content["format_version"] == 1
-    assert "comparisons" not in content
-    assert "Other heads" not in (bundle / "README.md").read_text()
+    assert heads() == [(1, "start"), (2, "start"), (2, "cosine")]
+
+
+def test_the_card_leads_with_what_the_comparisons_come_to(run: Run, bundle: Path) -> None:
+    run("--task", "3x1", "--baselines", "cosine,ridge", "--record")
+    (bundle / "README.md").unlink()
+    manifest = load_bundle(bundle).manifest
+    first = render_card("mine", manifest).split("\n\n")[1]
+    start, *others = manifest.comparisons
+    differences = {e.head: Difference(e.ahead, e.ahead_interval) for e in (start, *others)}
+    assert first == f"- 3-way 1-shot, split val: {verdict(differences)}"
+    assert "of 2 heads" in first
+    nothing = manifest.model_copy(update={"comparisons": ()})
+    assert "has not been measured" in " ".join(
+        render_card("mine", nothing).split("\n\n")[1].split()
+    )
 
 
 def test_a_server_lists_ranges_of_shots_and_no_other_heads(

@@ -8,6 +8,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
+from comln_serve.bundle.head import HorizonRule
 from comln_serve.classifier import Classifier
 from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
@@ -32,7 +33,8 @@ def models_dir(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     edit_manifest(
         models / "tiny-prototype",
         lambda content: (
-            content.update(format_version=2) or content["head"].update(exponents=exponents)
+            content.update(format_version=3)
+            or content["head"].update(exponents=exponents, whitening=2.0)
         ),
     )
     return models
@@ -53,15 +55,15 @@ def check_same(engine: Engine, changed: Classifier, support: Support, **options:
     for stored in (changed, engine.find_classifier(changed.id)):
         assert stored.W.tobytes() == fresh.W.tobytes()
         for field in ("labels", "examples", "horizon", "support_loss", "support_accuracy",
-                      "horizon_given", "embedder_sha256"):  # fmt: skip
+                      "horizon_rule", "embedder_sha256"):  # fmt: skip
             assert getattr(stored, field) == getattr(fresh, field)
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-prototype"])
-@pytest.mark.parametrize("horizon", [None, 7.0])
+@pytest.mark.parametrize("horizon", [None, 7.0, "auto", "learned"])
 @pytest.mark.parametrize("name", [None, "letters"])
 def test_the_result_is_that_of_adapting_from_the_start(
-    engine: Engine, model: str, horizon: float | None, name: str | None
+    engine: Engine, model: str, horizon: float | HorizonRule | None, name: str | None
 ) -> None:
     made = engine.adapt(FIRST, model=model, horizon=horizon, name=name).classifier
     reference = name or made.id

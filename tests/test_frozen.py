@@ -16,6 +16,7 @@ from tests.conftest import ABOUT, tiny_config
 from tests.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.test_torchvision_backbones import IMAGENET, trained
 from tests.test_training import colour_classes
+from training.backbone_graph import ExportError
 from training.backbones import BackboneError
 from training.checkpoint import BEST, LAST, Checkpoint
 from training.cli import main
@@ -25,7 +26,7 @@ from training.data.resident import ResidentImages
 from training.embedded import embed_once
 from training.episodes import MetaBatch, episode_loss
 from training.evaluation.subject import open_subject
-from training.export import ExportError, export_bundle, with_backbone
+from training.export import export_bundle, with_backbone
 from training.fit import fit
 from training.model import MetaModel
 

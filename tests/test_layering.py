@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 PACKAGE = "comln_serve"
 TRAINER_ONLY = {
     "torch", "torchvision", "torchdiffeq", "training", "onnx", "onnxscript", "sklearn",
-    "matplotlib",
+    "matplotlib", "timm",
 }  # fmt: skip
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {

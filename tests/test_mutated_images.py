@@ -1,7 +1,6 @@
 """Damaged image files: a picture or the caller's error, and no more memory than their share."""
 
 import gc
-import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,12 +13,13 @@ from PIL import Image
 
 from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine
+from comln_serve.imaging import FORMATS, decode_image
 from comln_serve.settings import Settings
 from tests.conftest import image_bytes
+from tests.image_files import encode
 from tests.messages import adapt_form, predict_form
 
 COUNT = 400  # of each format
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 1_000_000
 # A picture of that many pixels is decoded, converted and laid over a background: 4 bytes each, in
 # a few copies. One of the largest size a header can claim would take gigabytes.
@@ -34,24 +34,25 @@ WHERE_SIZES_ARE = {
     "BMP": (b"\x28\0\0\0", "<II"),
     "JPEG": (b"\x00\x11\x08", ">HH"),  # a frame of three components; height first, as it happens
     "WEBP": (b"\x9d\x01\x2a", "<HH"),
+    "HEIC": (b"ispe\0\0\0\0", ">II"),
+    "AVIF": (b"ispe\0\0\0\0", ">II"),
 }
 
 
 def seeds(fmt: str) -> list[bytes]:
     """Valid files, with the parts people's files have: palettes, alpha, EXIF, several frames."""
     noise = image_bytes(size=(24, 18), fmt=fmt)
-    image = Image.open(io.BytesIO(noise))
+    image = decode_image(noise)
     exif = Image.Exif()
     exif[0x0112] = 6
-    richer = io.BytesIO()
     if fmt == "JPEG":
-        image.convert("CMYK").save(richer, fmt, exif=exif, progressive=True)
-    elif fmt == "BMP":
-        image.quantize(16).save(richer, fmt)
-    else:
-        frames = [image.convert("RGBA").rotate(angle) for angle in (0, 45, 90)]
-        frames[0].save(richer, fmt, save_all=True, append_images=frames[1:], duration=10)
-    return [noise, richer.getvalue()]
+        return [noise, encode(image.convert("CMYK"), fmt, exif=exif, progressive=True)]
+    if fmt == "BMP":
+        return [noise, encode(image.quantize(16), fmt)]
+    frames = [image.convert("RGBA").rotate(angle) for angle in (0, 45, 90)]
+    if fmt == "HEIC":
+        return [noise, encode(frames[0], fmt, exif=exif.tobytes())]
+    return [noise, encode(frames[0], fmt, save_all=True, append_images=frames[1:], duration=10)]
 
 
 def mutated(rng: np.random.Generator, fmt: str, file: bytes, other: bytes) -> bytes:
@@ -85,6 +86,8 @@ def mutated(rng: np.random.Generator, fmt: str, file: bytes, other: bytes) -> by
 
 def claiming(fmt: str, file: bytes, width: int, height: int) -> bytes:
     """The file with another size in its header; of PNG with the checksum that belongs to it."""
+    if fmt == "TIFF":
+        return claiming_tiff(file, width, height)
     mark, how = WHERE_SIZES_ARE[fmt]
     at = file.find(mark) + len(mark)
     if at < len(mark):
@@ -95,6 +98,15 @@ def claiming(fmt: str, file: bytes, width: int, height: int) -> bytes:
     data[at : at + len(size)] = size
     if fmt == "PNG":
         data[at + 13 : at + 17] = struct.pack(">I", zlib.crc32(data[at - 4 : at + 13]))
+    return bytes(data)
+
+
+def claiming_tiff(file: bytes, width: int, height: int) -> bytes:
+    """The file with other numbers in its tags 256 and 257."""
+    data = bytearray(file)
+    for tag, side in ((256, width), (257, height)):
+        at = file.find(struct.pack("<HHI", tag, 4, 1)) + 8
+        data[at : at + 4] = struct.pack("<I", side)
     return bytes(data)
 
 

@@ -66,7 +66,8 @@ def test_quoted_accuracies_are_those_of_the_manifests() -> None:
         r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$",
         README, re.MULTILINE,
     )  # fmt: skip
-    assert {name for name, *_ in rows} == {
+    # The photo bundle is measured on several data sets, in benchmarks/results.
+    assert {name for name, *_ in rows} | {"photos-efficientnet-lite0"} == {
         path.parent.name for path in MODELS.glob("*/bundle.json")
     }
     for name, split, ways, shots, mean, interval in rows:

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from comln_serve.flow import FlowSolution
-from comln_serve.report import HeldOutReport, Report, held_out, make_report, similarity
+from comln_serve.report import (
+    Adaptation,
+    HeldOutReport,
+    Report,
+    adapt,
+    held_out,
+    make_report,
+    similarity,
+)
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import THRESHOLD, suspicion
@@ -28,12 +36,21 @@ def clusters(classes: NDArray[np.intp], d: int = 32, noise: float = 0.5) -> NDAr
 
 
 def report_on(
-    phi: NDArray[np.float32], classes: NDArray[np.intp], head: Head = PROTOTYPE, **options: object
+    phi: NDArray[np.float32],
+    classes: NDArray[np.intp],
+    head: Head = PROTOTYPE,
+    *,
+    cancel: NDArray[np.bool_] | None = None,
+    **options: object,
 ) -> Report:
     ways = int(classes.max()) + 1
     names = [f"class {c}" for c in range(ways)]
-    solution = head.adapt(phi, classes, ways)
-    return make_report(head, phi, classes, names, solution, **options)
+    adaptation = adapt(head, phi, classes, ways)
+    if cancel is not None:  # once the classifier is there
+        fold_of = assign(classes, ways, 11)
+        found = hold_out(head, phi, classes, ways, fold_of, cancel=cancel)
+        adaptation = replace(adaptation, found=found)
+    return make_report(adaptation, classes, names, own_horizon=True, **options)
 
 
 def held_out_of(report: Report) -> HeldOutReport:
@@ -53,8 +70,19 @@ def held_out_of(report: Report) -> HeldOutReport:
         replace(PROTOTYPE, weighting="uniform", similarity=0.3),
         replace(PROTOTYPE, exponents=HorizonExponents(0.3, -0.2, 0.5)),
         Head("learned", 20.0, 0.0, "balanced", SOLVER),
+        replace(PROTOTYPE, whitening=3.0),
+        Head("learned", 20.0, 0.0, "balanced", SOLVER, whitening=0.5),
     ],
-    ids=["zero", "regularised", "prototype", "levelled", "horizon law", "learned"],
+    ids=[
+        "zero",
+        "regularised",
+        "prototype",
+        "levelled",
+        "horizon law",
+        "learned",
+        "whitened",
+        "learned, whitened",
+    ],
 )
 def test_held_out_answers_are_those_of_adapting_without(
     head: Head, folds: int, horizon: float | None, d: int
@@ -66,18 +94,21 @@ def test_held_out_answers_are_those_of_adapting_without(
         W0 = np.random.default_rng(1).normal(size=(4, d)).astype(np.float32)
         head = replace(head, W0=W0)
     fold_of = assign(CLASSES, 4, folds)
-    found = hold_out(head, phi, CLASSES, 4, fold_of, horizon=horizon)
+    factors = np.array([0.01, 1.0, 30.0])
+    found = hold_out(head, phi, CLASSES, 4, fold_of, horizon=horizon, factors=factors)
     assert found.folds == folds
     assert found.cut is None
     np.testing.assert_array_equal(found.judged, CLASSES != 3)
     for fold in range(folds):
         out, kept = fold_of == fold, fold_of != fold
-        W = head.adapt(phi[kept], CLASSES[kept], 4, horizon=horizon).W
-        expected = phi[out].astype(np.float64) @ W.T
-        np.testing.assert_allclose(found.logits[out], expected, atol=20 * TOLERANCE)
-        alike = similarity(phi[out], W.astype(np.float32))
-        np.testing.assert_allclose(found.similarity[out], alike, atol=20 * TOLERANCE)
-    assert np.isnan(found.logits[CLASSES == 3]).all()
+        for i, factor in enumerate(factors):
+            T = factor * (head.horizon_of(phi[kept], 4) if horizon is None else horizon)
+            W = head.adapt(phi[kept], CLASSES[kept], 4, horizon=T).W
+            expected = phi[out].astype(np.float64) @ W.T
+            np.testing.assert_allclose(found.logits[i, out], expected, atol=20 * TOLERANCE)
+            alike = similarity(phi[out], W.astype(np.float32))
+            np.testing.assert_allclose(found.similarity[i, out], alike, atol=20 * TOLERANCE)
+    assert np.isnan(found.logits[:, CLASSES == 3]).all()
 
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
@@ -177,8 +208,10 @@ def test_similarity_does_not_see_lengths() -> None:
     q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
     found = similarity(q, W)
     for row, value in zip(q, found, strict=True):
-        cosines = [row @ w / np.linalg.norm(row) / np.linalg.norm(w) for w in W]
-        assert value == pytest.approx(max(cosines), abs=1e-6)
+        length = np.sqrt((np.linalg.norm(W, axis=1) ** 2).mean())
+        assert value == pytest.approx(
+            max(row @ w for w in W) / np.linalg.norm(row) / length, abs=1e-6
+        )
     np.testing.assert_allclose(similarity(7 * q, 0.1 * W), found, atol=1e-6)
     np.testing.assert_array_equal(similarity(0 * q, W), np.zeros(6))
     np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
@@ -193,7 +226,11 @@ def test_a_threshold_needs_images_enough() -> None:
 def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     phi = clusters(CLASSES)
     endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
-    report = make_report(PROTOTYPE, phi, CLASSES, list("abcd"), endless)
+    assert count_folds(11, fold_cost(endless, *phi.shape), len(phi)) == 0
+    nothing = np.zeros(len(phi), dtype=np.bool_)
+    report = make_report(
+        Adaptation(endless, 20.0, None, None, nothing), CLASSES, list("abcd"), own_horizon=True
+    )
     assert report.held_out is None
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
 
@@ -221,7 +258,7 @@ def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 11), cancel=cancel)
     assert found.folds == 4 == found.judged.sum()
     assert found.cut is not None
-    np.testing.assert_array_equal(found.logits[found.judged], whole.logits[found.judged])
+    np.testing.assert_array_equal(found.logits[0, found.judged], whole.logits[0, found.judged])
 
 
 def test_equal_images_under_different_labels_and_embeddings_of_zeros() -> None:

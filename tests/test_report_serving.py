@@ -10,9 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
-from comln_serve.bundle import Calibration
+from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw, shots_of
-from comln_serve.engine import fitting
 from comln_serve.engine.engine import Engine
 from comln_serve.engine.model import LocalModel
 from comln_serve.imaging import prepare_image
@@ -59,6 +58,31 @@ def test_adapt_reports_and_the_report_stays(client: TestClient) -> None:
         assert client.get(f"/classifiers/{key}").json()["report"] == report
     (listed,) = client.get("/classifiers").json()["classifiers"]
     assert "report" not in listed, "a page of a thousand would be heavy with them"
+
+
+def test_the_horizon_is_chosen_where_that_is_asked_for(client: TestClient) -> None:
+    support = colour_support(4)
+    learned = client.post("/adapt", **adapt_form(support)).json()
+    assert (learned["horizon_rule"], learned["report"]["horizon_choice"]) == ("learned", None)
+    for message in (adapt_form, adapt_json):
+        made = client.post("/adapt", **message(support, name="colours", horizon="auto")).json()
+        choice = made["report"]["horizon_choice"]
+        assert made["horizon_rule"] == "auto"
+        assert choice["learned"] == learned["horizon"]
+        horizons = [candidate["horizon"] for candidate in choice["candidates"]]
+        assert made["horizon"] in horizons
+        assert horizons == sorted(horizons)
+        assert choice["level"][0] <= made["horizon"] <= choice["level"][1]
+        # The calibration is of the learned T, whoever arrives at it.
+        assert made["report"]["own_horizon"] is (made["horizon"] == choice["learned"])
+    stored = client.get("/classifiers/colours").json()
+    assert (stored["horizon"], stored["horizon_rule"]) == (made["horizon"], "auto")
+    assert stored["report"]["horizon_choice"] == choice
+    alone = colour_support(1)
+    made = client.post("/adapt", **adapt_form(alone, horizon="auto")).json()
+    assert made["horizon_rule"] == "auto"
+    assert made["report"]["horizon_choice"] is None
+    assert made["horizon"] == client.post("/adapt", **adapt_form(alone)).json()["horizon"]
 
 
 def test_a_wrong_label_is_named_by_the_number_that_removes_it(client: TestClient) -> None:
@@ -229,14 +253,15 @@ def test_too_little_time_for_a_report_is_no_failure(
 ) -> None:
     """The deadline passes between the solve and the report."""
     engine = make_engine(settings)
-    solve = fitting.solve
+    solve = Head.adapt
 
-    def slow(*arguments: Any) -> Any:
-        solution = solve(*arguments)
-        arguments[-1][0] = True
+    def slow(head: Head, *arguments: Any, cancel: Any = None, **options: Any) -> Any:
+        solution = solve(head, *arguments, cancel=cancel, **options)
+        if cancel is not None:
+            cancel[0] = True
         return solution
 
-    monkeypatch.setattr(fitting, "solve", slow)
+    monkeypatch.setattr(Head, "adapt", slow)
     made = engine.adapt(colour_support(3)).classifier
     assert made.support_accuracy == 1.0
     assert made.report is not None

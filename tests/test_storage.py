@@ -119,7 +119,7 @@ def test_resolving_finds_what_finding_does(mine: TenantStore, expires: int | Non
 
 def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
     made = classifier(
-        "clf_a", "cats", horizon_given=True, metadata={"line": "3", "\N{CAT FACE}": "\0"},
+        "clf_a", "cats", horizon_rule="given", metadata={"line": "3", "\N{CAT FACE}": "\0"},
         report={"calibration": {"ece": 1 / 3}, "notes": [None, True]},
         expires_at=datetime(9000, 1, 1, tzinfo=UTC),
         W=np.array([[-0.0, 1e-45, 3.4e38, -1.0]] * 6, dtype=np.float32),
