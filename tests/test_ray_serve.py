@@ -89,9 +89,16 @@ class Application:
         return httpx2.get(f"{self.url}/health/ready", timeout=30)
 
     def is_whole(self) -> bool:
-        """Whether all replicas are running."""
+        """Whether all replicas are running.
+
+        Ray Serve's controller learns of a death only at its next health check, so the processes
+        are counted, too.
+        """
         deployments = serve.status().applications[self.name].deployments
-        return all(dict(status.replica_states) == {"RUNNING": 2} for status in deployments.values())
+        return all(
+            dict(status.replica_states) == {"RUNNING": 2} and len(self.processes(name)) == 2
+            for name, status in deployments.items()
+        )
 
 
 @pytest.fixture(scope="module")
