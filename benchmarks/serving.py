@@ -35,7 +35,7 @@ from PIL import Image
 
 from benchmarks.load import Job, Outcome, moments
 from comln_serve.bundle import Bundle, load_bundle
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
 from comln_serve.settings import Settings
@@ -198,6 +198,7 @@ class Bare:
         self.bundle = bundle
         self._policy = bundle.manifest.preprocessing
         self._decoders = ThreadPoolExecutor(usable_cpus())
+        self._inference = ThreadPoolExecutor(usable_cpus())
         self._backbone = Backbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
@@ -210,8 +211,8 @@ class Bare:
         return np.stack(list(self._decoders.map(lambda f: prepare_image(f, self._policy), files)))
 
     def slices(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """As the server does it: one image an inference, on all cores."""
-        return self._backbone.embed(images)
+        """As the server does it: one image an inference, each on a core of its own."""
+        return np.concatenate(list(self._inference.map(self._embed_one, images)))
 
     def batch(self, images: NDArray[np.uint8]) -> Any:
         """One call of ONNX Runtime, as its defaults have it."""
@@ -231,7 +232,10 @@ class Bare:
     def one(self, file: bytes) -> None:
         """A file to its embedding, on the thread that calls."""
         image = prepare_image(file, self._policy)
-        self._backbone.embed_one(image, ort.RunOptions(), alone=False)
+        self._embed_one(image)
+
+    def _embed_one(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self._backbone.embed(image[np.newaxis], alone=False)
 
     def queue_rate(self, files: Sequence[bytes], seconds: float) -> float:
         """Images a second where a thread for each core takes one after another."""

@@ -87,13 +87,13 @@ class Settings(BaseSettings):
     )
     inference_threads: Positive | None = Field(
         None,
-        description="Cores that each model decodes and embeds with, where it runs on the CPU; it "
-        "has a thread for each, and two more. Default: the CPUs usable.",
+        description="Images that each model embeds at the same time on the CPU, each on a core of "
+        "its own; an image that is alone is spread over as many. Default: the CPUs usable.",
     )
     decode_threads: Positive | None = Field(
         None,
-        description="Images decoded at the same time, where CUDA or other machines embed them. "
-        "Default: the CPUs usable.",
+        description="Images decoded at the same time, for all models together; half as many more "
+        "if they are large. Default: the CPUs usable.",
     )
     max_batch_size: Positive = Field(
         64,
@@ -107,13 +107,13 @@ class Settings(BaseSettings):
     )
     max_queue_seconds: Duration = Field(
         10.0,
-        description="Time a request may wait for its turn, before its first image is decoded and "
-        "before its first batch; over it the answer is 503.",
+        description="Time in which nothing is done for a request, because others have their turn; "
+        "over it the answer is 503.",
     )
     max_inference_seconds: Duration = Field(
         30.0,
-        description="Time one batch may take to be embedded, on a CPU with decoding; over it the "
-        "answer is 504.",
+        description="Time one image may take to be decoded, or one batch to be embedded; over it "
+        "the answer is 504.",
     )
     classifier_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         256 * 2**20, description="Memory for classifiers in use; 0 reads them from the store."

@@ -1,4 +1,4 @@
-"""Shared fixtures: tiny bundles made by the real exporter, engines, clients, images."""
+"""Shared fixtures: tiny bundles, engines, clients, images. Nothing here imports torch."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,33 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 
 from comln_serve.api.app import create_app
-from comln_serve.engine.backbone import Backbone
-from comln_serve.engine.batcher import Batcher
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.engine.lane import Images
-from comln_serve.engine.model import LocalModel
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from tests.databases import database_url, make_url, postgresql
 from tests.image_files import encode
-from training.bundle_writer import About
-from training.checkpoint import Checkpoint
-from training.config import Config
-from training.export import export_bundle
-from training.model import MetaModel
 
 __all__ = ["database_url", "make_url", "postgresql"]  # fixtures
 
 MakeEngine = Callable[[Settings], Engine]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none")
 
 
 def pytest_configure() -> None:
@@ -48,51 +40,13 @@ def pytest_configure() -> None:
             cached.unlink()
 
 
-def tiny_config(start: str = "zero", ways: int = 5, image_size: int = 16) -> Config:
-    """A Conv-4 of 8 channels on 16 px colour images: embeddings of size 8."""
-    return Config.model_validate(
-        {
-            "data": {"kind": "image_folder", "preprocessing": {"image_size": image_size}},
-            "backbone": {"channels": 8},
-            "head": {"start": start, "initial_horizon": 20.0, "initial_alpha": 2.0},
-            "episodes": {"ways": ways, "shots": [1, 2], "queries": 2},
-            "validation": {"tasks": [[ways, 1]], "episodes": 5, "every": 2, "queries": 2},
-            "updates": 4,
-        }
-    )
-
-
-def tiny_model(config: Config) -> MetaModel:
-    """Random weights, running statistics of a few random images; no training."""
-    torch.manual_seed(0)
-    model = MetaModel(config)
-    size = config.data.preprocessing.image_size
-    images = np.random.default_rng(0).integers(0, 256, (32, size, size, 3), dtype=np.uint8)
-    model.train()
-    with torch.no_grad():
-        for _ in range(20):
-            model.backbone(torch.from_numpy(images))
-        if model.W0 is not None:
-            model.W0.normal_(std=0.1)
-    return model.eval()
-
-
-def write_bundle(folder: Path, config: Config) -> MetaModel:
-    """Export a tiny model to `folder` with the real exporter, and return the torch model."""
-    model = tiny_model(config)
-    checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "a", "b")
-    export_bundle(checkpoint, folder, ABOUT)
-    return model
-
-
 @pytest.fixture(scope="session")
-def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles `tiny` (zero start), `tiny-prototype`, `tiny-learned` (5 ways). Do not alter."""
-    root = tmp_path_factory.mktemp("models")
-    write_bundle(root / "tiny", tiny_config("zero"))
-    write_bundle(root / "tiny-prototype", tiny_config("prototype"))
-    write_bundle(root / "tiny-learned", tiny_config("learned"))
-    return root
+def models_dir() -> Path:
+    """Bundles `tiny` (zero start), `tiny-prototype`, `tiny-learned` (5 ways). Do not alter.
+
+    They were made by `python -m tests.tiny`; a test compares them with what the exporter makes now.
+    """
+    return REPOSITORY / "tests" / "bundles"
 
 
 @pytest.fixture
@@ -148,21 +102,21 @@ def client(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
 
 
 def batcher_of(engine: Engine, model: str = "tiny") -> Batcher:
-    """What forms the batches of a model that runs in this process."""
-    served = engine.models[model]
-    assert isinstance(served, LocalModel)
-    return served.batcher
+    """What forms the batches of a model."""
+    return engine.models[model].batcher
 
 
 def before_each_batch(engine: Engine, call: Callable[[int], object], model: str = "tiny") -> None:
     """Call it with the number of images before they are embedded, on the thread that does."""
-    for lane in batcher_of(engine, model).lanes:
+    batcher = batcher_of(engine, model)
+    network = batcher.network
 
-        def run(images: Images, *, alone: bool, run: Any = lane.run) -> Any:
+    class Told:
+        def embed(self, images: Any, cancellation: Cancellation, *, alone: bool) -> Any:
             call(len(images))
-            return run(images, alone=alone)
+            return network.embed(images, cancellation, alone=alone)
 
-        lane.run = run  # type: ignore[method-assign]
+    batcher.network = Told()
 
 
 @pytest.fixture

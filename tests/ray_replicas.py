@@ -17,14 +17,14 @@ class Fragile:
         self._calls, self._deaths = Path(calls), deaths
 
     async def embed(
-        self, embedder_sha256: str, images: np.ndarray[Any, Any], waited_s: float
+        self, embedder_sha256: str, images: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
         with self._calls.open("a") as file:
             file.write(".")
         if self._calls.stat().st_size <= self._deaths:
             os._exit(1)
         if embedder_sha256 == "refused":
-            raise ServiceError(ErrorCode.QUEUE_TIMEOUT, "It waited.", allowed_seconds=waited_s)
+            raise ServiceError(ErrorCode.QUEUE_TIMEOUT, "It waited.", allowed_seconds=1.5)
         return images[:, 0, 0, :1].astype(np.float32)
 
 

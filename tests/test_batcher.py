@@ -1,9 +1,10 @@
-"""Batches of a made-up backbone: no HTTP, no ONNX, and time that passes only when told to."""
+"""Jobs and batches of a made-up network: no HTTP, no ONNX."""
 
+import gc
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING
 
@@ -11,113 +12,106 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comln_serve.engine.batcher import Batcher, BatchLimits
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.lane import Images
+from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.errors import ErrorCode, ServiceError
-
-if TYPE_CHECKING:
-    from comln_serve.engine.turn import Turn
-
-SOON = 30  # seconds a test waits for what must come
-LIMITS = BatchLimits(max_images=4, max_delay_s=100.0, max_queue_s=1000.0, max_run_s=1000.0)
-
+from tests.waiting import SOON, wait_until
 
 Answer = Future[NDArray[np.float32]]
 
 
-def images_of(*values: int) -> NDArray[np.uint8]:
-    return np.array(values, dtype=np.uint8).reshape(-1, 1, 1, 1)
+def image_of(value: int) -> NDArray[np.uint8]:
+    return np.full((1, 1, 1), value, dtype=np.uint8)
 
 
 def embeddings_of(*values: int) -> NDArray[np.float32]:
     return np.array([[value, value + 0.5] for value in values], dtype=np.float32)
 
 
-class Backbone:
+class MadeUpNetwork:
     """Embeds an image of value v as (v, v + 0.5). While it is held, each batch waits for `next`."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.alone: list[bool] = []
-        self.bad_files: set[int] = set()
-        self.failing: set[int] = set()
+        self.interrupted: list[list[int]] = []
+        self.failing: dict[int, Exception] = {}
         self.began = Semaphore(0)
+        self._lock = Lock()
         self._held = False
         self._next = Semaphore(0)
-        self._interrupted = False
 
-    def run(self, images: Images, *, alone: bool) -> tuple[NDArray[np.float32], float]:
-        self.alone.append(alone)
-        values = np.asarray(images).ravel().tolist()
-        self.batches.append(values)
-        if self._held:
-            self.began.release()
-            assert self._next.acquire(timeout=SOON)
-        if self._interrupted or self.failing & set(values):
-            self._interrupted = False
-            raise RuntimeError("made up")
-        if self.bad_files & set(values):
-            raise ServiceError(ErrorCode.INVALID_IMAGE, f"{values} is bad.", seen=values)
-        return embeddings_of(*values), 0.0
+    def embed(
+        self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool
+    ) -> NDArray[np.float32]:
+        values = images.ravel().tolist()
+        with self._lock:
+            self.batches.append(values)
+            self.alone.append(alone)
+        with cancellation.calling(self._next.release):
+            if self._held:
+                self.began.release()
+                assert self._next.acquire(timeout=SOON)
+            try:
+                cancellation.check()
+            except ServiceError:
+                self.interrupted.append(values)
+                raise RuntimeError("interrupted") from None
+        for value in values:
+            if value in self.failing:
+                raise self.failing[value]
+        return embeddings_of(*values)
 
     def hold(self) -> None:
         """From now on batches wait."""
         self._held = True
 
     def next(self) -> None:
-        """Let the running batch end, and wait until the next one runs."""
+        """Let a running batch end."""
         self._next.release()
-        assert self.began.acquire(timeout=SOON)
 
     def allow(self) -> None:
-        """Let the running batch end, and all that follow."""
+        """Let the batches that run end, and all that follow."""
         self._held = False
-        self._next.release()
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._next.release()
-
-
-class Clock:
-    """Seconds that pass only by `advance`."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
+        for _ in range(64):
+            self._next.release()
 
 
 class Bench:
-    """A batcher with its made-up surroundings, and threads that wait for it like requests do."""
+    """A batcher over a made-up network, and threads that wait for it as requests do."""
 
     def __init__(
-        self, limits: BatchLimits, clock: Callable[[], float] | None = None, lanes: int = 1
+        self,
+        *,
+        max_images: int = 4,
+        max_delay_s: float = 100.0,
+        threads: int = 1,
+        limits: JobLimits | None = None,
     ) -> None:
-        self.lanes = [Backbone() for _ in range(lanes)]
-        self.backbone = self.lanes[0]
-        self.clock = Clock()
-        self.turns: list[Turn] = []
-        self.batcher = Batcher(self.lanes, limits, clock=clock or self.clock)
+        self.network = MadeUpNetwork()
+        run_s = 1000.0 if limits is None else limits.max_run_s
+        self.batcher = Batcher(
+            self.network, BatchLimits(max_images, max_delay_s, threads, run_s), name="bench"
+        )
+        self.limits = limits or JobLimits(1000.0, 1000.0)
         self._requests = ThreadPoolExecutor(64)
 
     def send(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
-        """A request whose images need no decoding."""
+        """A request with these images, all decoded."""
+        return self._requests.submit(self._embed, values, cancellation)
 
-        def run() -> NDArray[np.float32]:
-            with self.batcher.turn(len(values), cancellation) as turn:
-                self.turns.append(turn)
-                return turn.embed(images_of(*values))
-
-        return self._requests.submit(run)
+    def _embed(
+        self, values: tuple[int, ...], cancellation: Cancellation | None
+    ) -> NDArray[np.float32]:
+        job = Job(len(values), self.limits)
+        with (cancellation or Cancellation()).calling(job.cancel), self.batcher.expect(job) as put:
+            for position, value in enumerate(values):
+                put(position, image_of(value))
+            return job.wait()
 
     def queue(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
-        """A request that cannot run yet; returns when it waits in the queue."""
+        """A request that cannot run yet; returns when its images wait."""
         before = self.batcher.queued
         future = self.send(*values, cancellation=cancellation)
         wait_until(lambda: future.done() or self.batcher.queued == before + len(values))
@@ -125,23 +119,15 @@ class Bench:
 
     def occupy(self, *values: int) -> Answer:
         """A request whose first batch runs until it is allowed to end."""
-        self.backbone.hold()
+        self.network.hold()
         future = self.send(*(values or (255,)))
-        assert self.backbone.began.acquire(timeout=SOON)
+        assert self.network.began.acquire(timeout=SOON)
         return future
 
     def close(self) -> None:
-        for lane in self.lanes:
-            lane.allow()
+        self.network.allow()
         self.batcher.close()
         self._requests.shutdown()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 2 * SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.001)
 
 
 def fails(code: ErrorCode, future: Answer) -> ServiceError:
@@ -153,258 +139,234 @@ def fails(code: ErrorCode, future: Answer) -> ServiceError:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    bench = Bench(LIMITS)
+    bench = Bench()
     yield bench
     bench.close()
 
 
 def test_a_lone_request_does_not_wait_for_others(bench: Bench) -> None:
-    """The delay is 100 s of a clock that stands still."""
-    np.testing.assert_array_equal(bench.send(1).result(SOON), embeddings_of(1))
-    np.testing.assert_array_equal(bench.send(2, 3).result(SOON), embeddings_of(2, 3))
-    assert bench.backbone.batches == [[1], [2, 3]]
+    """Though the delay is 100 s."""
+    np.testing.assert_array_equal(bench.send(7).result(SOON), embeddings_of(7))
+    assert bench.network.batches == [[7]]
 
 
 def test_requests_that_wait_are_embedded_together(bench: Bench) -> None:
     first = bench.occupy()
-    waiting = [bench.queue(1), bench.queue(2, 3), bench.queue(4)]
-    assert bench.batcher.queued == 4
-    bench.backbone.allow()
-    for future, values in zip([first, *waiting], [(255,), (1,), (2, 3), (4,)], strict=True):
-        np.testing.assert_array_equal(future.result(SOON), embeddings_of(*values))
-    assert bench.backbone.batches == [[255], [1, 2, 3, 4]]
-    assert bench.batcher.queued == 0
+    others = [bench.queue(value) for value in (1, 2, 3)]
+    bench.network.allow()
+    assert first.result(SOON).tolist() == embeddings_of(255).tolist()
+    for value, other in zip((1, 2, 3), others, strict=True):
+        np.testing.assert_array_equal(other.result(SOON), embeddings_of(value))
+    assert bench.network.batches == [[255], [1, 2, 3]]
 
 
-def test_batches_are_counted_in_images(bench: Bench) -> None:
-    """A request larger than a batch is spread over several, beside others, and put together."""
-    bench.occupy()
-    waiting = [bench.queue(1), bench.queue(*range(10, 20)), bench.queue(2)]
-    bench.backbone.allow()
-    for future, values in zip(waiting, [(1,), range(10, 20), (2,)], strict=True):
-        np.testing.assert_array_equal(future.result(SOON), embeddings_of(*values))
-    assert bench.backbone.batches[1:] == [[1, 10, 11, 12], [13, 14, 15, 16], [17, 18, 19, 2]]
+def test_requests_take_turns_image_by_image(bench: Bench) -> None:
+    first = bench.occupy()
+    large, small = bench.queue(1, 2, 3, 4, 5), bench.queue(6)
+    bench.network.allow()
+    first.result(SOON)
+    np.testing.assert_array_equal(large.result(SOON), embeddings_of(1, 2, 3, 4, 5))
+    np.testing.assert_array_equal(small.result(SOON), embeddings_of(6))
+    assert bench.network.batches == [[255], [1, 6, 2, 3], [4, 5]]
 
 
 def test_a_batch_waits_for_what_has_been_announced(bench: Bench) -> None:
-    with bench.batcher.turn(1) as later:
-        early = bench.queue(1)
-        assert bench.batcher._seconds_to_wait(bench.clock()) == LIMITS.max_delay_s
-        np.testing.assert_array_equal(later.embed(images_of(2)), embeddings_of(2))
-    np.testing.assert_array_equal(early.result(SOON), embeddings_of(1))
-    assert bench.backbone.batches == [[1, 2]]
-
-
-def test_a_batch_that_is_full_waits_for_nothing(bench: Bench) -> None:
-    with bench.batcher.turn(1):
-        assert len(bench.send(1, 2, 3, 4).result(SOON)) == 4
+    job = Job(2, bench.limits)
+    with bench.batcher.expect(job) as put:
+        put(0, image_of(1))
+        time.sleep(0.05)
+        assert bench.network.batches == []
+        put(1, image_of(2))
+        np.testing.assert_array_equal(job.wait(), embeddings_of(1, 2))
+    assert bench.network.batches == [[1, 2]]
 
 
 def test_what_was_announced_and_given_up_is_not_waited_for(bench: Bench) -> None:
-    """A request whose image cannot be decoded leaves without handing over."""
-    with ExitStack() as others:
-        others.enter_context(bench.batcher.turn(3))
-        early = bench.queue(1)
-        assert bench.batcher.queued == 1
-    np.testing.assert_array_equal(early.result(SOON), embeddings_of(1))
+    with bench.batcher.expect(Job(3, bench.limits)):
+        waiting = bench.queue(1)
+        assert bench.network.batches == []
+    waiting.result(SOON)
 
 
-def test_the_delay_is_counted_from_the_oldest_image(bench: Bench) -> None:
-    with bench.batcher.turn(1):
-        future = bench.queue(1)
-        bench.clock.advance(60)
-        second = bench.queue(2)
-        assert bench.batcher._seconds_to_wait(bench.clock()) == LIMITS.max_delay_s - 60
-        bench.clock.advance(40)
-        assert bench.batcher._seconds_to_wait(bench.clock()) == 0
-        third = bench.send(3)  # anything that happens lets the thread look at the clock
-        for value, request in enumerate((future, second, third), start=1):
-            np.testing.assert_array_equal(request.result(SOON), embeddings_of(value))
-    assert bench.backbone.batches == [[1, 2, 3]]
+def test_a_full_batch_waits_for_nothing(bench: Bench) -> None:
+    with bench.batcher.expect(Job(1, bench.limits)):
+        bench.send(1, 2, 3, 4).result(SOON)
 
 
-def test_the_delay_passes_by_itself() -> None:
-    """In real time: nothing else happens, and the batch goes all the same."""
-    limits = BatchLimits(max_images=4, max_delay_s=0.01)
-    bench = Bench(limits, clock=time.monotonic)
-    with bench.batcher.turn(1):
-        np.testing.assert_array_equal(bench.queue(1).result(SOON), embeddings_of(1))
+def test_a_batch_waits_for_the_delay_and_no_longer() -> None:
+    bench = Bench(max_delay_s=0.01)
+    with bench.batcher.expect(Job(1, bench.limits)):
+        bench.send(1).result(SOON)
     bench.close()
 
 
+def test_images_are_spread_over_the_threads_and_only_a_lone_one_is_alone() -> None:
+    bench = Bench(max_images=1, threads=2)
+    bench.send(1).result(SOON)
+    assert bench.network.alone == [True]
+    bench.network.hold()
+    future = bench.send(2, 3, 4)
+    for _ in range(2):
+        assert bench.network.began.acquire(timeout=SOON)
+    assert bench.batcher.queued == 1
+    bench.network.allow()
+    np.testing.assert_array_equal(future.result(SOON), embeddings_of(2, 3, 4))
+    assert bench.network.alone[1:3] == [False, False]
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyError("a bug"), ErrorCode.INTERNAL),
+        (ServiceError(ErrorCode.NOT_READY, "gone"), ErrorCode.NOT_READY),
+    ],
+)
 def test_a_batch_that_fails_fails_its_own_requests_only(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, error: Exception, code: ErrorCode
 ) -> None:
-    bench.occupy()
-    bench.backbone.failing = {2}
-    broken = [bench.queue(1, 2), bench.queue(3, 4, 5)]  # the second has images in both batches
-    spared = bench.queue(6, 7)
-    bench.backbone.allow()
-    for future in broken:
-        error = fails(ErrorCode.INTERNAL, future)
-        assert "made up" not in error.message
-        assert error.detail == {}
-    np.testing.assert_array_equal(spared.result(SOON), embeddings_of(6, 7))
-    np.testing.assert_array_equal(bench.send(8).result(SOON), embeddings_of(8))
-    assert "embedding 4 images failed" in caplog.text
-    assert "made up" in caplog.text
-
-
-def test_an_error_of_a_batch_that_is_no_file_s_fails_it_all(bench: Bench) -> None:
-    bench.occupy()
-    bench.backbone.bad_files = {2}
-    together = [bench.queue(1), bench.queue(2)]
-    bench.backbone.allow()
+    bench.network.failing[1] = error
+    first = bench.occupy()
+    together, other = [bench.queue(value) for value in (1, 2, 3, 4)], bench.queue(5)
+    bench.network.allow()
+    first.result(SOON)
     for future in together:
-        fails(ErrorCode.INTERNAL, future)
-    np.testing.assert_array_equal(bench.send(3).result(SOON), embeddings_of(3))
+        fails(code, future)
+    np.testing.assert_array_equal(other.result(SOON), embeddings_of(5))
+    np.testing.assert_array_equal(bench.send(6).result(SOON), embeddings_of(6))
 
 
 def test_clients_that_leave_are_not_embedded(bench: Bench) -> None:
-    bench.occupy()
-    leaving = [Cancellation(), Cancellation(), Cancellation()]
-    before = Cancellation()
-    before.cancel()
-    futures = [bench.queue(i, cancellation=c) for i, c in enumerate(leaving)]
-    staying = bench.queue(9)
-    gone = bench.queue(8, cancellation=before)
-    for cancellation in leaving:
-        cancellation.cancel()
-    for future in (*futures, gone):
-        fails(ErrorCode.CLIENT_GONE, future)
-    assert bench.batcher.queued == 1
-    bench.backbone.allow()
-    staying.result(SOON)
-    assert bench.backbone.batches == [[255], [9]]
-
-
-def test_a_client_that_leaves_between_batches_is_not_embedded_further(bench: Bench) -> None:
-    cancellation = Cancellation()
-    bench.backbone.hold()
-    future = bench.send(*range(10), cancellation=cancellation)
-    assert bench.backbone.began.acquire(timeout=SOON)
-    cancellation.cancel()
-    fails(ErrorCode.CLIENT_GONE, future)
-    assert bench.batcher.queued == 0
-    bench.backbone.allow()
-    bench.send(20).result(SOON)
-    assert bench.backbone.batches == [[0, 1, 2, 3], [20]]
-
-
-def test_waiting_too_long(bench: Bench) -> None:
-    """Told by the clock alone; the deadline in real time is tested with the engine."""
-    bench.occupy()
-    with bench.batcher.turn(2) as turn:
-        assert turn.patience() == LIMITS.max_queue_s
-        bench.clock.advance(400)
-        turn.begin()
-        assert turn.patience() is None, "while it is decoded it does not wait"
-        bench.clock.advance(5000)
-        turn.begin()
-        turn.check()
-        turn.submit(images_of(1, 2), lambda: None)
-        assert turn.patience() == LIMITS.max_queue_s - 400
-        bench.clock.advance(599)
-        turn.check()
-        bench.clock.advance(1)
-        with pytest.raises(ServiceError) as caught:
-            turn.check()
-        assert caught.value.code is ErrorCode.QUEUE_TIMEOUT
-        assert caught.value.detail == {"allowed_seconds": 1000.0}
-        assert bench.batcher.queued == 0
-    with bench.batcher.turn(1) as late:
-        bench.clock.advance(1000)
-        with pytest.raises(ServiceError) as caught:
-            late.begin()
-        assert caught.value.code is ErrorCode.QUEUE_TIMEOUT, "not worth decoding"
-    assert bench.backbone.batches == [[255]]
-
-
-def test_running_too_long_ends_the_batch_and_not_the_server(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    stuck = bench.occupy()
-    waiting = bench.queue(1)
-    turn = bench.turns[0]
-    bench.clock.advance(LIMITS.max_run_s - 1)
-    turn.check()
-    assert turn.patience() == 1
-    bench.clock.advance(1)
-    with pytest.raises(ServiceError):
-        turn.check()
-    bench.backbone.allow()
-    error = fails(ErrorCode.INFERENCE_TIMEOUT, stuck)
-    assert error.detail == {"allowed_seconds": 1000.0}
-    np.testing.assert_array_equal(waiting.result(SOON), embeddings_of(1))
-    assert "took too long" in caplog.text
-
-
-def test_all_requests_of_a_batch_that_took_too_long_are_told_so(bench: Bench) -> None:
-    bench.occupy()
-    together = [bench.queue(1), bench.queue(2)]
-    bench.backbone.next()
-    bench.clock.advance(LIMITS.max_run_s)
-    with pytest.raises(ServiceError):
-        bench.turns[-1].check()
-    for future in together:
-        fails(ErrorCode.INFERENCE_TIMEOUT, future)
-
-
-def test_closing_finishes_what_has_been_handed_over(bench: Bench) -> None:
     first = bench.occupy()
-    waiting = [bench.queue(i, i + 1) for i in range(0, 20, 2)]
-    with bench.batcher.turn(1) as decoding, ThreadPoolExecutor(1) as closer:
-        closing = closer.submit(bench.batcher.close)
-        wait_until(lambda: bench.batcher._closing)
-        assert not closing.done()
-        with pytest.raises(ServiceError) as caught, bench.batcher.turn(1):
-            pass
-        assert caught.value.code is ErrorCode.NOT_READY
-        with pytest.raises(ServiceError) as caught:
-            decoding.embed(images_of(1))
-        assert caught.value.code is ErrorCode.NOT_READY
-        bench.backbone.allow()
-        closing.result(SOON)
+    gone = Cancellation()
+    left, stays = bench.queue(1, 2, cancellation=gone), bench.queue(3)
+    gone.cancel()
+    fails(ErrorCode.CLIENT_GONE, left)
+    bench.network.allow()
     first.result(SOON)
-    for i, future in enumerate(waiting):
-        np.testing.assert_array_equal(future.result(SOON), embeddings_of(2 * i, 2 * i + 1))
-    bench.batcher.close()  # once more does no harm
+    stays.result(SOON)
+    assert bench.network.batches == [[255], [3]]
+    assert bench.batcher.queued == 0
 
 
-def test_many_threads_get_their_own_back() -> None:
-    """Random sizes, some clients leaving, some batches failing; nobody gets another's."""
-    bench = Bench(BatchLimits(max_images=8, max_delay_s=0.001))
-    bench.backbone.failing = {13}
-    lock, answered = Lock(), {"right": 0, "failed": 0, "gone": 0}
+def test_a_running_batch_is_interrupted_once_nobody_waits_for_it(bench: Bench) -> None:
+    first = bench.occupy()
+    clients = [Cancellation(), Cancellation()]
+    left = [bench.queue(value, cancellation=client) for value, client in enumerate(clients)]
+    bench.network.next()
+    first.result(SOON)
+    assert bench.network.began.acquire(timeout=SOON)
+    clients[0].cancel()
+    fails(ErrorCode.CLIENT_GONE, left[0])
+    assert bench.network.interrupted == []
+    clients[1].cancel()
+    fails(ErrorCode.CLIENT_GONE, left[1])
+    wait_until(lambda: bench.network.interrupted == [[0, 1]])
+    bench.network.allow()
+    bench.send(5).result(SOON)
 
-    def client(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        for _ in range(40):
-            values = rng.integers(0, 255, rng.integers(1, 20)).tolist()
-            cancellation = Cancellation()
-            if rng.random() < 0.1:
-                cancellation.cancel()
-            try:
-                with bench.batcher.turn(len(values), cancellation) as turn:
-                    got = turn.embed(images_of(*values))
-                np.testing.assert_array_equal(got, embeddings_of(*values))
-                result = "right"
-            except ServiceError as error:
-                result = {ErrorCode.INTERNAL: "failed", ErrorCode.CLIENT_GONE: "gone"}[error.code]
-            with lock:
-                answered[result] += 1
 
-    with ThreadPoolExecutor(16) as clients:
-        list(clients.map(client, range(16)))
-    assert sum(answered.values()) == 16 * 40
-    assert all(answered.values())
-    assert (bench.batcher.queued, bench.batcher._announced) == (0, 0)
-    assert max(map(len, bench.backbone.batches)) <= 8
-    assert max(map(len, bench.backbone.batches)) > 1
+def test_waiting_too_long() -> None:
+    bench = Bench(limits=JobLimits(max_queue_s=0.05, max_run_s=1000.0))
+    first = bench.occupy()
+    assert fails(ErrorCode.QUEUE_TIMEOUT, bench.send(1)).detail == {"allowed_seconds": 0.05}
+    assert not first.done(), "what runs is not waiting"
+    bench.network.allow()
+    first.result(SOON)
+    assert bench.network.batches == [[255]]
     bench.close()
 
 
-def test_announced_and_handed_over_must_agree(bench: Bench) -> None:
-    with bench.batcher.turn(2) as turn, pytest.raises(ValueError, match="2 images were announced"):
-        turn.embed(images_of(1))
-    assert bench.batcher._announced == 0
+def test_running_too_long_ends_the_batch_and_not_the_server() -> None:
+    bench = Bench(limits=JobLimits(max_queue_s=1000.0, max_run_s=0.05))
+    bench.network.hold()
+    stuck = [bench.send(1), bench.send(2)]
+    for future in stuck:
+        assert fails(ErrorCode.INFERENCE_TIMEOUT, future).detail == {"allowed_seconds": 0.05}
+    wait_until(
+        lambda: sorted(value for run in bench.network.interrupted for value in run) == [1, 2]
+    )
+    bench.network.allow()
+    np.testing.assert_array_equal(bench.send(3).result(SOON), embeddings_of(3))
+    bench.close()
+
+
+def test_a_thread_that_neither_ends_nor_fails_is_told() -> None:
+    """What cannot be interrupted holds its thread for ever."""
+    bench = Bench(limits=JobLimits(max_queue_s=1000.0, max_run_s=0.02))
+    assert not bench.batcher.stuck
+
+    class Deaf(MadeUpNetwork):
+        def embed(self, *_arguments: object, **_options: object) -> NDArray[np.float32]:
+            time.sleep(1)
+            return embeddings_of(1)
+
+    bench.batcher.network = Deaf()
+    future = bench.send(1)
+    fails(ErrorCode.INFERENCE_TIMEOUT, future)
+    wait_until(lambda: bench.batcher.stuck)
+    wait_until(lambda: not bench.batcher.stuck)
+    bench.close()
+
+
+def test_closing_finishes_what_is_expected(bench: Bench) -> None:
+    first = bench.occupy()
+    waiting = bench.queue(1, 2)
+    job = Job(1, bench.limits)
+    with bench.batcher.expect(job) as put, ThreadPoolExecutor(1) as closer:
+        closing = closer.submit(bench.batcher.close)
+
+        def refused() -> bool:
+            try:
+                with bench.batcher.expect(Job(1, bench.limits)):
+                    return False
+            except ServiceError as error:
+                return error.code is ErrorCode.NOT_READY
+
+        wait_until(refused)
+        bench.network.allow()
+        first.result(SOON)
+        put(0, image_of(9))
+        np.testing.assert_array_equal(job.wait(), embeddings_of(9))
+        np.testing.assert_array_equal(waiting.result(SOON), embeddings_of(1, 2))
+        closing.result(SOON)
+
+
+@pytest.mark.parametrize(("max_images", "threads"), [(8, 1), (1, 3), (8, 3)])
+def test_many_threads_get_their_own_back(max_images: int, threads: int) -> None:
+    bench = Bench(max_images=max_images, max_delay_s=0.001, threads=threads)
+
+    def ask(seed: int) -> bool:
+        random = np.random.default_rng(seed)
+        for _ in range(20):
+            values = random.integers(0, 200, random.integers(1, 12)).tolist()
+            gone = Cancellation()
+            future = bench.send(*values, cancellation=gone)
+            if random.random() < 0.2:
+                gone.cancel()
+                error = future.exception(SOON)
+                assert error is None or getattr(error, "code", "") is ErrorCode.CLIENT_GONE
+            else:
+                np.testing.assert_array_equal(future.result(SOON), embeddings_of(*values))
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(8)))
+    assert bench.batcher.queued == 0
+    bench.close()
+
+
+def test_a_thread_that_waits_holds_no_images(bench: Bench) -> None:
+    class Image(NDArray[np.uint8] if TYPE_CHECKING else np.ndarray):  # type: ignore[misc]
+        """An array that can be asked after."""
+
+    gone: list[weakref.ref[object]] = []
+    for value in range(4):
+        image = image_of(value).view(Image)
+        gone.append(weakref.ref(image))
+        job = Job(1, bench.limits)
+        with bench.batcher.expect(job) as put:
+            put(0, image)
+            job.wait()
+        del image, put
+    wait_until(lambda: gc.collect() >= 0 and all(each() is None for each in gone))

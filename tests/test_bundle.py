@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import BundleError, find_bundles, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
 from comln_serve.settings import Settings

@@ -11,7 +11,7 @@ from comln_serve.settings import Settings
 from comln_serve.short_memory import ShortMemory
 from comln_serve.storage import TenantStore
 from tests.conftest import MakeEngine, colour_support, image_bytes
-from tests.test_batcher import wait_until
+from tests.waiting import wait_until
 
 
 def used(engine: Engine, reference: str) -> str | None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import image_bytes, tiny_config
+from tests.conftest import image_bytes
 from tests.data_files import POLICY
 from tests.test_training import colour_classes
+from tests.tiny import tiny_config
 from training.config import Config, ConfigError, DataConfig, load_config
 from training.data import DataError, ImageSet, check_episodes, load_split, sample_episode
 from training.data.groups import group_images

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from comln_serve.imaging import prepare_image
-from tests.conftest import ABOUT, image_bytes, tiny_config
+from tests.conftest import image_bytes
 from tests.live import live_server
 from tests.test_training import colour_classes
+from tests.tiny import ABOUT, tiny_config
 from training.checkpoint import BEST, Checkpoint
 from training.config import Config
 from training.export import export_bundle

@@ -13,8 +13,9 @@ from comln_serve.errors import ErrorCode, StartupError
 from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
-from tests.conftest import MakeEngine, colour_support, fails, image_bytes, tiny_config, tiny_model
+from tests.conftest import MakeEngine, colour_support, fails, image_bytes
 from tests.test_bundle import edit_manifest, poison_backbone, replace_file
+from tests.tiny import tiny_config, tiny_model
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 

@@ -9,10 +9,12 @@ import pytest
 
 from comln_serve.bundle import Head
 from comln_serve.engine.admission import Admission
-from comln_serve.engine.backbone import Backbone
 from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding import decoders
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
+from comln_serve.imaging import ImageFile, Preprocessing, fit_image
 from comln_serve.settings import Settings
 from tests.conftest import (
     MakeEngine,
@@ -22,7 +24,7 @@ from tests.conftest import (
     fails,
     image_bytes,
 )
-from tests.test_batcher import wait_until
+from tests.waiting import wait_until
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -123,9 +125,10 @@ def test_one_batch_answers_for_many_classifiers(
 def test_a_request_that_waits_too_long_for_its_batch(
     settings: Settings, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
+    update = {"max_queue_seconds": 0.2, "inference_threads": 2}
+    engine = make_engine(settings.model_copy(update=update))
     adapted = engine.adapt(colour_support()).classifier
-    lanes, running, blocked = batcher_of(engine).lanes, Semaphore(0), Event()
+    count, running, blocked = 2, Semaphore(0), Event()
 
     def held(_: int) -> None:
         running.release()
@@ -133,29 +136,40 @@ def test_a_request_that_waits_too_long_for_its_batch(
 
     before_each_batch(engine, held)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(engine.predict, [image_bytes()] * len(lanes), adapted.id)
-        for _ in lanes:
+        first = pool.submit(engine.predict, [image_bytes()] * count, adapted.id)
+        for _ in range(count):
             assert running.acquire(timeout=30)
         error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
         assert error.detail == {"allowed_seconds": 0.2}
-        assert engine.images.pending == len(lanes)
+        assert engine.images.pending == count
         blocked.set()
-        assert first.result(30).probabilities.shape == (len(lanes), 3)
+        assert first.result(30).probabilities.shape == (count, 3)
     assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
     assert engine.images.pending == 0
 
 
-@pytest.mark.usefixtures("batched")
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_request_that_waits_too_long_for_a_decoder(
-    settings: Settings, make_engine: MakeEngine, count: int
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """It is told so in time, though no decoder ever looks at it."""
     update = {"max_queue_seconds": 0.2, "decode_threads": 1}
     engine = make_engine(settings.model_copy(update=update))
     adapted = engine.adapt(colour_support()).classifier
-    with engine._embedder.decoders._slots:
+    running, blocked = Event(), Event()
+
+    def held(file: ImageFile, policy: Preprocessing) -> Any:
+        running.set()
+        assert blocked.wait(30)
+        return fit_image(file, policy)
+
+    monkeypatch.setattr(decoders, "fit_image", held)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.predict, [image_bytes()], adapted.id)
+        assert running.wait(30)
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * count, adapted.id))
+        blocked.set()
+        first.result(30)
     assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
     assert engine.images.pending == 0
 
@@ -240,16 +254,16 @@ def test_a_thread_that_has_ended_is_told(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ended it, requests would wait for it in vain."""
-    engine = make_engine(settings.model_copy(update={"max_inference_seconds": 0.2}))
+    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
     engine.warm()
     adapted = engine.adapt(colour_support()).classifier
     engine.check_models()
 
-    def ends(_: object) -> None:
+    def ends(_: object, *, alone: bool) -> None:
         raise SystemExit
 
     monkeypatch.setattr(batcher_of(engine), "_embed", ends)
-    fails(ErrorCode.INFERENCE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
-    wait_until(lambda: not batcher_of(engine).alive)
+    fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
+    wait_until(lambda: batcher_of(engine).stuck)
     error = fails(ErrorCode.NOT_READY, engine.check_models)
     assert "'tiny'" in error.message

@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.conftest import tiny_config
 from tests.test_training import colour_classes
+from tests.tiny import tiny_config
 from training.config import Config
 from training.data.resident import ResidentImages
 from training.episodes import MetaBatch, draw_batch, episode_loss

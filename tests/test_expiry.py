@@ -14,8 +14,8 @@ from comln_serve.storage import ChangedError, Store, TenantStore
 from comln_serve.storage import store as store_module
 from tests.conftest import colour_support, fails, image_bytes
 from tests.databases import execute
-from tests.test_batcher import wait_until
 from tests.test_storage import add, classifier, ids, support
+from tests.waiting import wait_until
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -30,8 +30,9 @@ from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, prepare_pixels
 from comln_serve.settings import Settings
 from examples.run_exported import decode
-from tests.conftest import REPOSITORY, colour_support, tiny_config, write_bundle
+from tests.conftest import REPOSITORY, colour_support
 from tests.messages import adapt_form
+from tests.tiny import tiny_config, write_bundle
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
 TOLERANCE = 1e-6

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone as ServedBackbone
-from tests.conftest import ABOUT, tiny_config
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
 from tests.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.test_torchvision_backbones import IMAGENET, trained
 from tests.test_training import colour_classes
+from tests.tiny import ABOUT, tiny_config
 from training.backbone_graph import ExportError
 from training.backbones import BackboneError
 from training.checkpoint import BEST, LAST, Checkpoint

@@ -8,7 +8,7 @@ import torch
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings, Start, Weighting
 from comln_serve.flow import FlowError, solve_flow
-from tests.conftest import tiny_config, tiny_model
+from tests.tiny import tiny_config, tiny_model
 from training.config import Config
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)

@@ -3,6 +3,7 @@
 import io
 import struct
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -20,6 +21,12 @@ SIDE = 200  # squared over the limit
 
 def plain(side: int = SIDE) -> Image.Image:
     return Image.new("RGB", (side, side), (200, 30, 30))
+
+
+def chunk() -> bytes:
+    """A text chunk of a PNG file."""
+    text = b"tEXta\0b"
+    return struct.pack(">I", 3) + text + struct.pack(">I", zlib.crc32(text))
 
 
 def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
@@ -171,3 +178,44 @@ def test_decompression_bomb_of_a_strip() -> None:
     struct.pack_into("<I", large, at + 8, 64)
     assert open_image(data).decode().size == (64, 64)
     assert open_image(bytes(large)).full_size == 64 * 64
+
+
+def jpeg(side: int = 64, **options: object) -> bytes:
+    return encode(Image.effect_noise((side, side), 60).convert("RGB"), "JPEG", **options)
+
+
+def test_jpeg_whose_last_scan_is_repeated() -> None:
+    data = jpeg(progressive=True)
+    assert open_image(data).decode().size == (64, 64)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    error = fails(data[:-2] + 10_000 * last + data[-2:], ErrorCode.INVALID_IMAGE)
+    assert "scans, at most 200 are allowed" in error.message
+
+
+@pytest.mark.parametrize(
+    ("what", "data"),
+    [
+        ("padding", jpeg()[:2] + 100_000 * b"\xff" + jpeg()[2:]),
+        ("segments", jpeg()[:2] + 50_000 * b"\xff\xfe\0\3x" + jpeg()[2:]),
+        ("chunks", encode(plain(), "PNG")[:33] + 50_000 * chunk() + encode(plain(), "PNG")[33:]),
+    ],
+)
+def test_header_in_very_many_pieces(what: str, data: bytes) -> None:
+    """Pillow reads each of them by itself, in Python."""
+    assert "thousands of pieces" in fails(data, ErrorCode.INVALID_IMAGE).message, what
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
+def test_exif_block_of_very_many_tags(fmt: str) -> None:
+    """Pillow reads all of them, and warns of each that is broken."""
+    picture = plain(20).resize((20, 10))
+    assert open_image(encode(picture, fmt, exif=exif_of(20))).decode().size == (10, 20)
+    data = encode(picture, fmt, exif=exif_of(5000))
+    assert "has 5000 entries" in fails(data, ErrorCode.INVALID_IMAGE).message
+
+
+def exif_of(entries: int) -> bytes:
+    """An EXIF block that says "turn the picture", with so many tags in all."""
+    tags = [struct.pack(">HHIHH", 274, 3, 1, 6, 0)]
+    tags += [struct.pack(">HHII", 40_000 + n, 4, 1, n) for n in range(entries - 1)]
+    return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, entries) + b"".join(tags) + bytes(4)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone, batch_sizes
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.backbone import Backbone, batch_sizes
 from comln_serve.settings import Settings
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
@@ -27,7 +28,6 @@ def test_padded_batches_give_what_single_images_give(
     backbone.warm()
     for count in (1, 2, 3, 5, 6, 8, 13):
         np.testing.assert_allclose(backbone.embed(images[:count]), alone[:count], atol=1e-5)
-    backbone.close()
 
 
 def test_batch_sizes() -> None:
@@ -40,11 +40,10 @@ def test_batch_sizes() -> None:
 def test_an_interrupted_backbone_raises_and_goes_on(settings: Settings) -> None:
     backbone = Backbone(load_bundle(settings.models_dir / "tiny"), "cpu")
     images = np.zeros((4000, 16, 16, 3), dtype=np.uint8)
+    cancellation = Cancellation()
     with ThreadPoolExecutor(1) as pool:
-        task = pool.submit(backbone.embed, images)
-        while not task.done():
-            backbone.interrupt()
+        task = pool.submit(backbone.embed, images, cancellation)
+        cancellation.cancel()
         with pytest.raises(Exception, match="terminate"):
             task.result()
     assert backbone.embed(images[:3]).shape == (3, 8)
-    backbone.close()

@@ -16,16 +16,16 @@ from PIL import Image
 
 from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.imaging import Preprocessing
 from comln_serve.settings import Settings
-from tests.conftest import tiny_config, tiny_model
 from tests.messages import adapt_form
 from tests.test_export import assert_same_answers, files
 from tests.test_frozen import EXPORT
 from tests.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.test_timm_backbones import PIXELS, TINY
+from tests.tiny import tiny_config, tiny_model
 from training.calibration_images import load_calibration_images
 from training.checkpoint import BEST, Checkpoint
 from training.cli import main

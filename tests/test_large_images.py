@@ -4,19 +4,26 @@ import gc
 import io
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Event, Thread
+from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
-from comln_serve.errors import ServiceError
-from comln_serve.imaging import open_image
-from comln_serve.imaging.room import SMALL, Room
+from comln_serve.engine.embedding.decoders import Decoders
+from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import FORMATS, Preprocessing, open_image
+from tests.conftest import image_bytes
 from tests.live import live_server
 from tests.messages import adapt_form, predict_form
+from tests.waiting import wait_until
 
 MB = 2**20
 SIDE = 5000
@@ -74,43 +81,6 @@ def test_large_images_at_once_take_the_memory_of_one(models_dir: Path, tmp_path:
         assert memory(process, "VmRSS") - before <= 64, "what was freed is given back"
 
 
-def test_images_have_room_up_to_the_limit_and_small_ones_always() -> None:
-    room, limit = Room(), 3 * SMALL
-    half = 2 * SMALL
-    entered = Event()
-
-    def another() -> None:
-        with room.hold(half, limit):
-            entered.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        with room.hold(half, limit):
-            waiting = pool.submit(another)
-            with room.hold(SMALL, limit):
-                assert not entered.wait(0.2)
-        waiting.result(30)
-
-
-def test_who_is_not_wanted_any_more_leaves_the_line() -> None:
-    room, limit = Room(), 2 * SMALL
-    behind = Event()
-
-    def gone() -> None:
-        raise KeyError
-
-    def another() -> None:
-        with room.hold(limit, limit):
-            behind.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        with room.hold(limit, limit):
-            with pytest.raises(KeyError), room.hold(limit, limit, gone):
-                raise AssertionError
-            waiting = pool.submit(another)
-            assert not behind.wait(0.2)
-        waiting.result(30)
-
-
 def test_the_error_of_a_damaged_image_does_not_keep_its_pixels() -> None:
     """As long as the collector of cycles has not come by: errors are kept in some."""
     kept: list[ServiceError] = []
@@ -133,31 +103,131 @@ def test_the_error_of_a_damaged_image_does_not_keep_its_pixels() -> None:
         gc.enable()
 
 
-def test_an_image_over_the_limit_is_alone_and_nobody_waits_for_ever() -> None:
-    room, start = Room(), Barrier(16)
-    inside: list[int] = []
-
-    def one(number: int) -> None:
-        start.wait(30)
-        for _ in range(50):
-            pixels = (number + 1) * SMALL
-            with room.hold(pixels, 4 * SMALL):
-                if pixels > SMALL:
-                    inside.append(pixels)
-                    seen = list(inside)
-                    assert sum(seen) <= 4 * SMALL or len(seen) == 1
-                    inside.remove(pixels)
-
-    with ThreadPoolExecutor(16) as pool:
-        for task in [pool.submit(one, number) for number in range(16)]:
-            task.result(60)
-    assert not inside
+@pytest.fixture
+def decoders() -> Iterator[Decoders]:
+    """Two threads, and one for large images."""
+    decoders = Decoders(2, 2 * SIDE * SIDE, FORMATS, 30.0)
+    yield decoders
+    decoders.close()
 
 
-def test_what_fails_inside_leaves_its_room() -> None:
-    room = Room()
-    for _ in range(3):
-        with pytest.raises(KeyError), room.hold(2 * SMALL, 2 * SMALL):
-            raise KeyError
-    with room.hold(2 * SMALL, 2 * SMALL):
-        pass
+POLICY = Preprocessing(image_size=8)
+LIMITS = JobLimits(max_queue_s=60.0, max_run_s=60.0)
+
+
+def decode(decoders: Decoders, files: list[bytes], job: Job | None = None) -> Future[Any]:
+    """Begin to decode the files of a request; the embedding of an image is its mean colour."""
+    job = job or Job(len(files), LIMITS)
+
+    def embed(position: int, pixels: NDArray[np.uint8]) -> None:
+        job.deliver(position, pixels.mean(axis=(0, 1)).astype(np.float32))
+
+    decoders.submit(job, files, POLICY, embed)
+    found: Future[Any] = Future()
+
+    def wait() -> None:
+        try:
+            found.set_result(job.wait())
+        except ServiceError as error:
+            found.set_exception(error)
+
+    Thread(target=wait).start()
+    return found
+
+
+def test_the_first_bad_file_is_named_though_another_is_found_before(decoders: Decoders) -> None:
+    """It is large, and waits in line while the small one is looked at."""
+    large = solid("RGB")
+    files = [large, large[: len(large) // 2], b"not an image", solid("RGB", 20)]
+    with pytest.raises(ServiceError) as caught:
+        decode(decoders, files).result(60)
+    assert caught.value.code is ErrorCode.INVALID_IMAGE
+    assert caught.value.message.startswith("Image 2 of 4: ")
+    assert caught.value.detail["image"] == 1
+
+
+def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoders) -> None:
+    large, small = solid("P"), solid("RGB", 20)
+    some = decode(decoders, [large] * 8)
+    many = decode(decoders, [solid("RGB", 600)] * 400)
+    single = decode(decoders, [small])
+    np.testing.assert_array_equal(single.result(60), [[200, 30, 30]])
+    assert not some.done()
+    assert not many.done()
+    assert len(some.result(120)) == 8, "a lone request may have as many as it likes"
+    assert len(many.result(120)) == 400
+
+
+def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: Decoders) -> None:
+    first = Job(24, LIMITS)
+    some = decode(decoders, [solid("RGB")] * 24, first)
+    wait_until(lambda: decoders.waiting_pixels > 16 * SIDE * SIDE)
+    with pytest.raises(ServiceError) as caught:
+        decode(decoders, [solid("RGB")]).result(60)
+    assert caught.value.code is ErrorCode.OVERLOADED
+    assert caught.value.detail["limit_pixels"] == 16 * SIDE * SIDE
+    first.cancel()
+    with pytest.raises(ServiceError):
+        some.result(60)
+    wait_until(lambda: decoders.waiting_pixels == 0)
+    assert len(decode(decoders, [solid("RGB")]).result(60)) == 1
+
+
+@pytest.mark.parametrize("picture", [solid("RGB"), progressive()])
+def test_decoding_stops_when_it_is_told_to(picture: bytes) -> None:
+    reads = 0
+
+    def check() -> None:
+        nonlocal reads
+        reads += 1
+        if opened and reads > 1:
+            raise ServiceError(ErrorCode.CLIENT_GONE, "enough")
+
+    opened = False
+    file = open_image(picture, check=check)
+    opened, reads = True, 0
+    with pytest.raises(ServiceError, match="enough"):
+        file.decode()
+    assert reads == 2
+
+
+def test_a_small_prediction_is_answered_while_bombs_are_decoded(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    """Files of 3 kB with 64 million pixels each."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8000, 8000)).save(buffer, "WEBP", lossless=True)
+    bomb = buffer.getvalue()
+    assert len(bomb) < 3000
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        before = memory(server.process.pid, "VmRSS")
+        over = Event()
+
+        def attack(_: int) -> set[int]:
+            statuses: set[int] = set()
+            while not over.is_set():
+                answer = httpx2.post(
+                    f"{server.url}/predict", timeout=120, **predict_form(*[bomb] * 5)
+                )
+                statuses.add(answer.status_code)
+            return statuses
+
+        with ThreadPoolExecutor(9) as pool:
+            attackers = [pool.submit(attack, number) for number in range(8)]
+            try:
+                seconds: list[float] = []
+                for _ in range(20):
+                    began = time.monotonic()
+                    answer = httpx2.post(
+                        f"{server.url}/predict", timeout=60, **predict_form(image_bytes())
+                    )
+                    seconds.append(time.monotonic() - began)
+                    assert answer.status_code == 200, answer.text
+            finally:
+                over.set()
+            statuses = set.union(*[attacker.result(180) for attacker in attackers])
+        assert statuses <= {200, 429, 503}
+        assert max(seconds) < 10  # 0.1 on a quiet machine
+        # One at a time, of up to 16 bytes a pixel.
+        assert memory(server.process.pid, "VmHWM") - before < 18 * 64

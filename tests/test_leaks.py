@@ -15,8 +15,8 @@ from comln_serve.settings import Settings
 from tests.conftest import colour_support, image_bytes
 from tests.live import LiveServer, live_server
 from tests.messages import adapt_form, adapt_json, predict_form
-from tests.test_batcher import wait_until
 from tests.test_overload import Held, served
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="counts what Linux shows in /proc"

@@ -20,8 +20,8 @@ from tests.conftest import MakeEngine, image_bytes
 from tests.databases import administer
 from tests.messages import adapt_form, adapt_json, check_error, predict_form
 from tests.relay import Relay
-from tests.test_batcher import wait_until
 from tests.test_overload import served
+from tests.waiting import wait_until
 
 MakeUrl = Callable[[str], str]
 RED = image_bytes()

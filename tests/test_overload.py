@@ -14,14 +14,14 @@ import pytest
 import uvicorn
 
 from comln_serve.api.app import create_app
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
 from tests.conftest import MakeEngine, batcher_of, before_each_batch, image_bytes
 from tests.live import free_port
 from tests.messages import adapt_form, check_error, predict_form
-from tests.test_batcher import wait_until
+from tests.waiting import wait_until
 
 RED = image_bytes()
 
@@ -41,9 +41,9 @@ class Held:
         assert self._open.wait(60)
 
     @property
-    def lanes(self) -> int:
+    def threads(self) -> int:
         """How many batches run at a time."""
-        return len(self._batcher.lanes)
+        return self._batcher.limits.threads
 
     @property
     def queued(self) -> int:
@@ -240,8 +240,8 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(
         + [b"\r\n", request.read()]
     )
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(predict, url, held.lanes)
-        wait_until(lambda: held.batches == [1] * held.lanes)
+        first = pool.submit(predict, url, held.threads)
+        wait_until(lambda: held.batches == [1] * held.threads)
         address = (request.url.host, request.url.port or 80)
         connections = [create_connection(address, timeout=30) for _ in range(2)]
         for connection in connections:
@@ -250,10 +250,10 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(
         for connection in connections:
             connection.close()
         wait_until(lambda: held.queued == 0)
-        wait_until(lambda: engine.images.pending == held.lanes)
+        wait_until(lambda: engine.images.pending == held.threads)
         held.release()
         assert first.result().status_code == 200
-    assert held.batches == [1] * held.lanes
+    assert held.batches == [1] * held.threads
     listed = httpx2.get(f"{url}/classifiers").json()["classifiers"]
     assert [item["name"] for item in listed] == ["known"]
 
@@ -296,8 +296,8 @@ def test_deadlines(
         httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         held.hold()
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(predict, url, held.lanes)
-            wait_until(lambda: held.batches == [1] * held.lanes)
+            running = pool.submit(predict, url, held.threads)
+            wait_until(lambda: held.batches == [1] * held.threads)
             try:
                 if code is ErrorCode.QUEUE_TIMEOUT:
                     check_error(predict(url), code)

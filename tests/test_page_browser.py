@@ -18,9 +18,10 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
-from tests.conftest import colour_support, image_bytes, tiny_config, write_bundle
+from tests.conftest import colour_support, image_bytes
 from tests.keyed import new_key
 from tests.live import LiveServer, live_server
+from tests.tiny import tiny_config, write_bundle
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 30

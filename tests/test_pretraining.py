@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ABOUT
 from tests.test_training import colour_classes, config
+from tests.tiny import ABOUT
 from training.checkpoint import LAST, Checkpoint, CheckpointError
 from training.config import Config
 from training.data.resident import ResidentImages

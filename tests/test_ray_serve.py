@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,7 @@ from tests.conftest import REPOSITORY, colour_support, image_bytes
 from tests.live import free_port
 from tests.messages import adapt_form, check_error, predict_form
 from tests.ray_replicas import Fragile, Slow
-from tests.test_batcher import wait_until
+from tests.waiting import wait_until
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 with warnings.catch_warnings():
@@ -275,12 +276,17 @@ def test_requests_go_on_when_an_embedding_replica_dies(
 
 
 def test_readiness_tells_when_nothing_embeds(application: Application) -> None:
-    """Every embedding replica is killed: 503 until Ray Serve has started others."""
-    for process in application.processes("Embedding"):
-        os.kill(process, signal.SIGKILL)
+    """Every embedding replica is killed: 503 until Ray Serve has started others.
+
+    They are killed again and again: Ray Serve may find that one has died, and start another, before
+    it finds the second.
+    """
     answers: list[httpx2.Response] = []
 
     def unready() -> bool:
+        for process in application.processes("Embedding"):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         answers.append(application.ready())
         return answers[-1].status_code != 200
 
@@ -319,10 +325,10 @@ def test_what_a_dying_replica_was_asked_is_asked_of_another(
     fragile: Callable[[int], EmbeddingReplicas], tmp_path: Path
 ) -> None:
     replicas = fragile(1)
-    embeddings = replicas.embed("any", IMAGES, 0.0).result(120)
+    embeddings = replicas.embed("any", IMAGES).result(120)
     np.testing.assert_array_equal(embeddings, [[0.0], [12.0]])
     assert (tmp_path / "calls").stat().st_size == 2
-    refused = failure(replicas.embed("refused", IMAGES, 1.5))
+    refused = failure(replicas.embed("refused", IMAGES))
     assert (refused.code, refused.detail) == (ErrorCode.QUEUE_TIMEOUT, {"allowed_seconds": 1.5})
 
 
@@ -330,7 +336,7 @@ def test_what_a_dying_replica_was_asked_is_asked_of_another(
 def test_a_request_that_kills_every_replica_is_given_up(
     fragile: Callable[[int], EmbeddingReplicas], tmp_path: Path
 ) -> None:
-    error = failure(fragile(100).embed("any", IMAGES, 0.0))
+    error = failure(fragile(100).embed("any", IMAGES))
     assert error.code is ErrorCode.NOT_READY
     assert (tmp_path / "calls").stat().st_size >= 3  # Ray Serve repeats some itself
 

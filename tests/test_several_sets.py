@@ -11,9 +11,10 @@ import torch
 import yaml
 
 from comln_serve.bundle import load_bundle
-from tests.conftest import REPOSITORY, image_bytes, tiny_config
+from tests.conftest import REPOSITORY, image_bytes
 from tests.data_files import POLICY
 from tests.test_frozen import EXPORT, onnx_config
+from tests.tiny import tiny_config
 from training.checkpoint import BEST, LAST, Checkpoint
 from training.cli import main
 from training.config import Config, ConfigError, DataConfig, load_config

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from tests.conftest import REPOSITORY
 from training.config import Config
 from training.data import DataError, ImageSet, load_split, sample_episode

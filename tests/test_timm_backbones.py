@@ -16,11 +16,12 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import Tensor, nn
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
 from comln_serve.imaging import Preprocessing, prepare_pixels
-from tests.conftest import ABOUT, REPOSITORY, tiny_config
+from tests.conftest import REPOSITORY
 from tests.test_backbones import images
 from tests.test_training import colour_classes
+from tests.tiny import ABOUT, tiny_config
 from training.backbones import Backbone, BackboneError
 from training.checkpoint import BEST, Checkpoint
 from training.config import BackboneConfig, Config

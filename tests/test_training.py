@@ -12,19 +12,13 @@ from PIL import Image
 
 from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
-from tests.conftest import (
-    ABOUT,
-    REPOSITORY,
-    colour_support,
-    tiny_config,
-    tiny_model,
-    write_bundle,
-)
+from tests.conftest import REPOSITORY, colour_support
+from tests.tiny import ABOUT, tiny_config, tiny_model, write_bundle
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
 from training.config import Config

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.backbone import Backbone as Served
-from tests.conftest import tiny_config, write_bundle
+from comln_serve.engine.embedding.backbone import Backbone as Served
 from tests.test_training import colour_classes
+from tests.tiny import tiny_config, write_bundle
 from training.backbones.errors import BackboneError
 from training.backbones.warm_start import warm_start
 from training.config import Config, ConfigError, load_config

@@ -13,7 +13,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from comln_serve.bundle import BundleError, load_bundle
-from comln_serve.engine.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY, MakeEngine, colour_support, image_bytes
 from tests.test_backbones import images

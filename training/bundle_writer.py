@@ -29,7 +29,7 @@ from comln_serve.bundle.manifest import (
     TrainingEntry,
     format_version,
 )
-from comln_serve.engine.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
 from training.backbone_graph import ExportError, backbone_graph
 from training.backbones.onnx_graph import store_in_half
 from training.card import render_card

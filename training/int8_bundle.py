@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from training.backbone_graph import ExportError
 from training.backbones.onnx_graph import drop_provenance
 from training.bundle_writer import bundle_draft, file_entry, write_manifest

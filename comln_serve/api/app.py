@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
 from comln_serve.api.cors import Cors
-from comln_serve.api.direct import answer_directly
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.intake import Intake
@@ -24,7 +23,6 @@ from comln_serve.api.openapi import describe_bodies, describe_failures, describe
 from comln_serve.api.page import install_page
 from comln_serve.api.parameters import check_parameters
 from comln_serve.api.routes import router
-from comln_serve.api.routes.adaptation import predict
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
@@ -100,7 +98,6 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)
     app.include_router(open_inference)
-    answer_directly(app, "/predict", predict, check)
     install_error_handlers(app)
     describe_bodies(app)
     describe_failures(app)

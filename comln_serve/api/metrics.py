@@ -27,7 +27,6 @@ from prometheus_client.registry import Collector
 from comln_serve import __version__
 from comln_serve.api.context import RequestRecord
 from comln_serve.engine.engine import Engine
-from comln_serve.engine.model import LocalModel
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.gpu import gpu_memory
 
@@ -124,8 +123,7 @@ class Metrics:
         for name, model in engine.models.items():
             self._adaptations.labels(name)
             self._predictions.labels(name)
-            if isinstance(model, LocalModel):
-                model.batcher.on_batch = self._on_batch(name)
+            model.batcher.on_batch = self._on_batch(name)
         registry.register(_State(engine, pending))
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=registry)
@@ -198,12 +196,11 @@ class _State(Collector):
         yield pending
         queued = GaugeMetricFamily(
             "comln_queued_images",
-            "Images in no batch yet; on CUDA, of those that are decoded.",
+            "Decoded images that are in no batch yet.",
             labels=["model"],
         )
         for name, model in engine.models.items():
-            if isinstance(model, LocalModel):
-                queued.add_metric([name], model.batcher.queued)
+            queued.add_metric([name], model.batcher.queued)
         yield queued
         # Without the store there is no number, rather than a wrong one.
         with suppress(ServiceError):
@@ -221,7 +218,7 @@ class _State(Collector):
             default = "true" if name == engine.default_model else "false"
             models.add_metric([name, model.provider, default], 1)
         yield models
-        here = (model for model in engine.models.values() if isinstance(model, LocalModel))
+        here = (model for model in engine.models.values() if model.in_this_process)
         if any(model.provider == "cuda" for model in here):
             yield from _gpu_memory()
         build = GaugeMetricFamily(

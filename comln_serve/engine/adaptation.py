@@ -14,7 +14,7 @@ from comln_serve.classifier import ID_PREFIX, Classifier, ClassifierInfo
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.embedder import Embedder
+from comln_serve.engine.embedding.embedder import Embedder
 from comln_serve.engine.fitting import Fit, check_classes, fit
 from comln_serve.engine.idempotency import fingerprint
 from comln_serve.engine.model import Model

@@ -6,11 +6,10 @@ among those of one tenant.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,10 @@ from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedder import Embedder
+from comln_serve.engine.embedding.embedder import Embedder
 from comln_serve.engine.housekeeping import Housekeeping
-from comln_serve.engine.model import LocalModel, Model
+from comln_serve.engine.model import Model
 from comln_serve.engine.models import Models, load_models
-from comln_serve.engine.pending import Pending
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.report import similarity, temperature, unknown_threshold
 from comln_serve.settings import Settings
@@ -37,7 +35,6 @@ __all__ = ["Adapted", "Engine", "Predicted", "load_models"]
 
 logger = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -101,11 +98,12 @@ class Engine:
                 self.failure = error
 
     def check_models(self) -> None:
-        """For readiness: whether every model can embed now.
+        """For readiness: whether images can be decoded and every model can embed now.
 
         Raises:
             ServiceError: NOT_READY.
         """
+        self._embedder.check()
         for model in self.models.values():
             model.check()
 
@@ -232,40 +230,6 @@ class Engine:
         with self.images.admit(len(images)):
             embeddings = self._embedder.embed(images, model, clock, cancellation)
         return _classify(found, model, embeddings, clock, unknown=unknown)
-
-    def predict_soon(
-        self,
-        images: Sequence[bytes],
-        classifier: str,
-        then: Callable[[Predicted], _Result],
-        when_over: Callable[[], None],
-        *,
-        unknown: bool,
-        tenant: str,
-        cancellation: Cancellation,
-    ) -> Pending[_Result] | None:
-        """`predict` without a thread that waits, where the engine is ready, nothing has to be read
-        from the store, and the model decodes its images: nothing here blocks. Else None.
-
-        Args:
-            then: makes the result of what `predict` returns, on a thread of the model.
-            when_over: called once, by any thread, when there is a result or an error.
-
-        Raises:
-            ServiceError: as `predict`, of what is known at once; it is never called then.
-        """
-        if not self.ready:
-            return None
-        found = self._catalogue.remembered(classifier, tenant)
-        model = None if found is None else self.models.of(found)
-        if found is None or not isinstance(model, LocalModel) or not model.decodes:
-            return None
-        clock = StageClock()
-        return self._embedder.embed_soon(
-            images, model, clock, cancellation,
-            lambda embeddings: then(_classify(found, model, embeddings, clock, unknown=unknown)),
-            when_over,
-        )  # fmt: skip
 
     def find_model(self, name: str | None) -> Model:
         """The model of that name, the default one for None.

@@ -3,18 +3,28 @@
 from comln_serve.imaging.decode import (
     DEFAULT_MAX_PIXELS,
     MOST_PIXELS,
+    ImageFile,
     decode_image,
     open_image,
 )
 from comln_serve.imaging.formats import FORMATS, parse_formats
-from comln_serve.imaging.preprocessing import Preprocessing, prepare_image, prepare_pixels
+from comln_serve.imaging.preprocessing import (
+    Preprocessing,
+    fit_image,
+    open_for,
+    prepare_image,
+    prepare_pixels,
+)
 
 __all__ = [
     "DEFAULT_MAX_PIXELS",
     "FORMATS",
     "MOST_PIXELS",
+    "ImageFile",
     "Preprocessing",
     "decode_image",
+    "fit_image",
+    "open_for",
     "open_image",
     "parse_formats",
     "prepare_image",

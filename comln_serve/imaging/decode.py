@@ -1,7 +1,9 @@
 """From the bytes of an image file, as people have them, to an upright RGB picture."""
 
 import io
-from collections.abc import Sequence
+import math
+import struct
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +18,15 @@ from comln_serve.imaging.tiff import read_page
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow itself refuses what is over twice its own limit of 89 million, whatever we would allow.
 MOST_PIXELS = 178_000_000
+# A progressive JPEG has about ten scans. Each of them costs a pass over all pixels, even one that
+# takes 15 bytes.
+_MOST_SCANS = 200
+# Reads that opening a file may take. Pillow reads a header piece by piece, padding byte by byte.
+_MOST_READS = 10_000
+# Entries of an EXIF block that is looked into; cameras write about fifty.
+_MOST_EXIF_ENTRIES = 1000
+_EXIF = b"Exif\0\0"
+_EXIF_SEGMENT = 65536
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class ImageFile:
         try:
             self.picture.load()
             return to_rgb(_upright(self.picture), background)
-        except MemoryError:
+        except (MemoryError, ServiceError):  # the latter of `check`
             raise
         except Exception as error:  # noqa: BLE001 - a hostile file can raise anything
             why = str(error)
@@ -74,6 +85,7 @@ def open_image(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     enough: int | None = None,
     formats: Sequence[str] = FORMATS,
+    check: Callable[[], None] = lambda: None,
 ) -> ImageFile:
     """Look at an image file without decoding it.
 
@@ -83,6 +95,7 @@ def open_image(
         enough: shorter side, in pixels, beyond which detail will not be used; a JPEG will then be
             decoded at 1/2, 1/4 or 1/8 of its size, never below this.
         formats: of `FORMATS`, those that are accepted.
+        check: called whenever the file is read, also while it is decoded; what it raises ends that.
 
     Raises:
         ServiceError: INVALID_IMAGE (not an image, or another format) or IMAGE_TOO_LARGE.
@@ -99,7 +112,7 @@ def open_image(
     if kind not in formats:
         raise _not_accepted(kind, len(data), formats)
     try:
-        image, stored = _open(data, kind)
+        image, stored = _open(_Guarded(data, check), data, kind)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ServiceError(
             ErrorCode.IMAGE_TOO_LARGE,
@@ -113,6 +126,8 @@ def open_image(
             [name for name in formats if name != kind],
             received_format=kind,
         ) from error
+    except ServiceError:  # of `check`
+        raise
     except Exception as error:  # a hostile file can raise anything from a decoder
         why = f" ({error})" if isinstance(error, _RefusedError) else ""
         raise _invalid(
@@ -166,7 +181,23 @@ class _RefusedError(ValueError):
     """A file that its library is not given; the message says why."""
 
 
-def _open(data: bytes, kind: str) -> tuple[Image.Image, int]:
+class _Guarded(io.BytesIO):
+    """A file that can be taken away from the library that reads it."""
+
+    def __init__(self, data: bytes, check: Callable[[], None]) -> None:
+        super().__init__(data)
+        self._check = check
+        self.reads_left: float = _MOST_READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        self.reads_left -= 1
+        if self.reads_left < 0:
+            raise _RefusedError("its header is in thousands of pieces")
+        return super().read(size)
+
+
+def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
     """The picture, not decoded yet, and how many pixels of it are stored at least."""
     stored = 0
     try:
@@ -177,11 +208,18 @@ def _open(data: bytes, kind: str) -> tuple[Image.Image, int]:
             if page.raw:
                 raise _RefusedError("its first page is the preview of a raw file")
             stored = page.tile_pixels
+        elif kind == "JPEG":
+            if (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
+                raise _RefusedError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
+            if (start := data.find(_EXIF)) >= 0:  # read as soon as the file is opened
+                _check_exif(data[start : start + _EXIF_SEGMENT])
     except ValueError as error:
         raise _RefusedError(str(error)) from error
-    file = io.BytesIO(data)
     if kind != "HEIC":
-        return Image.open(file, formats=[kind]), stored
+        picture = Image.open(file, formats=[kind])
+        _check_exif(picture.info.get("exif", b""))
+        file.reads_left = math.inf
+        return picture, stored
     # Imported here: many servers never see such a file. Its class is used as it is, for registering
     # it would change what Pillow opens in all of the process.
     from pillow_heif import HeifImageFile  # noqa: PLC0415
@@ -218,3 +256,22 @@ def _upright(image: Image.Image) -> Image.Image:
     with suppress(Exception):  # any damage to the EXIF block, of any kind
         ImageOps.exif_transpose(image, in_place=True)  # which else copies images that are upright
     return image
+
+
+def _check_exif(exif: bytes) -> None:
+    """Refuse a block that takes long to read: Pillow reads all entries, for the orientation.
+
+    Raises:
+        _RefusedError: its first directory announces too many entries.
+    """
+    tiff = exif.removeprefix(_EXIF)
+    order = "<" if tiff.startswith(b"II") else ">"
+    try:
+        (offset,) = struct.unpack_from(f"{order}4xI", tiff)
+        (entries,) = struct.unpack_from(f"{order}H", tiff, offset)
+    except struct.error:  # broken, which does not make a readable image unreadable
+        return
+    if entries > _MOST_EXIF_ENTRIES:
+        raise _RefusedError(
+            f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed"
+        )

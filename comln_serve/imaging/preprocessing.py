@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, open_image
+from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, ImageFile, open_image
 from comln_serve.imaging.formats import FORMATS
-from comln_serve.imaging.room import room
 
 Channel = Annotated[int, Field(ge=0, le=255)]
 
@@ -48,30 +47,45 @@ class Preprocessing(BaseModel):
 
 
 def prepare_image(
-    data: bytes,
+    data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS
+) -> NDArray[np.uint8]:
+    """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+
+    Args:
+        formats: of `FORMATS`, those that are accepted.
+
+    Raises:
+        ServiceError: as `decode_image`.
+    """
+    return fit_image(open_for(policy, data, formats=formats), policy)
+
+
+def open_for(
     policy: Preprocessing,
+    data: bytes,
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     formats: Sequence[str] = FORMATS,
     check: Callable[[], None] = lambda: None,
-    begin: Callable[[], None] = lambda: None,
-) -> NDArray[np.uint8]:
-    """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+) -> ImageFile:
+    """Look at an image file; it will be decoded no larger than the policy needs.
 
-    Waits while other threads have `max_pixels` in memory, of images that are large.
-
-    Args:
-        formats: of `FORMATS`, those that are accepted.
-        check: called now and then while it waits. begin: called once it does not.
+    Args: as of `open_image`.
 
     Raises:
-        ServiceError: as `decode_image`; what `check` and `begin` raise.
+        ServiceError: as `open_image`.
     """
     enough = _DRAFT_MARGIN * policy.image_size
-    file = open_image(data, max_pixels=max_pixels, enough=enough, formats=formats)
-    with room.hold(file.pixels, max_pixels, check):
-        begin()
-        return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
+    return open_image(data, max_pixels=max_pixels, enough=enough, formats=formats, check=check)
+
+
+def fit_image(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
+    """Decode an opened file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+
+    Raises:
+        ServiceError: INVALID_IMAGE; what the file's `check` raises.
+    """
+    return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
 
 
 def prepare_pixels(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:

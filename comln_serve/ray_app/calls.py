@@ -29,11 +29,9 @@ class EmbeddingReplicas:
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
 
-    def embed(
-        self, embedder_sha256: str, images: NDArray[np.uint8], waited_s: float
-    ) -> "Call[NDArray[np.float32]]":
+    def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> "Call[NDArray[np.float32]]":
         """Begin `Embedding.embed` on one of them."""
-        return Call(self._handle, "embed", embedder_sha256, images, waited_s)
+        return Call(self._handle, "embed", embedder_sha256, images)
 
     def describe(self) -> Served:
         """What one of them says of itself; waits until there is one."""

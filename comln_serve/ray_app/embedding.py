@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.embedder import job_limits
+from comln_serve.engine.embedding.job import Job
 from comln_serve.engine.model import LocalModel
 from comln_serve.engine.models import load_models
 from comln_serve.errors import ErrorCode, ServiceError
@@ -50,23 +52,19 @@ class Embedding:
         self._models = {model.embedder_sha256: model for model in load_models(settings).values()}
         for model in self._models.values():
             model.warm()
-        self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="turn")
+        self._limits = job_limits(settings)
+        self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="wait")
 
     async def describe(self) -> Served:
         return Served(
             os.getpid(), {sha256: model.provider for sha256, model in self._models.items()}
         )
 
-    async def embed(
-        self, embedder_sha256: str, images: NDArray[np.uint8], waited_s: float
-    ) -> NDArray[np.float32]:
+    async def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3); they are dropped when the call is cancelled.
 
-        Args:
-            waited_s: seconds the request has already spent waiting.
-
         Raises:
-            ServiceError: NOT_READY, this replica has no such backbone; and as `Turn.embed`.
+            ServiceError: NOT_READY, this replica has no such backbone; and as `Job.wait`.
         """
         model = self._models.get(embedder_sha256)
         if model is None:
@@ -77,16 +75,22 @@ class Embedding:
                 embedder_sha256=embedder_sha256,
             )
         cancellation = Cancellation()
+        job = Job(len(images), self._limits)
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._waiting, _embed, model, images, waited_s, cancellation
+                self._waiting, _embed, model, images, job, cancellation
             )
         finally:
             cancellation.cancel()
 
 
 def _embed(
-    model: LocalModel, images: NDArray[np.uint8], waited_s: float, cancellation: Cancellation
+    model: LocalModel,
+    images: NDArray[np.uint8],
+    job: Job,
+    cancellation: Cancellation,
 ) -> NDArray[np.float32]:
-    with model.batcher.turn(len(images), cancellation, waited_s=waited_s) as turn:
-        return turn.embed(images)
+    with cancellation.calling(job.cancel), model.batcher.expect(job) as put:
+        for position, image in enumerate(images):
+            put(position, image)
+        return job.wait()

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comln_serve.engine.backbone import open_session
+from comln_serve.engine.embedding.backbone import open_session
 from comln_serve.errors import StartupError
 from training.backbones.errors import BackboneError
 from training.backbones.onnx_graph import Layout, read_graph

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle, BundleError, load_bundle
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import MANIFEST
-from comln_serve.engine.backbone import Backbone
+from comln_serve.engine.embedding.backbone import Backbone
 from training.checkpoint import BEST, Checkpoint
 from training.config import Config
 

@@ -3,8 +3,6 @@
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import StartupError
 from comln_serve.machine import usable_cpus
 from comln_serve.settings import Provider
@@ -28,12 +27,11 @@ class Backbone:
     On CUDA a batch is padded with zeros up to one of a few sizes: CUDA plans each new input shape
     anew, and a handful of shapes can all be warmed before the server says it is ready.
 
-    On a CPU the images of a batch are run one by one, each on a core of its own. The activations of
-    one image stay in a core's cache, those of a batch do not, and threads that share an image wait
-    for each other in every layer. Only an image that is alone is spread over all cores, by a second
-    session, as how many threads there are is a session's business; so the weights are held twice.
-    There is one shape to warm, nothing is padded, and an embedding is the same to the last bit
-    whatever it is computed with.
+    On a CPU images are run one by one, each on a core of its own: the activations of one image stay
+    in a core's cache, those of a batch do not, and threads that share an image wait for each other
+    in every layer. An image that is alone is spread over all cores. That needs a second session, as
+    the number of threads belongs to a session, so the weights are in memory twice. An embedding is
+    the same to the last bit either way.
 
     Attributes:
         provider: "cuda" or "cpu": what the session really runs on.
@@ -75,9 +73,6 @@ class Backbone:
         if not self.batches and threads > 1:
             self._one_core = open_session(bundle.backbone, str(bundle.folder), "cpu", 1)
         self._batch_sizes = batch_sizes(max_batch_size) if self.batches else (1,)
-        self._run_options = ort.RunOptions()
-        # The calling thread is one of them, too.
-        self._strands = ThreadPoolExecutor(threads, thread_name_prefix=f"infer-{bundle.name}")
 
     @property
     def batches(self) -> bool:
@@ -97,67 +92,46 @@ class Backbone:
             if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
         if self._one_core is not self._session:
-            self.embed_one(images[0], ort.RunOptions(), alone=False)
+            self.embed(images[:1], alone=False)
 
-    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Call it from one thread at a time."""
-        self._run_options = ort.RunOptions()
-        if not self.batches:
-            return self._embed_one_by_one(images)
-        largest = self._batch_sizes[-1]
-        return np.concatenate(
-            [self._embed_padded(images[i : i + largest]) for i in range(0, len(images), largest)]
-        )
-
-    def embed_one(
-        self, image: NDArray[np.uint8], options: Any, *, alone: bool
+    def embed(
+        self,
+        images: NDArray[np.uint8],
+        cancellation: Cancellation | None = None,
+        *,
+        alone: bool = True,
     ) -> NDArray[np.float32]:
-        """The embedding (1, d) of an image (S, S, 3), on a CPU. Safe from many threads.
+        """Embeddings (n, d) of images (n, S, S, 3); n >= 1. On a CPU safe from many threads.
 
         Args:
-            options: ONNX Runtime's, of this run.
-            alone: it may have all cores.
+            cancellation: makes it raise soon where it is raised.
+            alone: it may have all cores of a CPU.
         """
-        return self._run(self._session if alone else self._one_core, image[np.newaxis], options)
+        session = self._session if alone else self._one_core
+        largest = self._batch_sizes[-1]
+        options = ort.RunOptions()
 
-    def interrupt(self) -> None:
-        """Make the `embed` that runs now raise soon. Called from another thread."""
-        self._run_options.terminate = True
+        def stop() -> None:
+            options.terminate = True
 
-    def close(self) -> None:
-        """Release the threads."""
-        self._strands.shutdown()
+        with (cancellation or Cancellation()).calling(stop):
+            return np.concatenate(
+                [
+                    self._run(session, images[i : i + largest], options)
+                    for i in range(0, len(images), largest)
+                ]
+            )
 
-    def _embed_one_by_one(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        embeddings = np.empty((len(images), self._width), np.float32)
-        alone = len(images) == 1
-        positions = iter(range(len(images)))  # shared: whoever is free takes the next
-
-        def work(positions: Iterator[int]) -> None:
-            for i in positions:
-                embeddings[i] = self.embed_one(images[i], self._run_options, alone=alone)
-
-        helpers = min(self.threads, len(images)) - 1
-        tasks = [self._strands.submit(work, positions) for _ in range(helpers)]
-        try:
-            work(positions)
-        finally:
-            for task in tasks:
-                task.result()
-        return embeddings
-
-    def _embed_padded(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
+        """Run a batch, with zeros after it up to one of the sizes that are planned for."""
         count = len(images)
         size = next(size for size in self._batch_sizes if size >= count)
         if size != count:
             padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
             images = np.concatenate([images, padding])
-        return self._run(self._session, images, self._run_options)[:count]
-
-    def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
         (embeddings,) = session.run(None, {self._input: images}, options)
         result: NDArray[np.float32] = embeddings
-        return result
+        return result[:count]
 
     def _check_signature(self, bundle: Bundle) -> None:
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()

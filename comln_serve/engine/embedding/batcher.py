@@ -1,0 +1,259 @@
+"""Dynamic batching: images of concurrent requests are embedded together.
+
+Decoded images arrive one by one. Each thread takes a batch and runs the network on it, as soon as
+
+- the batch is full,
+- or no image that was announced is still to come, so that a lone request never waits,
+- or its oldest image has waited for the batching delay.
+
+Requests take turns, image by image. Images of one that is over are dropped before anything is
+computed.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition, Lock, Thread, current_thread
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.job import Job
+from comln_serve.errors import ErrorCode, ServiceError
+
+logger = logging.getLogger(__name__)
+
+
+class Network(Protocol):
+    """What a batcher runs, from as many threads as it has."""
+
+    def embed(
+        self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool
+    ) -> NDArray[np.float32]:
+        """Embeddings (n, d) of images (n, S, S, 3).
+
+        Args:
+            cancellation: raised where nobody waits for them any more.
+            alone: nothing else is to be embedded.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How batches are made.
+
+    Attributes:
+        max_images: images in one batch.
+        max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
+        threads: batches that are embedded at the same time.
+        max_run_s: a thread that is at one batch for twice as long counts as stuck.
+    """
+
+    max_images: int = 64
+    max_delay_s: float = 0.002
+    threads: int = 1
+    max_run_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class _Item:
+    job: Job
+    position: int
+    image: NDArray[np.uint8]
+    arrived: float
+
+
+class Batch:
+    """A batch under way: its `Cancellation` is raised once all of its jobs are over."""
+
+    def __init__(self, items: Sequence[_Item]) -> None:
+        self.items = items
+        self.jobs = list({id(item.job): item.job for item in items}.values())
+        self.cancellation = Cancellation()
+        self._lock, self._wanting = Lock(), len(self.jobs)
+
+    def leave(self) -> None:
+        """See `Run`."""
+        with self._lock:
+            self._wanting -= 1
+            unwanted = self._wanting == 0
+        if unwanted:
+            self.cancellation.cancel()
+
+
+class Batcher:
+    """Forms batches and embeds them. Safe from many threads."""
+
+    def __init__(self, network: Network, limits: BatchLimits, *, name: str = "") -> None:
+        """Start the threads."""
+        self.network, self.limits = network, limits
+        # Told of every batch that was embedded: how many images, in how many seconds.
+        self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
+        self._changed = Condition()
+        self._waiting: dict[Job, deque[_Item]] = {}
+        self._queued = 0
+        self._coming = 0
+        self._busy_since: dict[Thread, float] = {}
+        self._closing = False
+        # Daemons, for servers that give up before they were ever ready; `close` ends them properly.
+        self._threads = [
+            Thread(target=self._work, name=f"embed-{name}", daemon=True)
+            for _ in range(limits.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Images in no batch yet."""
+        return self._queued
+
+    @contextmanager
+    def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8]], None], None, None]:
+        """Announce the images of a job, for the duration of the block; it yields what takes them.
+
+        What it yields is called, by any thread, with the position and the pixels (S, S, 3) of each
+        image.
+
+        Raises:
+            ServiceError: NOT_READY, the server is stopping.
+        """
+        left = job.count
+
+        def put(position: int, image: NDArray[np.uint8]) -> None:
+            nonlocal left
+            with self._changed:
+                if left:  # otherwise nobody waits any more
+                    left -= 1
+                    self._coming -= 1
+                    item = _Item(job, position, image, time.monotonic())
+                    self._waiting.setdefault(job, deque()).append(item)
+                    self._queued += 1
+                    self._changed.notify()
+
+        with self._changed:
+            if self._closing:
+                raise ServiceError(
+                    ErrorCode.NOT_READY, "The server is stopping; try another or try again."
+                )
+            self._coming += job.count
+        try:
+            yield put
+        finally:
+            with self._changed:
+                self._coming -= left
+                left = 0
+                self._queued -= len(self._waiting.pop(job, ()))
+                if not self._coming:  # nothing to wait for any more
+                    self._changed.notify_all()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread has ended, which must not happen, or all are at one batch for ever."""
+        late = time.monotonic() - 2 * self.limits.max_run_s
+        with self._changed:
+            since = [self._busy_since.get(thread, math.inf) for thread in self._threads]
+        return max(since) < late or not all(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None:
+        """Take nothing new in, embed what is expected, and end the threads."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            batch, alone = found
+            try:
+                self._embed(batch, alone=alone)
+            finally:
+                with self._changed:
+                    del self._busy_since[current_thread()]
+                    if self._closing:
+                        self._changed.notify_all()
+            del batch, found  # with its images, which the wait for the next would keep
+
+    def _next(self) -> tuple[Batch, bool] | None:
+        """Wait for a batch, and whether it is alone; None: closed, and nothing is left."""
+        with self._changed:
+            while self._waiting or self._coming or not self._closing:
+                seconds = self._seconds_to_wait(time.monotonic())
+                if seconds != 0:
+                    self._changed.wait(seconds)
+                elif items := self._take():
+                    alone = not (self._busy_since or self._waiting or self._coming)
+                    self._busy_since[current_thread()] = time.monotonic()
+                    return Batch(items), alone and len(items) == 1
+            return None
+
+    def _seconds_to_wait(self, now: float) -> float | None:
+        """Until the batch closes: 0, it has; None, as long as nothing changes."""
+        if not self._waiting:
+            return None
+        if self._queued >= self.limits.max_images or not self._coming:
+            return 0.0
+        oldest = min(items[0].arrived for items in self._waiting.values())
+        return max(0.0, oldest + self.limits.max_delay_s - now)
+
+    def _take(self) -> list[_Item]:
+        """Up to a batch of images that are still wanted."""
+        taken: list[_Item] = []
+        while self._waiting and len(taken) < self.limits.max_images:
+            job, items = next(iter(self._waiting.items()))
+            del self._waiting[job]
+            if job.over:
+                self._queued -= len(items)
+                continue
+            taken.append(items.popleft())
+            self._queued -= 1
+            if items:
+                self._waiting[job] = items  # its next image after one of each other job
+        return taken
+
+    def _embed(self, batch: Batch, *, alone: bool) -> None:
+        images = np.stack([item.image for item in batch.items])
+        for job in batch.jobs:
+            job.begin(batch)
+        began = time.perf_counter()
+        try:
+            embeddings = self.network.embed(images, batch.cancellation, alone=alone)
+        except ServiceError as error:
+            self._fail(batch, error)
+            return
+        except Exception:  # whatever it was, it must end these requests and no others
+            if not all(job.over for job in batch.jobs):
+                logger.exception("embedding %d images failed", len(images))
+            self._fail(batch, _failed())
+            return
+        seconds = time.perf_counter() - began
+        for item, embedding in zip(batch.items, embeddings, strict=True):
+            item.job.embedding_s += seconds / len(images)
+            item.job.deliver(item.position, embedding)
+        for job in batch.jobs:
+            job.end(batch)
+        try:
+            self.on_batch(len(images), seconds)
+        except Exception:  # a thread must not end by what others do with its news
+            logger.exception("telling of a batch failed")
+
+    def _fail(self, batch: Batch, error: ServiceError) -> None:
+        for job in batch.jobs:
+            job.fail(error)
+            job.end(batch)
+
+
+def _failed() -> ServiceError:
+    return ServiceError(
+        ErrorCode.INTERNAL,
+        "Embedding the images failed; the server's log has the details. Requests in other batches "
+        "are not affected; try again.",
+    )

@@ -1,0 +1,261 @@
+"""Threads that turn image files into a backbone's input, for all models.
+
+Requests take turns, image by image, so that one of hundreds of images does not hold up single ones.
+A file of a few hundred bytes can hold sixty million pixels: large images, known by their headers,
+wait in a line of their own, have threads of their own, and are bounded together in what they keep
+in memory.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread, current_thread
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.engine.embedding.job import Job
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import ImageFile, Preprocessing, fit_image, open_for
+
+logger = logging.getLogger(__name__)
+
+# Pixels; in memory 64 MB at most. A phone's photo, a JPEG, is decoded at a part of its size.
+SMALL = 4_000_000
+# Large images of other requests that may wait before one more request with such images is refused,
+# in images of the largest size allowed, for each thread: a few seconds of work.
+_MOST_WAITING = 8
+
+Deliver = Callable[[int, NDArray[np.uint8]], None]
+
+
+class Upload:
+    """A request's files, taken in order. Guarded by the decoders' lock."""
+
+    def __init__(
+        self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
+    ) -> None:
+        self.job, self.files, self.policy, self.deliver = job, files, policy, deliver
+        self.taken = 0
+        self.decoding = 0  # files taken, of which nothing is known yet
+        self.large: deque[tuple[int, ImageFile]] = deque()
+        self.first_bad: tuple[int, ServiceError] | None = None
+
+    @property
+    def has_more(self) -> bool:
+        return self.taken < len(self.files) and self.first_bad is None and not self.job.over
+
+    def failure(self) -> ServiceError | None:
+        """The error of the first bad file, once all files before it have been looked at."""
+        if self.first_bad is None or self.decoding:
+            return None
+        position, error = self.first_bad
+        message = f"Image {position + 1} of {len(self.files)}: {error.message}"
+        return ServiceError(error.code, message, image=position, **error.detail)
+
+
+@dataclass(eq=False)
+class Task:
+    """One file of an upload, taken by a thread.
+
+    Attributes:
+        file: opened already, if it is a large one.
+        parked: it turned out to be large, and waits in line now.
+    """
+
+    upload: Upload
+    position: int
+    file: ImageFile | None
+    parked: bool = False
+
+
+class Decoders:
+    """Decodes files and hands the results on. Safe from many threads."""
+
+    def __init__(
+        self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            threads: that decode images; half as many more decode large ones.
+            max_pixels: of one image; and of all large images in memory at once.
+            formats: of `FORMATS`, those that are accepted.
+            max_run_s: a thread that is at one image for twice as long counts as stuck.
+        """
+        self._max_pixels, self._formats, self._max_run_s = max_pixels, formats, max_run_s
+        self._changed = Condition()
+        self._uploads: deque[Upload] = deque()
+        self._large: deque[Upload] = deque()
+        self._waiting_pixels = 0  # of large images
+        self._held_pixels = 0  # of those being decoded
+        self._busy_since: dict[Thread, float] = {}
+        self._closing = False
+        self._small_threads = [self._start(self._next_small) for _ in range(threads)]
+        for_large = max(1, threads // 2)
+        self._most_waiting_pixels = _MOST_WAITING * for_large * max_pixels
+        self._large_threads = [self._start(self._next_large) for _ in range(for_large)]
+
+    def submit(
+        self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
+    ) -> None:
+        """Decode the files of a job; it fails with the error of the first that is bad.
+
+        Args:
+            deliver: called with each position and backbone input (S, S, 3), by any thread.
+
+        Raises:
+            ServiceError: NOT_READY, the server is stopping.
+        """
+        with self._changed:
+            if self._closing:
+                raise ServiceError(
+                    ErrorCode.NOT_READY, "The server is stopping; try another or try again."
+                )
+            self._uploads.append(Upload(job, files, policy, deliver))
+            self._changed.notify_all()
+
+    @property
+    def waiting_pixels(self) -> int:
+        """Of large images that wait in line."""
+        return self._waiting_pixels
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread has ended, which must not happen, or all are at one image for ever."""
+        late = time.monotonic() - 2 * self._max_run_s
+        threads = self._small_threads
+        with self._changed:
+            since = [self._busy_since.get(thread, math.inf) for thread in threads]
+        return max(since) < late or not all(thread.is_alive() for thread in threads)
+
+    def close(self) -> None:
+        """Finish what has been submitted, then end the threads."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in (*self._small_threads, *self._large_threads):
+            thread.join()
+
+    def _start(self, next_task: Callable[[], Task | None]) -> Thread:
+        # A daemon, for servers that give up before they were ever ready; `close` ends it properly.
+        thread = Thread(target=self._work, args=(next_task,), name="decode", daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self, next_task: Callable[[], Task | None]) -> None:
+        while (task := next_task()) is not None:
+            try:
+                with task.upload.job.running():
+                    error = self._decode(task)
+            except Exception as unexpected:  # it must end this request, and no others
+                logger.exception("decoding failed")
+                task.upload.job.fail(unexpected)
+                error = None
+            self._done(task, error)
+            del task  # with its pixels, which the wait for the next would keep
+
+    def _next_small(self) -> Task | None:
+        """Wait for the next file of the next request; None: closed, and nothing is left."""
+        with self._changed:
+            while True:
+                while self._uploads:
+                    upload = self._uploads.popleft()
+                    if not upload.has_more:
+                        continue
+                    position, upload.taken = upload.taken, upload.taken + 1
+                    upload.decoding += 1
+                    self._uploads.append(upload)
+                    return self._begun(Task(upload, position, None))
+                if self._closing:
+                    return None
+                self._changed.wait()
+
+    def _next_large(self) -> Task | None:
+        """The same for a large image, once there is room for its pixels."""
+        with self._changed:
+            while True:
+                if self._large:
+                    upload = self._large[0]
+                    position, file = upload.large[0]
+                    if not self._held_pixels or self._held_pixels + file.pixels <= self._max_pixels:
+                        self._large.popleft()
+                        upload.large.popleft()
+                        if upload.large:
+                            self._large.append(upload)
+                        self._waiting_pixels -= file.pixels
+                        self._held_pixels += file.pixels
+                        return self._begun(Task(upload, position, file))
+                elif self._closing and not self._uploads and not self._busy_since:
+                    return None
+                self._changed.wait()
+
+    def _begun(self, task: Task) -> Task:
+        self._busy_since[current_thread()] = time.monotonic()
+        return task
+
+    def _decode(self, task: Task) -> ServiceError | None:
+        """Decode a file, or put it in the line of large ones; the error if it is bad."""
+        upload, position, job = task.upload, task.position, task.upload.job
+        if job.over:
+            return None
+        began = time.perf_counter()
+        try:
+            file = task.file or open_for(
+                upload.policy,
+                upload.files[position],
+                max_pixels=self._max_pixels,
+                formats=self._formats,
+                check=job.check,
+            )
+            if task.file is None and file.pixels > SMALL:
+                task.parked = self._park(upload, position, file)
+                return None
+            pixels = fit_image(file, upload.policy)
+        except ServiceError as error:
+            return None if job.over else error
+        job.decoding_s += time.perf_counter() - began
+        upload.deliver(position, pixels)
+        return None
+
+    def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
+        """Let a large image wait; whether it does, and the request is not refused."""
+        with self._changed:
+            own = sum(waiting.pixels for _, waiting in upload.large)
+            others = self._waiting_pixels - own
+            if others <= self._most_waiting_pixels:
+                self._waiting_pixels += file.pixels
+                upload.large.append((position, file))
+                if upload not in self._large:
+                    self._large.append(upload)
+                return True
+        upload.job.fail(
+            ServiceError(
+                ErrorCode.OVERLOADED,
+                f"The server is busy: {others} pixels of large images wait to be decoded. Try "
+                f"again in a moment, or send images of at most {SMALL} pixels.",
+                pending_pixels=others,
+                limit_pixels=self._most_waiting_pixels,
+            )
+        )
+        return False
+
+    def _done(self, task: Task, error: ServiceError | None) -> None:
+        upload = task.upload
+        with self._changed:
+            del self._busy_since[current_thread()]
+            if task.file is not None:
+                self._held_pixels -= task.file.pixels
+            if not task.parked:
+                upload.decoding -= 1
+            if error is not None and (
+                upload.first_bad is None or task.position < upload.first_bad[0]
+            ):
+                upload.first_bad = task.position, error
+            failure = upload.failure()
+            self._changed.notify_all()
+        if failure is not None:
+            upload.job.fail(failure)

@@ -1,0 +1,14 @@
+"""Waiting for what other threads do."""
+
+import time
+from collections.abc import Callable
+
+SOON = 30  # seconds a test waits for what must come
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds; fails where that takes far too long."""
+    end = time.monotonic() + 2 * SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.005)
