@@ -13,8 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from comln_serve.errors import ServiceError
-from comln_serve.imaging import Preprocessing, prepare_image
+from comln_serve.imaging import ImageError, Preprocessing, prepare_image
 from tests.conftest import REPOSITORY, image_bytes
 from training.config import DataConfig
 from training.config.data import SEVERAL
@@ -154,7 +153,7 @@ class TestImageFolder:
         data = load_image_folder(tmp_path, "all", POLICY, SHARES)
         np.testing.assert_array_equal(data.images[0], pixels)
         if form == "PPM":
-            with pytest.raises(ServiceError, match="JPEG"):
+            with pytest.raises(ImageError, match="JPEG"):
                 prepare_image(buffer.getvalue(), POLICY)
 
     def test_a_broken_image_is_named(self, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from comln_serve.errors import ErrorCode
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
 from comln_serve.imaging.boxes import announced_pixels
 from tests.image_files import box, encode, tiff, tiff_of, with_size
@@ -49,7 +48,7 @@ def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
 def test_size_of_the_container_is_refused_before_decoding(fmt: str) -> None:
     data = encode(plain(), fmt)
     assert open_image(data).full_size >= SIDE * SIDE
-    error = fails(with_size(data, (SIDE, SIDE), (9_000, 8_000)), ErrorCode.IMAGE_TOO_LARGE)
+    error = fails(with_size(data, (SIDE, SIDE), (9_000, 8_000)), "image_too_large")
     assert error.detail == {
         "received_pixels": 72_000_000, "allowed_pixels": DEFAULT_MAX_PIXELS
     }  # fmt: skip
@@ -58,14 +57,14 @@ def test_size_of_the_container_is_refused_before_decoding(fmt: str) -> None:
 @pytest.mark.parametrize("big", [False, True])
 def test_size_of_a_tiff_is_refused_before_decoding(big: bool) -> None:
     data = tiff_of(np.zeros((4, 4, 3), np.uint8), big=big, t256=12_000, t257=12_000)
-    error = fails(data, ErrorCode.IMAGE_TOO_LARGE)
+    error = fails(data, "image_too_large")
     assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
 
 
 def test_avif_that_is_coded_larger_than_it_says() -> None:
     """libavif would decode all of it and scale it down."""
     data = with_size(encode(plain(), "AVIF"), (SIDE, SIDE), (64, 64))
-    error = fails(data, ErrorCode.IMAGE_TOO_LARGE, max_pixels=LIMIT)
+    error = fails(data, "image_too_large", max_pixels=LIMIT)
     assert error.detail["received_pixels"] == SIDE * SIDE
 
 
@@ -74,7 +73,7 @@ def test_avif_sequence_that_is_coded_larger_than_it_says() -> None:
     size = struct.pack(">II", SIDE << 16, SIDE << 16)
     assert size in data
     smaller = data.replace(size, struct.pack(">II", 64 << 16, 64 << 16))
-    fails(smaller, ErrorCode.IMAGE_TOO_LARGE, max_pixels=LIMIT)
+    fails(smaller, "image_too_large", max_pixels=LIMIT)
 
 
 def test_heic_that_is_coded_larger_than_it_says() -> None:
@@ -91,7 +90,7 @@ def test_a_cropped_picture_counts_with_what_is_decoded() -> None:
     opened = open_image(cropped)
     assert opened.picture.size == (16, 16)
     assert opened.full_size >= (SIDE - 1) ** 2
-    fails(cropped, ErrorCode.IMAGE_TOO_LARGE, max_pixels=LIMIT)
+    fails(cropped, "image_too_large", max_pixels=LIMIT)
     assert open_image(data).decode().size == (SIDE, SIDE)
 
 
@@ -123,7 +122,7 @@ def test_endless_boxes(nested: bool) -> None:
 def test_tile_that_is_larger_than_its_picture() -> None:
     samples = np.zeros((16, 16, 3), np.uint8)
     data = tiff_of(samples, t322=30_000, t323=30_000)
-    error = fails(data, ErrorCode.IMAGE_TOO_LARGE)
+    error = fails(data, "image_too_large")
     assert error.detail["received_pixels"] == 900_000_000
     assert open_image(tiff_of(samples)).full_size == 256
 
@@ -188,7 +187,7 @@ def test_jpeg_whose_last_scan_is_repeated() -> None:
     data = jpeg(progressive=True)
     assert open_image(data).decode().size == (64, 64)
     last = data[data.rindex(b"\xff\xda") : -2]
-    error = fails(data[:-2] + 10_000 * last + data[-2:], ErrorCode.INVALID_IMAGE)
+    error = fails(data[:-2] + 10_000 * last + data[-2:], "invalid_image")
     assert "scans, at most 200 are allowed" in error.message
 
 
@@ -202,7 +201,7 @@ def test_jpeg_whose_last_scan_is_repeated() -> None:
 )
 def test_header_in_very_many_pieces(what: str, data: bytes) -> None:
     """Pillow reads each of them by itself, in Python."""
-    assert "thousands of pieces" in fails(data, ErrorCode.INVALID_IMAGE).message, what
+    assert "thousands of pieces" in fails(data, "invalid_image").message, what
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
@@ -211,7 +210,7 @@ def test_exif_block_of_very_many_tags(fmt: str) -> None:
     picture = plain(20).resize((20, 10))
     assert open_image(encode(picture, fmt, exif=exif_of(20))).decode().size == (10, 20)
     data = encode(picture, fmt, exif=exif_of(5000))
-    assert "has 5000 entries" in fails(data, ErrorCode.INVALID_IMAGE).message
+    assert "has 5000 entries" in fails(data, "invalid_image").message
 
 
 def exif_of(entries: int) -> bytes:

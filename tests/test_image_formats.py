@@ -9,8 +9,14 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import FORMATS, Preprocessing, decode_image, open_image, prepare_image
+from comln_serve.imaging import (
+    FORMATS,
+    ImageError,
+    Preprocessing,
+    decode_image,
+    open_image,
+    prepare_image,
+)
 from tests.image_files import encode, tiff_of
 from tests.test_imaging import ORIENTATION, STORED, pixels, quadrants
 
@@ -30,12 +36,10 @@ def noise(mode: str = "RGB", size: tuple[int, int] = (40, 24)) -> Image.Image:
     return image.convert(mode)
 
 
-def fails(
-    data: bytes, code: ErrorCode = ErrorCode.INVALID_IMAGE, **options: object
-) -> ServiceError:
-    with pytest.raises(ServiceError) as caught:
+def fails(data: bytes, kind: str = "invalid_image", **options: object) -> ImageError:
+    with pytest.raises(ImageError) as caught:
         open_image(data, **options).decode()
-    assert caught.value.code is code
+    assert caught.value.kind == kind
     return caught.value
 
 

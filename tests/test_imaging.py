@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import (
     DEFAULT_MAX_PIXELS,
     FORMATS,
+    ImageError,
     Preprocessing,
     decode_image,
     open_image,
@@ -48,8 +48,8 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image).astype(int)
 
 
-def refused(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> ServiceError:
-    with pytest.raises(ServiceError) as caught:
+def refused(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> ImageError:
+    with pytest.raises(ImageError) as caught:
         decode_image(data, max_pixels=max_pixels)
     return caught.value
 
@@ -257,7 +257,7 @@ def test_reduced_jpeg_is_the_same_picture() -> None:
 
 def test_empty_file() -> None:
     error = refused(b"")
-    assert error.code is ErrorCode.INVALID_IMAGE
+    assert error.kind == "invalid_image"
     assert "empty" in error.message
 
 
@@ -275,14 +275,14 @@ def test_empty_file() -> None:
 )
 def test_not_an_image(data: bytes) -> None:
     error = refused(data)
-    assert error.code is ErrorCode.INVALID_IMAGE
+    assert error.kind == "invalid_image"
     assert error.detail["allowed_formats"] == list(FORMATS)
 
 
 @pytest.mark.parametrize("fmt", ["ICO", "PPM", "TGA", "PDF"])
 def test_formats_not_served(fmt: str) -> None:
     """Pillow could read most of these; each is attack surface nobody asked for."""
-    assert refused(encode(quadrants(), fmt)).code is ErrorCode.INVALID_IMAGE
+    assert refused(encode(quadrants(), fmt)).kind == "invalid_image"
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -291,14 +291,14 @@ def test_truncated(fmt: str, kept: float) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     data = encode(Image.fromarray(noise), fmt)
     assert decode_image(data).size == (24, 24)
-    assert refused(data[: int(kept * len(data))]).code is ErrorCode.INVALID_IMAGE
+    assert refused(data[: int(kept * len(data))]).kind == "invalid_image"
 
 
 def test_pixel_limit_is_inclusive() -> None:
     data = encode(Image.new("RGB", (30, 20)), "PNG")
     assert decode_image(data, max_pixels=600).size == (30, 20)
     error = refused(data, max_pixels=599)
-    assert error.code is ErrorCode.IMAGE_TOO_LARGE
+    assert error.kind == "image_too_large"
     assert error.detail == {"received_pixels": 600, "allowed_pixels": 599}
 
 
@@ -309,9 +309,9 @@ def test_size_is_refused_before_decoding(side: int) -> None:
     The data behind the header is a few bytes: decoding it would be INVALID_IMAGE.
     """
     error = refused(png_claiming(side, side))
-    assert error.code is ErrorCode.IMAGE_TOO_LARGE
+    assert error.kind == "image_too_large"
     assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
 
 
 def test_a_false_size_within_the_limit_is_a_corrupt_image() -> None:
-    assert refused(png_claiming(60, 60)).code is ErrorCode.INVALID_IMAGE
+    assert refused(png_claiming(60, 60)).kind == "invalid_image"

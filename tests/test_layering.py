@@ -19,7 +19,7 @@ TRAINER_ONLY = {
 ABOVE = {
     "api": {"ray_app"},
     "flow": {"api", "engine", "export", "report", "bundle", "storage", "imaging"},
-    "imaging": {"api", "engine", "export", "report", "bundle", "storage", "flow"},
+    "imaging": {"api", "engine", "export", "report", "bundle", "storage", "flow", "errors"},
     "security": {
         "api",
         "engine",

@@ -7,6 +7,7 @@ from comln_serve.imaging.decode import (
     decode_image,
     open_image,
 )
+from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats
 from comln_serve.imaging.preprocessing import (
     Preprocessing,
@@ -20,8 +21,10 @@ __all__ = [
     "DEFAULT_MAX_PIXELS",
     "FORMATS",
     "MOST_PIXELS",
+    "ImageError",
     "ImageFile",
     "Preprocessing",
+    "StoppedError",
     "decode_image",
     "fit_image",
     "open_for",

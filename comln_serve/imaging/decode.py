@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
-from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
+from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, recognise
 from comln_serve.imaging.tiff import read_page
 
@@ -65,12 +65,13 @@ class ImageFile:
         palettes, greyscale and CMYK are converted.
 
         Raises:
-            ServiceError: INVALID_IMAGE, it is truncated or corrupt.
+            ImageError: it is truncated or corrupt.
+            StoppedError: the file's `check` has raised it.
         """
         try:
             self.picture.load()
             return to_rgb(_upright(self.picture), background)
-        except (MemoryError, ServiceError):  # the latter of `check`
+        except (MemoryError, StoppedError):
             raise
         except Exception as error:  # noqa: BLE001 - a hostile file can raise anything
             why = str(error)
@@ -95,10 +96,12 @@ def open_image(
         enough: shorter side, in pixels, beyond which detail will not be used; a JPEG will then be
             decoded at 1/2, 1/4 or 1/8 of its size, never below this.
         formats: of `FORMATS`, those that are accepted.
-        check: called whenever the file is read, also while it is decoded; what it raises ends that.
+        check: called whenever the file is read, also while it is decoded; it raises StoppedError to
+            end that.
 
     Raises:
-        ServiceError: INVALID_IMAGE (not an image, or another format) or IMAGE_TOO_LARGE.
+        ImageError: not an image, another format, or too large.
+        StoppedError: of `check`.
     """
     if not data:
         raise _invalid("the file is empty (0 bytes)", formats)
@@ -114,8 +117,8 @@ def open_image(
     try:
         image, stored = _open(_Guarded(data, check), data, kind)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ServiceError(
-            ErrorCode.IMAGE_TOO_LARGE,
+        raise ImageError(
+            "image_too_large",
             f"The image has far more than the {max_pixels} pixels allowed. Send a smaller one.",
             allowed_pixels=max_pixels,
         ) from error
@@ -126,7 +129,7 @@ def open_image(
             [name for name in formats if name != kind],
             received_format=kind,
         ) from error
-    except ServiceError:  # of `check`
+    except StoppedError:
         raise
     except Exception as error:  # a hostile file can raise anything from a decoder
         why = f" ({error})" if isinstance(error, _RefusedError) else ""
@@ -141,8 +144,8 @@ def open_image(
     described = f"a {kind} file of {len(data)} bytes, {width} x {height} pixels"
     if pixels > max_pixels:
         within = "" if pixels == width * height else ", within a stored picture or tile of"
-        raise ServiceError(
-            ErrorCode.IMAGE_TOO_LARGE,
+        raise ImageError(
+            "image_too_large",
             f"The image is {width} x {height}{within or ' ='} {pixels} pixels; at most "
             f"{max_pixels} are allowed. Send a smaller one.",
             received_pixels=pixels,
@@ -172,7 +175,7 @@ def decode_image(
     """`open_image` and `ImageFile.decode` in one, at the image's own size.
 
     Raises:
-        ServiceError: as these.
+        ImageError: as these.
     """
     return open_image(data, max_pixels=max_pixels).decode(background)
 
@@ -227,13 +230,13 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
     return HeifImageFile(file), stored
 
 
-def _corrupt(described: str, why: str, formats: Sequence[str]) -> ServiceError:
+def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:
     return _invalid(
         f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats
     )
 
 
-def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ServiceError:
+def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
     what = "HEIC, the format of iPhone photos" if kind == "HEIC" else kind
     return _invalid(
         f"{size} bytes of {what}, while this server accepts {', '.join(formats)}; convert the file",
@@ -242,9 +245,9 @@ def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ServiceError:
     )
 
 
-def _invalid(received: str, formats: Sequence[str], **detail: str) -> ServiceError:
-    return ServiceError(
-        ErrorCode.INVALID_IMAGE,
+def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:
+    return ImageError(
+        "invalid_image",
         f"Expected an image; received {received}.",
         allowed_formats=list(formats),
         **detail,

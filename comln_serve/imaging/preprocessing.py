@@ -55,7 +55,7 @@ def prepare_image(
         formats: of `FORMATS`, those that are accepted.
 
     Raises:
-        ServiceError: as `decode_image`.
+        ImageError: as `decode_image`.
     """
     return fit_image(open_for(policy, data, formats=formats), policy)
 
@@ -73,7 +73,7 @@ def open_for(
     Args: as of `open_image`.
 
     Raises:
-        ServiceError: as `open_image`.
+        ImageError, StoppedError: as `open_image`.
     """
     enough = _DRAFT_MARGIN * policy.image_size
     return open_image(data, max_pixels=max_pixels, enough=enough, formats=formats, check=check)
@@ -83,7 +83,7 @@ def fit_image(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
     """Decode an opened file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
     Raises:
-        ServiceError: INVALID_IMAGE; what the file's `check` raises.
+        ImageError, StoppedError: as `ImageFile.decode`.
     """
     return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
 

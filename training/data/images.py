@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from comln_serve.errors import ServiceError
-from comln_serve.imaging import FORMATS, Preprocessing, prepare_image, prepare_pixels
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, prepare_image, prepare_pixels
 from comln_serve.machine import usable_cpus
 
 ReadFile = Callable[[], bytes]
@@ -107,7 +106,7 @@ def _fill(
 def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     try:
         return prepare_image(read(), preprocessing, formats=_READ)
-    except ServiceError as error:
+    except ImageError as error:
         raise DataError(f"{name}: {error.message}") from error
     except OSError as error:
         raise DataError(f"{name}: {error}") from error

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import ImageFile, Preprocessing, fit_image, open_for
+from comln_serve.imaging import (
+    ImageError,
+    ImageFile,
+    Preprocessing,
+    StoppedError,
+    fit_image,
+    open_for,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -215,8 +222,10 @@ class Decoders:
                 task.parked = self._park(upload, position, file)
                 return None
             pixels = fit_image(file, upload.policy)
-        except ServiceError as error:
-            return None if job.over else error
+        except StoppedError:
+            return None
+        except ImageError as error:
+            return ServiceError(ErrorCode(error.kind), error.message, **error.detail)
         job.decoding_s += time.perf_counter() - began
         upload.deliver(position, pixels)
         return None

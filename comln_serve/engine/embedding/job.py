@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import StoppedError
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,13 @@ class Job:
         self.fail(client_gone())
 
     def check(self) -> None:
-        """Stop here if nobody waits any more.
+        """Stop decoding here if nobody waits any more.
 
         Raises:
-            ServiceError: CLIENT_GONE.
+            StoppedError: it is over.
         """
         if self.over:
-            raise client_gone()
+            raise StoppedError
 
     @contextmanager
     def running(self, run: Run | None = None) -> Generator[None, None, None]:
