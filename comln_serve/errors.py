@@ -14,6 +14,7 @@ class ErrorCode(StrEnum):
     """Every code that can appear in an error body."""
 
     MALFORMED_HTTP = "malformed_http"
+    HEAD_TOO_LARGE = "head_too_large"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     INVALID_REQUEST = "invalid_request"

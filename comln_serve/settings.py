@@ -152,6 +152,11 @@ class Settings(BaseSettings):
         description="Time the head of a request may take to arrive, and its body; over it the "
         "answer is 408.",
     )
+    max_send_seconds: Duration = Field(
+        60.0,
+        description="Time for which a client may take nothing of what is sent to it; over it the "
+        "connection is dropped. Linux only.",
+    )
     max_solve_seconds: Duration = Field(
         10.0,
         description="Time one adaptation may take to solve; over it the request is refused. Only "
