@@ -15,6 +15,8 @@ class ErrorCode(StrEnum):
 
     MALFORMED_HTTP = "malformed_http"
     HEAD_TOO_LARGE = "head_too_large"
+    FOREIGN_HOST = "foreign_host"
+    FOREIGN_ORIGIN = "foreign_origin"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     INVALID_REQUEST = "invalid_request"
