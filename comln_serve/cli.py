@@ -17,7 +17,7 @@ from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
 from comln_serve.machine import keep_what_is_there, return_large_memory
-from comln_serve.server import check_tls, serve
+from comln_serve.server import allowed_hosts, check_tls, serve
 from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         engine = _start_engine(settings)
-        app = create_app(engine, on_warm=lambda: _settle(engine))
+        app = create_app(engine, hosts=allowed_hosts(settings), on_warm=lambda: _settle(engine))
     except (StartupError, ServiceError) as error:
         return _refuse(error, hide=settings.database_url)
 

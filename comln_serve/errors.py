@@ -14,6 +14,9 @@ class ErrorCode(StrEnum):
     """Every code that can appear in an error body."""
 
     MALFORMED_HTTP = "malformed_http"
+    HEAD_TOO_LARGE = "head_too_large"
+    FOREIGN_HOST = "foreign_host"
+    FOREIGN_ORIGIN = "foreign_origin"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     INVALID_REQUEST = "invalid_request"

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from comln_serve.api.browsers import AllowedHosts
 from comln_serve.api.headers import STRICT_TRANSPORT
 from comln_serve.errors import StartupError
 from comln_serve.protocol import Protocol
@@ -62,6 +63,7 @@ def serve(app: FastAPI, settings: Settings) -> None:
         host=settings.host,
         port=settings.port,
         http=Protocol,
+        ws="none",  # no route speaks WebSocket
         # With threads that compute beside it, uvloop answers 2 % fewer predictions a second.
         loop="asyncio",
         log_config=None,  # ours, already in place
@@ -93,6 +95,18 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return False  # listening will fail, too, and say why
     return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+def allowed_hosts(settings: Settings) -> AllowedHosts:
+    """The names in `Host` that are answered: those of the setting, else by who can get here.
+
+    What listens on loopback is called localhost. Elsewhere a name says nothing where keys are
+    required, for no page knows one; without keys, names that public DNS may have are refused.
+    """
+    names = settings.host_names
+    if names or is_loopback(settings.host):
+        return AllowedHosts(names)
+    return AllowedHosts(("*",) if settings.require_keys else (), without_dot=True)
 
 
 class _Server(uvicorn.Server):

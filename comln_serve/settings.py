@@ -19,6 +19,7 @@ Duration = Annotated[float, Field(gt=0, le=3600)]
 MOST_PER_MINUTE = 10_000_000
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
 
 
 class Settings(BaseSettings):
@@ -51,6 +52,13 @@ class Settings(BaseSettings):
         "",
         description="Origins whose pages may call the server from a browser, separated by commas "
         "(https://app.example.org,http://localhost:3000), or *. Default: none.",
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names by which clients reach the server (the header Host), separated by "
+        "commas; *.example.org for all below it, * for any. localhost and addresses always are "
+        "allowed. Default: no more than these where host is a loopback address; else any name "
+        "where keys are required, and names without a dot where they are not.",
     )
     database_url: str = Field(
         "sqlite:///comln-serve.db",
@@ -152,6 +160,11 @@ class Settings(BaseSettings):
         description="Time the head of a request may take to arrive, and its body; over it the "
         "answer is 408.",
     )
+    max_send_seconds: Duration = Field(
+        60.0,
+        description="Time for which a client may take nothing of what is sent to it; over it the "
+        "connection is dropped. Linux only.",
+    )
     max_solve_seconds: Duration = Field(
         10.0,
         description="Time one adaptation may take to solve; over it the request is refused. Only "
@@ -197,6 +210,23 @@ class Settings(BaseSettings):
         if "*" in origins and len(origins) > 1:
             raise ValueError("* allows every origin; give it alone or list origins")
         return ",".join(origins)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _list_of_hosts(cls, value: str) -> str:
+        names = [name.strip().lower() for name in value.split(",") if name.strip()]
+        for name in names:
+            if not _HOST.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not a host name: comln.example.org, *.example.org or *, without "
+                    "scheme, port and path"
+                )
+        return ",".join(names)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """`allowed_hosts` as a tuple."""
+        return tuple(filter(None, self.allowed_hosts.split(",")))
 
     @field_validator("image_formats")
     @classmethod

@@ -211,7 +211,7 @@ def on_fields() -> Iterator[Failure]:
             )  # fmt: skip
     body = json.dumps(adapt_json()["json"]).encode()[:-1] + b', "horizon": 1e999}'
     yield Failure("horizon 1e999", code, lambda: raw(body), says="horizon")
-    for top_k in (0, -1, 1.5, "x", None, [], 1e400):
+    for top_k in (0, -1, 101, 10**30, 1.5, "x", None, [], 1e400):
         sent = json.dumps({**predict_json(RED)["json"], "top_k": top_k}).encode()
         yield Failure(f"top_k {top_k!r}", code, lambda s=sent: raw(s), "/predict", says="top_k")
         yield Failure(

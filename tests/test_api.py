@@ -9,6 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve import __version__
+from comln_serve.api.limits import MOST_ANSWER_BYTES
+from comln_serve.errors import ErrorCode
 from tests.conftest import colour_support, image_bytes
 from tests.messages import (
     GREEN,
@@ -17,6 +19,8 @@ from tests.messages import (
     RED,
     adapt_form,
     adapt_json,
+    b64,
+    check_error,
     engine_of,
     file_part,
     flat_png,
@@ -145,7 +149,7 @@ def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None
     assert [len(item["top"]) for item in predictions[0]["predictions"]] == [2, 2]
 
 
-@pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (10**30, 3)])
+@pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
 @pytest.mark.parametrize("build", [predict_form, predict_json])
 def test_top_k(
     client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int
@@ -157,6 +161,35 @@ def test_top_k(
     assert len(top) == listed
     probabilities = [entry["probability"] for entry in top]
     assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_an_answer_has_a_largest_size(client: TestClient) -> None:
+    """Before it is written: labels may be long, and are named once for each image."""
+    support = [(flat_png(4, 4), "\U0001f408" * 250 + str(i)) for i in range(100)]
+    client.post("/adapt", **adapt_form(support, name="known")).raise_for_status()
+
+    def infer(images: int, **parameters: int) -> Any:
+        data = [b64(RED)] * images
+        tensor = {"name": "IMAGE", "shape": [images], "datatype": "BYTES", "data": data}
+        output = {"name": "PROBS", "parameters": parameters}
+        body = {"inputs": [tensor], "outputs": [output]}
+        return client.post("/v2/models/known/infer", json=body)
+
+    error = check_error(
+        client.post("/predict", **predict_form(*[RED] * 160, top_k=100)), ErrorCode.TOO_MANY_IMAGES
+    )
+    assert error["detail"]["allowed_bytes"] == MOST_ANSWER_BYTES
+    assert error["detail"]["answer_bytes"] > MOST_ANSWER_BYTES
+    assert "fewer classes" in error["message"]
+    assert infer(170, classification=200).status_code == 413
+    for answer in (
+        client.post("/predict", **predict_form(*[RED] * 140, top_k=100)),
+        client.post("/predict", **predict_form(*[RED] * 160)),
+        infer(150, classification=200),
+        infer(170),
+    ):
+        assert answer.status_code == 200
+        assert len(answer.content) < MOST_ANSWER_BYTES
 
 
 @pytest.mark.parametrize("build", [predict_form, predict_json])

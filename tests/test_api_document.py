@@ -50,6 +50,8 @@ def test_what_every_operation_may_answer(service: TestClient) -> None:
     polled = {"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"}
     for (path, method), operation in operations.items():
         assert operation["responses"]["500"]["description"] == "internal", (path, method)
+        assert operation["responses"]["421"]["description"] == "foreign_host", (path, method)
+        assert ("foreign_origin" in codes(operation, 403)) == (method != "get"), (path, method)
         unknown_parameters = "invalid_request" in codes(operation, 422)
         assert unknown_parameters == (path not in polled), (path, method)
         # Whoever waits for the store may be caught by the end of the server.

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from comln_serve.server import allowed_hosts
 from comln_serve.settings import Settings
 from tests.conftest import REPOSITORY, colour_support
 from tests.live import live_server
@@ -104,6 +105,9 @@ def test_what_an_image_is_set_to_exists(target: str) -> None:
     assert steps_of(target, "EXPOSE") == [str(settings.port)]
     (check,) = steps_of(target, "HEALTHCHECK")
     assert f"'127.0.0.1', {settings.port}, " in check
+    # Probes come to the container's address, others to the name of a service.
+    hosts = ["127.0.0.1:8000", "10.244.1.7:8000", "comln-serve:8000"]
+    assert all(map(allowed_hosts(settings).allow, hosts))
     # Nothing runs as root, by a number that Kubernetes can check.
     (user,) = steps_of(target, "USER")
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user)

@@ -23,8 +23,8 @@ from tests.messages import adapt_form, predict_form
 SECONDS = 2  # max_receive_seconds of the servers here
 ROOM = 1_000_000  # max_pending_bytes
 HEAD = (
-    b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-    b"Content-Length: %d\r\n\r\n"
+    b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+    b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
 )
 
 
@@ -144,7 +144,7 @@ def test_chunked_bodies_count_as_they_arrive(server: LiveServer) -> None:
     wait_until(lambda: pending(server, "bytes") == 0)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health/live HTT", b"GET / HTTP/1.1\r\nHost: te"])
+@pytest.mark.parametrize("sent", [b"", b"GET /health/live HTT", b"GET / HTTP/1.1\r\nHost: lo"])
 def test_a_head_that_does_not_come(server: LiveServer, sent: bytes) -> None:
     answer = read_all(connect(server, sent))
     if not sent:
@@ -157,7 +157,7 @@ def test_a_head_that_does_not_come(server: LiveServer, sent: bytes) -> None:
 
 
 def test_a_later_head_on_a_kept_connection_may_not_trickle_either(server: LiveServer) -> None:
-    get = b"GET /health/live HTTP/1.1\r\nHost: test\r\n"
+    get = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
     with connect(server, get + b"\r\n") as connection:
         assert b" 200 OK" in connection.recv(65536)
         connection.sendall(get)

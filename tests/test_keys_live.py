@@ -77,7 +77,7 @@ def test_no_body_is_waited_for(server: LiveServer) -> None:
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(
-            b"POST /adapt HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n"
+            b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
             b"Content-Type: application/json\r\n\r\n"
         )
         assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")

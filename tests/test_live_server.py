@@ -61,7 +61,7 @@ class Upload:
         assert url.port is not None
         self.socket = socket.create_connection((url.hostname, url.port), timeout=60)
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self._rest = body[len(body) // 2 :]
@@ -276,9 +276,9 @@ def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
     "request_",
     [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
      b"POST /adapt HTTP/1.1\r\n\xff: x\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: t\r\nContent-Length: -1\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: t\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"],
+     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"],
 )  # fmt: skip
 def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> None:
     url = urlsplit(server.url)

@@ -231,6 +231,18 @@ def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> Non
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
+def test_any_name_is_answered_and_no_foreign_page(application: Application) -> None:
+    headers = {"Host": "comln.example.org"}
+    assert httpx2.get(f"{application.url}/models", headers=headers, timeout=60).status_code == 200
+    foreign, own = {"Origin": "https://evil.example"}, {"Origin": "http://comln.example.org"}
+    for page, status in ((foreign, 403), (own, 200)):
+        form = predict_form(QUERIES[0])
+        answer = httpx2.post(
+            f"{application.url}/predict", headers={**headers, **page}, timeout=120, **form
+        )
+        assert answer.status_code == status
+
+
 def test_overload_is_answered_429(application: Application) -> None:
     """While nothing is embedded two replicas take 32 images each; the rest is refused at once."""
     embedding = application.processes("Embedding")

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
+from comln_serve.api.browsers import AllowedHosts, BrowserGuard
 from comln_serve.api.cors import Cors
 from comln_serve.api.documentation import install_documentation
 from comln_serve.api.errors import install_error_handlers
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
 _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> FastAPI:
+def create_app(
+    engine: Engine,
+    *,
+    hosts: AllowedHosts | None = None,
+    on_warm: Callable[[], None] | None = None,
+) -> FastAPI:
     """An application that serves `engine`, warms it after start and closes it at the end.
 
     Warming goes on while connections are already accepted, so that liveness and readiness can be
     told apart; adapt and predict wait for it.
 
     Args:
+        hosts: names that are answered; default: any.
         on_warm: called once the engine is `ready`, or its `failure` says why it never will be.
     """
 
@@ -108,8 +115,10 @@ def create_app(engine: Engine, *, on_warm: Callable[[], None] | None = None) -> 
     # The last one added is outermost.
     app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
     app.add_middleware(Rescue)
-    if engine.settings.cors_origins:
-        app.add_middleware(Cors, origins=engine.settings.cors_origins.split(","))
+    origins = list(filter(None, engine.settings.cors_origins.split(",")))
+    if origins:
+        app.add_middleware(Cors, origins=origins)
+    app.add_middleware(BrowserGuard, hosts=hosts or AllowedHosts(), origins=origins)
     app.add_middleware(Observation, metrics=app.state.metrics, traces=traces)
     return app
 

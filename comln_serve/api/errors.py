@@ -19,6 +19,9 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.MALFORMED_HTTP: 400,
+    ErrorCode.HEAD_TOO_LARGE: 431,
+    ErrorCode.FOREIGN_HOST: 421,
+    ErrorCode.FOREIGN_ORIGIN: 403,
     ErrorCode.UNAUTHORIZED: 401,
     ErrorCode.FORBIDDEN: 403,
     ErrorCode.INVALID_REQUEST: 422,

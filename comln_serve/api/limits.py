@@ -1,11 +1,15 @@
 """The limits on what a request may hold, each refused with its value."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
+from heapq import nlargest
 
 from fastapi import Request
+from pydantic_core import to_json
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
+
+MOST_ANSWER_BYTES = 16 * 2**20
 
 
 async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
@@ -14,7 +18,8 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
     Raises:
         ServiceError: it is over the limit, announced or sent; it broke off.
     """
-    declared = request.headers.get("content-length", "")
+    # int() refuses thousands of digits, which may be zeros.
+    declared = request.headers.get("content-length", "").lstrip("0")[:20]
     if declared.isdecimal() and int(declared) > limit:
         raise body_too_large(int(declared), limit)
     received, more = 0, True
@@ -56,6 +61,28 @@ def too_many(received: str, allowed: int) -> ServiceError:
         "request. Split it.",
         allowed_images=allowed,
     )
+
+
+def check_answer(images: int, size: int) -> None:
+    """Refuse what would be answered with more than `MOST_ANSWER_BYTES`, before it is written.
+
+    Args:
+        size: bytes of the answer, estimated from above.
+    """
+    if size > MOST_ANSWER_BYTES:
+        raise ServiceError(
+            ErrorCode.TOO_MANY_IMAGES,
+            f"The answer for {images} images with this classifier's labels could have {size} "
+            f"bytes; at most {MOST_ANSWER_BYTES} are sent. Send fewer images at a time, or have "
+            "fewer classes listed for each.",
+            answer_bytes=size,
+            allowed_bytes=MOST_ANSWER_BYTES,
+        )
+
+
+def bytes_of_longest(labels: Iterable[str], count: int) -> int:
+    """What the `count` longest labels take in JSON."""
+    return sum(nlargest(count, (len(to_json(label)) for label in labels)))
 
 
 def check_bytes(where: str, size: int, settings: Settings) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.bodies import JSON, MULTIPART
+from comln_serve.api.browsers import SAFE_METHODS
 from comln_serve.api.context import OPEN_INFERENCE
 from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
@@ -75,11 +76,16 @@ def describe_bodies(app: FastAPI) -> None:
 
 
 def describe_failures(app: FastAPI) -> None:
-    """Add what any route may answer: that it met a bug, and that a query parameter is unknown."""
+    """Add what any route may answer: that it met a bug, that a query parameter is unknown, and what
+    pages of other sites are told.
+    """
 
     def describe(operation: dict[str, Any], route: RouteContext) -> None:
         unknown = () if takes_any_query(route.endpoint) else (ErrorCode.INVALID_REQUEST,)
-        _add_errors(operation, (*unknown, ErrorCode.INTERNAL), str(route.path_format))
+        safe = SAFE_METHODS.issuperset(route.methods or ())
+        page = () if safe else (ErrorCode.FOREIGN_ORIGIN,)
+        errors = (*unknown, *page, ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL)
+        _add_errors(operation, errors, str(route.path_format))
 
     _describe_each(app, describe)
 

@@ -119,7 +119,7 @@ Lifetime = Annotated[
     int,
     Field(ge=1, le=_TEN_YEARS, description="After which the classifier is gone; default: never."),
 ]
-TopK = Annotated[int, Field(ge=1, description="How many of the likeliest classes to list.")]
+TopK = Annotated[int, Field(ge=1, le=100, description="How many of the likeliest classes to list.")]
 
 
 class _Request(BaseModel):

@@ -63,6 +63,11 @@ class Admission:
                 )
             self._pending += amount
 
+    def hold(self, amount: int) -> None:
+        """Hold `amount` units that are there in any case, over the limit if need be."""
+        with self._lock:
+            self._pending += amount
+
     def give_back(self, amount: int) -> None:
         """Hold `amount` units less."""
         with self._lock:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
+from comln_serve.api.browsers import AllowedHosts
 from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.engine.engine import Engine
 from comln_serve.engine.models import load_bundles
@@ -41,7 +42,9 @@ class Api:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """What `serve.ingress()` serves."""
-        app = create_app(self._engine)
+        # Names are the business of Ray Serve's proxy, unless the setting says otherwise.
+        names = self._engine.settings.host_names
+        app = create_app(self._engine, hosts=AllowedHosts(names) if names else None)
         app.add_middleware(_WithoutRequestId)
         return app
 

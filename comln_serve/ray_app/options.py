@@ -20,8 +20,8 @@ class Options(Settings):
     As for the plain server, a file may hold its settings, and an unknown variable is refused.
 
     Replicas start in folders of Ray's own, on any machine: paths are absolute. `provider` follows
-    from `gpus_per_replica`; `host`, `port`, `cors_origins` excepted, what the process around the
-    plain server does is Ray Serve's business: listening, draining, log files.
+    from `gpus_per_replica`; `host`, `port`, `cors_origins` and `allowed_hosts` excepted, what the
+    process around the plain server does is Ray Serve's business: listening, draining, log files.
     """
 
     config: Path | None = Field(

@@ -3,16 +3,25 @@
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
+from comln_serve.api.limits import bytes_of_longest, check_answer
 from comln_serve.api.open_inference.requests import JSON_LENGTH, PROBS, Inference, Output
 from comln_serve.api.open_inference.schemas import InferenceResponse, OutputTensor
 from comln_serve.api.open_inference.tensors import pack
 from comln_serve.engine.engine import Predicted
 
+_NUMBER_BYTES = 24  # of a probability in JSON, and of what stands beside a label
+
 
 def inference_response(
     inference: Inference, predicted: Predicted, model: str, version: str | None
 ) -> Response:
-    """The outputs that were asked for, in that order."""
+    """The outputs that were asked for, in that order.
+
+    Raises:
+        ServiceError: TOO_MANY_IMAGES, they would take too many bytes.
+    """
+    images = len(predicted.probabilities)
+    check_answer(images, images * sum(_row_bytes(out, predicted) for out in inference.outputs))
     tensors, behind = [], []
     for output in inference.outputs:
         tensor, binary = _tensor(output, predicted)
@@ -29,6 +38,15 @@ def inference_response(
         media_type="application/octet-stream",
         headers={JSON_LENGTH: str(len(text))},
     )
+
+
+def _row_bytes(output: Output, predicted: Predicted) -> int:
+    """What an output takes for each image, estimated from above."""
+    labels = predicted.classifier.labels
+    if output.name == PROBS and not output.classes:
+        return len(labels) * (4 if output.binary else _NUMBER_BYTES)
+    count = min(output.classes or 1, len(labels))
+    return count * _NUMBER_BYTES + bytes_of_longest(labels, count)
 
 
 def _tensor(output: Output, predicted: Predicted) -> tuple[OutputTensor, bytes]:

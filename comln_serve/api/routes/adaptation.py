@@ -7,6 +7,7 @@ from comln_serve.api.authentication import needs, tenant_of
 from comln_serve.api.bodies import read_adapt, read_predict
 from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
+from comln_serve.api.limits import bytes_of_longest, check_answer
 from comln_serve.api.openapi import openapi_body
 from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, as_json, make
 from comln_serve.api.work import classify, engine_of
@@ -15,6 +16,9 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter()
+
+# The JSON of a class that is listed, and of an image, without labels; generously.
+_ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 
 
 @router.post(
@@ -95,7 +99,11 @@ async def predict(request: Request) -> Response:
 def _predictions(
     predicted: Predicted, top_k: int
 ) -> list[schemas.JudgedPrediction | schemas.Prediction]:
-    labels = predicted.classifier.labels
+    labels, images = predicted.classifier.labels, len(predicted.probabilities)
+    listed = min(top_k, len(labels))
+    of_image = _IMAGE_BYTES + _ENTRY_BYTES * listed
+    of_image += bytes_of_longest(labels, listed) + bytes_of_longest(labels, 1)
+    check_answer(images, images * of_image)
     predictions: list[schemas.JudgedPrediction | schemas.Prediction] = []
     for image, row in enumerate(predicted.probabilities):
         top = [

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 
 from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
@@ -20,7 +20,6 @@ router = APIRouter()
 # Each holds a few copies of its backbone in memory until it is sent.
 MOST_EXPORTS = 4
 
-_CHUNK = 2**18
 _MEDIA_TYPE = "application/octet-stream"
 
 Format = Literal["onnx", "safetensors"]
@@ -37,7 +36,7 @@ async def _admitted(request: Request) -> AsyncGenerator[None, None]:
     tags=["classifiers"],
     summary="Download a classifier as ONNX or safetensors",
     dependencies=[Depends(_admitted)],
-    response_class=StreamingResponse,
+    response_class=Response,
     responses={
         **error_responses(
             *ONE_CLASSIFIER_ERRORS,
@@ -56,18 +55,15 @@ async def export(
         Format,
         Query(description="onnx: images in, probabilities out. safetensors: the last layer only."),
     ] = "onnx",
-) -> StreamingResponse:
+) -> Response:
     """See docs/export.md for what is in the files and how to run them."""
     engine = engine_of(request)
     tenant = tenant_of(request)
     name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
-    return StreamingResponse(
-        _chunks(content),
+    return Response(
+        content,
         media_type=_MEDIA_TYPE,
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}"',
-            "Content-Length": str(len(content)),
-        },
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
 
 
@@ -84,8 +80,3 @@ def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[st
         content = head_file(classifier, bundle)
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
     return f"{stem}.{kind}", content
-
-
-async def _chunks(content: bytes) -> AsyncGenerator[bytes, None]:
-    for start in range(0, len(content), _CHUNK):
-        yield content[start : start + _CHUNK]

@@ -1,0 +1,112 @@
+"""What pages of other sites may have a browser do here: nothing that changes anything, and nothing
+at all under a name that is not the server's.
+
+A browser sends requests for any page to any address that it can reach, this machine's included. The
+page cannot read the answer, but what the request did is done. And it can read answers where its own
+name has been made to resolve to the server's address (DNS rebinding); the request then has that
+name as its `Host`. Programs send neither `Sec-Fetch-Site` nor `Origin`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from comln_serve.api.errors import to_response
+from comln_serve.errors import ErrorCode, ServiceError
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST = re.compile(r"(?:\[([0-9a-f:.]*)\]|([a-z0-9._-]*))(?::[0-9]*)?")
+_MAX_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class AllowedHosts:
+    """The names in `Host` that are answered. Addresses and localhost always are: they cannot be
+    made to resolve to anything else.
+
+    Attributes:
+        names: in lower case; *.example.org stands for all below it, * for any.
+        without_dot: any name without a dot, too, as services and containers have among themselves.
+    """
+
+    names: tuple[str, ...] = ("*",)
+    without_dot: bool = False
+
+    def allow(self, header: str) -> bool:
+        """Whether a request with that `Host` is answered."""
+        if "*" in self.names:
+            return True
+        found = _HOST.fullmatch(header.lower())
+        if found is None:
+            return False
+        name = (found[1] or found[2]).removesuffix(".")
+        return (
+            name == "localhost"
+            or _is_address(name)
+            or name in self.names
+            or any(name.endswith(item[1:]) for item in self.names if item.startswith("*."))
+            or (self.without_dot and name != "" and "." not in name)
+        )
+
+
+class BrowserGuard:
+    """ASGI middleware that refuses what pages of other sites ask for."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: list[str]) -> None:
+        """Wrap an application.
+
+        Args:
+            origins: whose pages may change things; * for any.
+        """
+        self._app, self._hosts, self._origins = app, hosts, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            problem = self._foreign_host(headers) or self._foreign_page(scope["method"], headers)
+            if problem is not None:
+                await to_response(problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _foreign_host(self, headers: Mapping[bytes, str]) -> ServiceError | None:
+        host = headers.get(b"host")
+        if host is None or self._hosts.allow(host):
+            return None
+        return ServiceError(
+            ErrorCode.FOREIGN_HOST,
+            f"This server does not answer under the name in Host, {host[:_MAX_SHOWN]!r}. If it is "
+            "reached by that name, list it in the server's setting --allowed-hosts.",
+            received=host[:_MAX_SHOWN],
+        )
+
+    def _foreign_page(self, method: str, headers: Mapping[bytes, str]) -> ServiceError | None:
+        if method in SAFE_METHODS or "*" in self._origins:
+            return None
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if origin is not None and origin in self._origins:
+            return None
+        if site is not None:
+            own = site in ("same-origin", "none")  # none: the user asked for it, no page
+        else:
+            own = origin is None or origin.partition("://")[2] == headers.get(b"host", "").lower()
+        if own:
+            return None
+        shown = "another site" if origin is None else repr(origin[:_MAX_SHOWN])
+        return ServiceError(
+            ErrorCode.FOREIGN_ORIGIN,
+            f"{method} is not allowed from a page of {shown}. If that page is to use this server, "
+            "list its origin in the server's setting --cors-origins.",
+            received=None if origin is None else origin[:_MAX_SHOWN],
+        )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
