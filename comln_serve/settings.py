@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
     max_json_bytes: Positive = Field(
         16 * 2**20,
-        description="Bytes of one JSON body, which takes many times its size in memory to read.",
+        description="Bytes of one JSON body; they are parsed one at a time.",
     )
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
