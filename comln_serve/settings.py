@@ -108,7 +108,7 @@ class Settings(BaseSettings):
     max_queue_seconds: Duration = Field(
         10.0,
         description="Time a request may wait for its turn, before its first image is decoded and "
-        "before its first batch; over it the answer is 503.",
+        "before its first batch, and again before it solves; over it the answer is 503.",
     )
     max_inference_seconds: Duration = Field(
         30.0,
@@ -154,8 +154,8 @@ class Settings(BaseSettings):
     )
     max_solve_seconds: Duration = Field(
         10.0,
-        description="Time one adaptation may take to solve; over it the request is refused. Only "
-        "large support sets that contradict themselves come near it.",
+        description="Time one adaptation may take to solve, from its turn to do so; over it the "
+        "request is refused. Only large support sets that contradict themselves come near it.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,

@@ -47,7 +47,7 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     return await _read_json(request, settings, _adapt_of_json)
 
 
-def _adapt_of_json(text: bytes, settings: Settings) -> tuple[Support, AdaptOptions]:
+def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions]:
     body = parse_json(AdaptRequest, text, settings)
     options = AdaptOptions.model_construct(**body.model_dump(exclude={"support"}))
     return _support_of(body.support, settings), options
@@ -67,7 +67,9 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
     return support, options
 
 
-def _examples_of_json(text: bytes, settings: Settings) -> tuple[Support, ExamplesOptions]:
+def _examples_of_json(
+    text: bytes | bytearray, settings: Settings
+) -> tuple[Support, ExamplesOptions]:
     body = parse_json(ExamplesRequest, text, settings)
     return _support_of(body.support, settings), ExamplesOptions(promote=body.promote)
 
@@ -119,7 +121,9 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
     return files, options
 
 
-def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], PredictOptions]:
+def _predict_of_json(
+    text: bytes | bytearray, settings: Settings
+) -> tuple[list[bytes], PredictOptions]:
     body = parse_json(PredictRequest, text, settings)
     check_count(len(body.images), settings)
     files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
@@ -149,7 +153,7 @@ def _is_multipart(request: Request) -> bool:
 
 
 async def _read_json(
-    request: Request, settings: Settings, read: Callable[[bytes, Settings], _Read]
+    request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]
 ) -> _Read:
     text = await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
     return await in_parsing_thread(request, lambda: read(text, settings))
@@ -162,19 +166,21 @@ async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Rea
     return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
 
 
-async def whole_body(request: Request, limit: int) -> bytes:
+async def whole_body(request: Request, limit: int) -> bytearray:
     """The bytes of a body that is not empty.
 
     Raises:
         ServiceError: it is, or it is over `limit`, or it broke off.
     """
-    body = b"".join([chunk async for chunk in body_chunks(request, limit)])
+    body = bytearray()  # it grows in place: no second copy, and no holes that chunks would leave
+    async for chunk in body_chunks(request, limit):
+        body += chunk
     if not body:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
     return body
 
 
-def parse_json(model: type[_Model], text: bytes, settings: Settings) -> _Model:
+def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings) -> _Model:
     """A JSON body as a wire type.
 
     Values are counted before they are parsed: an empty list of three bytes takes 64 in memory.

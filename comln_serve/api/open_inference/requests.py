@@ -81,7 +81,7 @@ def _json_length(request: Request) -> int | None:
     return int(text)
 
 
-def _inference(body: bytes, json_length: int | None, settings: Settings) -> Inference:
+def _inference(body: bytearray, json_length: int | None, settings: Settings) -> Inference:
     if json_length is None:
         json_length = len(body)
     if json_length > len(body):
