@@ -92,7 +92,7 @@ def adapt(
             found, logits=found.logits[index : index + 1],
             similarity=found.similarity[index : index + 1],
         )  # fmt: skip
-    return Adaptation(solution, T, choice, found, left_out.any(axis=0))
+    return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)))
 
 
 def _folds(
