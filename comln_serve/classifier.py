@@ -34,7 +34,7 @@ class ClassifierInfo:
         revision: from 1, one more with every change in place.
         metadata: the caller's own.
         expires_at: UTC, from when on it is gone; None: never.
-        report: JSON of a `comln_serve.report.Report`; None where there is none.
+        report: JSON of a `comln_serve.report.Report`; None where there is none, and in lists.
     """
 
     id: str

@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
     max_json_bytes: Positive = Field(
         16 * 2**20,
-        description="Bytes of one JSON body, which takes many times its size in memory to read.",
+        description="Bytes of one JSON body; they are parsed one at a time.",
     )
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
@@ -167,8 +167,8 @@ class Settings(BaseSettings):
     )
     max_solve_seconds: Duration = Field(
         10.0,
-        description="Time one adaptation may take to solve; over it the request is refused. Only "
-        "large support sets that contradict themselves come near it.",
+        description="Time one adaptation may take to solve, from its turn to do so; over it the "
+        "request is refused. Only large support sets that contradict themselves come near it.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,

@@ -157,7 +157,7 @@ def on_labels() -> Iterator[Failure]:
         body = {"support": support_json}
         yield Failure(f"{name} label", code, lambda b=body: {"json": b}, says="support.0.label")
     escaped = json.dumps({"support": [{**item, "label": "\ud800"}]}).encode()
-    yield Failure("lone surrogate", code, lambda: raw(escaped), says="lone surrogate")
+    yield Failure("lone surrogate", code, lambda: raw(escaped), says="hex escape")
 
 
 def on_classes() -> Iterator[Failure]:
@@ -221,10 +221,10 @@ def on_fields() -> Iterator[Failure]:
     for name in ("", " ", "a b", "clf_x", "x" * 65, ".x", "x\n", "\u00e9", "a/b"):
         yield Failure(f"name {name!r}", code, lambda n=name: adapt_json(name=n), says="name")
         yield Failure(f"name {name!r}, form", code, lambda n=name: adapt_form(name=n), says="name")
-    for key, value in (("name", 1), ("model", 1), ("model", ["tiny"]), ("model", "\ud800")):
+    for key, value in (("name", 1), ("model", 1), ("model", ["tiny"])):
         sent = json.dumps({**adapt_json()["json"], key: value}).encode()
         yield Failure(f"{key} {value!r}", code, lambda s=sent: raw(s), says=key)
-    for value in (None, 1, ["known"], {}, "\udfff"):
+    for value in (None, 1, ["known"], {}):
         sent = json.dumps({**predict_json(RED)["json"], "classifier": value}).encode()
         yield Failure(
             f"classifier {value!r}", code, lambda s=sent: raw(s), "/predict", says="classifier"

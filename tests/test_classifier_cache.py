@@ -1,5 +1,8 @@
 """What is kept in memory, and for how long."""
 
+import json
+import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Thread
 
@@ -34,12 +37,28 @@ def test_bytes_are_what_counts() -> None:
     small, large = classifier("s", 10), classifier("l", 100_000)
     assert _size(large) >= large.W.nbytes
     assert _size(classifier("t", 10, ("x" * 5000, "b"))) > _size(small) + 4900
+    assert _size(replace(small, metadata={"a": "x" * 5000})) > _size(small) + 4900
     cache = ClassifierCache(_size(large) + 1)
     cache.put(small)
     cache.put(large)
     assert (cache.get("s"), cache.get("l")) == (None, large)
     cache.put(classifier("huge", 200_000))
     assert cache.get("l") is large, "what can never fit pushes nothing out"
+
+
+def test_what_is_counted_is_what_it_takes() -> None:
+    """Of many classes, most of it is the report's confusion matrix."""
+    ways = 200
+    labels = tuple(f"class {n}" for n in range(ways))
+    report = json.dumps({"held_out": {"confusion": np.eye(ways, dtype=int).tolist()}, "notes": []})
+    tracemalloc.start()
+    made = [
+        replace(classifier(f"{n}", 64, labels), report=json.loads(report), metadata={"a": f"{n}"})
+        for n in range(20)
+    ]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.7 < sum(map(_size, made)) / taken < 1.4
 
 
 def test_put_again_and_discard() -> None:

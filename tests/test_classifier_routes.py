@@ -1,6 +1,5 @@
 """Versions, examples, metadata, expiry and idempotency keys over HTTP."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -85,16 +84,14 @@ def test_metadata_and_expiry_in_both_encodings(
     "options",
     [{"metadata": value} for value in (
         [], "text", {"a": 1}, {"a": None}, {"": "x"}, {"k" * 65: "x"}, {"a": "x" * 513},
-        {str(i): "x" for i in range(33)}, {str(i): 0 for i in range(100_000)}, {"a": "\ud800"},
+        {str(i): "x" for i in range(33)}, {str(i): 0 for i in range(100_000)},
     )]
     + [{"expires_in_seconds": value} for value in (0, -1, 1.5, "soon", 10**12, [])]
     + [{"promote": value} for value in ("maybe", 2, [])],
     ids=lambda options: str(options)[:40],
 )  # fmt: skip
 def test_options_that_are_none(client: TestClient, options: dict[str, Any]) -> None:
-    # Not by the client, which cannot send lone surrogates.
-    body = json.dumps(adapt_json(name="letters", **options)["json"])
-    answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
+    answer = client.post("/adapt", **adapt_json(name="letters", **options))
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
     assert next(iter(options)) in error["message"]
     assert len(answer.content) < 10_000

@@ -14,10 +14,11 @@ import httpx2
 import pytest
 
 from comln_serve.protocol import MOST_FIELDS, MOST_HEAD_BYTES
-from tests.conftest import image_bytes, tiny_config, write_bundle
+from tests.conftest import image_bytes
 from tests.live import LiveServer, live_server
 from tests.messages import adapt_form, predict_form
 from tests.test_intake import connect, error_of, pending, predicts, read_all, wait_until
+from tests.tiny import tiny_config, write_bundle
 
 SECONDS = 3  # max_send_seconds of the server
 MOST_GROWTH = 300 * 10**6

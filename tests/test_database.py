@@ -249,7 +249,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", ["0005", "0010", "9999"])
+@pytest.mark.parametrize("version", ["0006", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
@@ -345,6 +345,22 @@ def test_locked_file_is_unavailable_to_writers_only(
             other.execute("ROLLBACK")
         add(mine, "clf_b")
         assert impatient.count() == 2
+
+
+def test_writers_wait_for_each_other_for_a_bounded_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SIZE", 2)  # of which PostgreSQL's writers get one
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        with store._database.writing():
+            assert "others have been writing to it for 0.1 s" in unavailable(
+                lambda: mine.delete("clf_a")
+            )
+            assert store.count() == 1
+        assert mine.delete("clf_a") is not None
 
 
 def test_a_full_disk_is_unavailable_to_writers_only(

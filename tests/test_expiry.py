@@ -5,6 +5,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fastapi.testclient import TestClient
 
 from comln_serve.engine import housekeeping
 from comln_serve.engine.engine import Engine
@@ -14,6 +15,7 @@ from comln_serve.storage import ChangedError, Store, TenantStore
 from comln_serve.storage import store as store_module
 from tests.conftest import colour_support, fails, image_bytes
 from tests.databases import execute
+from tests.messages import check_error, engine_of
 from tests.test_storage import add, classifier, ids, support
 from tests.waiting import wait_until
 
@@ -135,3 +137,44 @@ def test_a_server_goes_on_purging_after_the_database_was_away(
     purge = engine.store.purge
     monkeypatch.setattr(engine.store, "purge", lambda: (calls.append(None), purge())[1])
     wait_until(lambda: len(calls) >= 2)
+
+
+def test_a_server_goes_on_purging_after_a_bug(
+    settings: Settings,
+    make_engine: Callable[[Settings], Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
+    engine = make_engine(settings)
+    calls: list[None] = []
+
+    def purge() -> int:
+        calls.append(None)
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr(engine.store, "purge", purge)
+    engine.warm()
+    wait_until(lambda: len(calls) >= 3)
+    engine.check_housekeeping()
+    assert "ZeroDivisionError: made up" in caplog.text
+
+
+def test_a_server_whose_housekeeping_has_ended_is_not_ready(client: TestClient) -> None:
+    assert client.get("/health/ready").status_code == 200
+    kept = engine_of(client)._housekeeping
+    assert kept is not None
+    kept.close()
+    error = check_error(client.get("/health/ready"), ErrorCode.NOT_READY)
+    assert "removes expired classifiers" in error["message"]
+
+
+def test_what_has_expired_is_found_by_an_index(store: Store, database_url: str) -> None:
+    """Of all tenants: the index that begins with the tenant is of no use."""
+    some = "SELECT sequence FROM classifiers WHERE expires_at <= '2026-01-01' LIMIT 500"
+    if database_url.startswith("sqlite"):
+        plan = execute(database_url, f"EXPLAIN QUERY PLAN {some}")
+    else:  # a table of no rows is quicker to scan
+        plan = execute(f"{database_url}%20-cenable_seqscan%3Doff", f"EXPLAIN {some}")
+    assert "classifiers_by_expiry_of_all" in str(plan)
+    assert "SCAN" not in str(plan)

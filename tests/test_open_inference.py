@@ -240,9 +240,10 @@ def test_broken_framing(server: LiveServer) -> None:
         (message(shape=["1"]), None, "should be a valid integer"),
         (b"[]", None, "valid dictionary"),
         (b'{"inputs": []}', None, "none. Send one"),
-        (b'{"id": "\\ud800", "inputs": []}', None, "lone surrogate"),
+        (b'{"id": "\\ud800", "inputs": []}', None, "hex escape"),
         (b"", None, "empty"),
-        (b"[" * 100_000, None, "not JSON"),
+        (b"[" * 10_000, None, "not JSON"),
+        (b"[" * 100_000, None, "opening brackets"),
     ]:
         headers = {} if length is None else {"Inference-Header-Content-Length": length}
         assert words in refused(infer(server, body, **headers), 422), body

@@ -1,10 +1,11 @@
 """More work than the server can do, over real HTTP: it says so, drops some, and recovers."""
 
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from socket import create_connection
 from threading import Event
 from typing import Any
@@ -18,9 +19,10 @@ from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.settings import Settings
+from comln_serve.storage import database
 from tests.conftest import MakeEngine, batcher_of, before_each_batch, image_bytes
 from tests.live import free_port
-from tests.messages import adapt_form, check_error, predict_form
+from tests.messages import adapt_form, check_error, predict_form, predict_json
 from tests.waiting import wait_until
 
 RED = image_bytes()
@@ -336,3 +338,31 @@ def test_predictions_of_a_server_that_warms_hold_up_nothing(
         finally:
             warm.set()
         check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)
+
+
+def test_writers_that_wait_for_the_database_keep_no_reader(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the threads that reads are answered on."""
+    monkeypatch.setattr(database, "LOCK_SECONDS", 60.0)
+    monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 60.0)
+    file = settings.database_url.removeprefix("sqlite:///")
+    engine = make_engine(settings)
+    with served(engine) as url, ThreadPoolExecutor(60) as pool:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writers = [
+                pool.submit(httpx2.request, method, f"{url}/classifiers/absent{path}", timeout=120)
+                for method, path in (("DELETE", ""), ("POST", "/promote"), ("POST", "/rollback"))
+                for _ in range(20)
+            ]
+            pending = 'comln_pending{unit="requests"} 60.0'
+            wait_until(lambda: pending in httpx2.get(f"{url}/metrics").text)
+            (listed,) = httpx2.get(f"{url}/classifiers", timeout=60).json()["classifiers"]
+            assert listed["name"] == "known"
+            answer = httpx2.post(f"{url}/predict", timeout=60, **predict_json(RED))
+            assert answer.status_code == 200
+            assert not any(writer.done() for writer in writers)
+            other.execute("ROLLBACK")
+        assert {writer.result().status_code for writer in writers} == {404}

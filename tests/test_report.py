@@ -1,6 +1,7 @@
 """Reports: held-out answers against adapting anew, folds, what is not judged, wrong labels."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,7 @@ def report_on(
     names = [f"class {c}" for c in range(ways)]
     adaptation = adapt(head, phi, classes, ways)
     if cancel is not None:  # once the classifier is there
-        fold_of = assign(classes, ways, 11)
-        found = hold_out(head, phi, classes, ways, fold_of, cancel=cancel)
+        found = hold_out(head, phi, classes, ways, assign(classes, ways, 6), cancel=cancel)
         adaptation = replace(adaptation, found=found)
     return make_report(adaptation, classes, names, own_horizon=True, **options)
 
@@ -60,7 +60,7 @@ def held_out_of(report: Report) -> HeldOutReport:
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
 @pytest.mark.parametrize("horizon", [None, 7.0])
-@pytest.mark.parametrize("folds", [11, 3])
+@pytest.mark.parametrize("folds", [6, 4])
 @pytest.mark.parametrize(
     "head",
     [
@@ -93,14 +93,14 @@ def test_held_out_answers_are_those_of_adapting_without(
     if head.start == "learned":
         W0 = np.random.default_rng(1).normal(size=(4, d)).astype(np.float32)
         head = replace(head, W0=W0)
-    fold_of = assign(CLASSES, 4, folds)
+    left_out = assign(CLASSES, 4, folds)
     factors = np.array([0.01, 1.0, 30.0])
-    found = hold_out(head, phi, CLASSES, 4, fold_of, horizon=horizon, factors=factors)
+    found = hold_out(head, phi, CLASSES, 4, left_out, horizon=horizon, factors=factors)
     assert found.folds == folds
     assert found.cut is None
     np.testing.assert_array_equal(found.judged, CLASSES != 3)
     for fold in range(folds):
-        out, kept = fold_of == fold, fold_of != fold
+        out, kept = left_out[fold] & ~left_out[:fold].any(axis=0), ~left_out[fold]
         for i, factor in enumerate(factors):
             T = factor * (head.horizon_of(phi[kept], 4) if horizon is None else horizon)
             W = head.adapt(phi[kept], CLASSES[kept], 4, horizon=T).W
@@ -115,35 +115,87 @@ def test_held_out_answers_are_those_of_adapting_without(
 def test_large_support_sets_are_held_out_some_folds_at_a_time(
     d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    phi, fold_of = clusters(CLASSES, d), assign(CLASSES, 4, 11)
-    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, fold_of)
+    phi, left_out = clusters(CLASSES, d), assign(CLASSES, 4, 6)
+    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, left_out)
     monkeypatch.setattr(held_out, "_MOST_NUMBERS", 4 * 4 * len(CLASSES))
-    found = hold_out(PROTOTYPE, phi, CLASSES, 4, fold_of)
-    assert found.folds == 11
+    found = hold_out(PROTOTYPE, phi, CLASSES, 4, left_out)
+    assert found.folds == 6
     np.testing.assert_array_equal(found.logits, whole.logits)
     np.testing.assert_array_equal(found.similarity, whole.similarity)
 
 
-@pytest.mark.parametrize("folds", [2, 3, 5, 11])
-def test_folds_are_even_and_leave_an_example_of_every_class(folds: int) -> None:
-    fold_of = assign(CLASSES, 4, folds)
-    np.testing.assert_array_equal(fold_of == -1, CLASSES == 3)
-    sizes = np.bincount(fold_of[fold_of >= 0], minlength=folds)
-    assert sizes.max() - sizes.min() <= 1
-    for fold in range(folds):
-        assert np.bincount(CLASSES[fold_of != fold], minlength=4).min() > 0
-        share = np.bincount(CLASSES[fold_of == fold], minlength=4)
-        assert (share <= np.ceil(np.bincount(CLASSES) / folds)).all()
+@pytest.mark.parametrize("folds", [2, 3, 5, 6])
+def test_every_fold_leaves_out_the_same_number_of_every_class(folds: int) -> None:
+    left_out = assign(CLASSES, 4, folds)
+    np.testing.assert_array_equal(left_out.any(axis=0), CLASSES != 3)
+    shares = np.array([np.bincount(CLASSES[fold], minlength=4) for fold in left_out])
+    expected = np.ceil(np.bincount(CLASSES) / folds) * [1, 1, 1, 0]
+    np.testing.assert_array_equal(shares, np.tile(expected, (folds, 1)))
+    assert (expected < np.bincount(CLASSES)).all()
 
 
 def test_the_number_of_folds_follows_the_cost() -> None:
-    assert count_folds(25, cost=1e6, examples=25) == 25, "one at a time"
-    assert count_folds(100, cost=1e6, examples=100) == 20
-    assert count_folds(100, cost=1e8, examples=100) == 5
-    assert count_folds(100, cost=9e8, examples=100) == 2
-    assert count_folds(100, cost=2e9, examples=100) == 0
+    assert count_folds(5, cost=1e6, examples=25) == 5, "one of each class at a time"
+    assert count_folds(20, cost=1e6, examples=100) == 20
+    assert count_folds(30, cost=1e6, examples=100) == 15, "two at a time"
+    assert count_folds(20, cost=1e8, examples=100) == 5
+    assert count_folds(20, cost=9e8, examples=100) == 2
+    assert count_folds(20, cost=2e9, examples=100) == 0
     assert count_folds(2, cost=1.0, examples=3) == 2
-    assert count_folds(0, cost=1.0, examples=5) == 0, "all classes of one image"
+    assert count_folds(1, cost=1.0, examples=5) == 0, "all classes of one image"
+
+
+HEADS = {
+    "zero": Head("zero", 20.0, 0.0, "uniform", SOLVER),
+    "prototype": PROTOTYPE,
+    "levelled": replace(PROTOTYPE, similarity=0.4),
+    "whitened": replace(PROTOTYPE, similarity=0.8, whitening=3.0),
+    "auto": replace(PROTOTYPE, whitening=3.0, horizon_rule="auto"),
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize(("ways", "shots"), [(20, 2), (5, 2), (5, 5)])
+def test_held_out_accuracy_of_random_labels_is_that_of_guessing(
+    head: Head, ways: int, shots: int
+) -> None:
+    """It was 0.01 to 0.5, by the head, while a class had fewer examples where it was judged."""
+    classes = np.repeat(np.arange(ways), shots)
+    right: list[float] = []
+    for seed in range(600 // len(classes)):
+        # As an embedding is, of no sign but one.
+        phi = np.maximum(np.random.default_rng(seed).normal(0.3, 1.0, (len(classes), 64)), 0.0)
+        phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+        report = held_out_of(report_on(phi.astype(np.float32), classes, head))
+        assert report.judged == len(classes)
+        right.append(report.accuracy)
+    chance = 1 / ways
+    error = np.sqrt(chance * (1 - chance) / 600)
+    assert abs(np.mean(right) - chance) < 5 * error
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_held_out_accuracy_is_that_of_new_images_under_as_many_examples(head: Head) -> None:
+    """With one in five left out it estimates what four examples of each class are worth."""
+    ways, found, new = 5, [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        centres = rng.normal(0.0, 0.35, (ways, 64))
+
+        def draw(count: int, rng: np.random.Generator = rng, centres: Any = centres) -> Any:
+            classes = np.repeat(np.arange(ways), count)
+            phi = np.maximum(rng.normal(0.3, 1.0, (len(classes), 64)) + centres[classes], 0.0)
+            phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+            return phi.astype(np.float32), classes
+
+        phi, classes = draw(5)
+        found.append(held_out_of(report_on(phi, classes, head)).accuracy)
+        fewer = np.arange(len(classes)) % 5 > 0
+        W = adapt(head, phi[fewer], classes[fewer], ways, judge=False).solution.W
+        phi, classes = draw(40)
+        new.append(float(((phi @ W.T).argmax(axis=1) == classes).mean()))
+    assert 0.4 < np.mean(new) < 0.9
+    assert abs(np.mean(found) - np.mean(new)) < 0.1
 
 
 def test_a_longer_solve_costs_more() -> None:
@@ -158,7 +210,7 @@ def test_the_confusion_matrix_counts_what_was_judged() -> None:
     confusion = np.array(report.confusion)
     assert confusion.shape == (4, 4)
     np.testing.assert_array_equal(confusion.sum(axis=1), [2, 3, 6, 0])
-    assert report.judged == 11 == report.folds
+    assert (report.judged, report.folds) == (11, 6)
     assert report.accuracy == pytest.approx(confusion.trace() / 11)
 
 
@@ -226,7 +278,7 @@ def test_a_threshold_needs_images_enough() -> None:
 def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     phi = clusters(CLASSES)
     endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
-    assert count_folds(11, fold_cost(endless, *phi.shape), len(phi)) == 0
+    assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
     report = make_report(
         Adaptation(endless, 20.0, None, None, nothing), CLASSES, list("abcd"), own_horizon=True
@@ -245,7 +297,7 @@ def test_out_of_time_before_the_first_fold() -> None:
 def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was judged by then counts, and nothing else."""
     phi, cancel = clusters(CLASSES), np.zeros(1, dtype=np.bool_)
-    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 11))
+    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 6))
     calls: list[int] = []
     weights = Head.example_weights
 
@@ -255,8 +307,8 @@ def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
         return weights(head, *arguments)
 
     monkeypatch.setattr(Head, "example_weights", late)
-    found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 11), cancel=cancel)
-    assert found.folds == 4 == found.judged.sum()
+    found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 6), cancel=cancel)
+    assert (found.folds, found.judged.sum()) == (4, 9), "two of 2, all 3, and four of 6"
     assert found.cut is not None
     np.testing.assert_array_equal(found.logits[0, found.judged], whole.logits[0, found.judged])
 

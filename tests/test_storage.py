@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from comln_serve.classifier import Classifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
 from comln_serve.support import SupportSet
 from tests.conftest import fails
+from tests.databases import execute
 
 LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
 
@@ -339,3 +341,30 @@ def test_what_one_server_commits_another_sees(store: Store, database_url: str) -
         assert same(other.for_tenant("").find("clf_a"), made)
         other.for_tenant("").delete("clf_a")
         assert store.for_tenant("").find("clf_a") is None
+
+
+def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:
+    report: dict[str, object] = {"held_out": None}
+    add(mine, "clf_a", "cats", report=report)
+    found = mine.describe("clf_a")
+    assert found is not None
+    assert found.report == report
+    asked: list[str] = []
+    event.listen(
+        store._database._engine, "before_cursor_execute", lambda *call: asked.append(call[2])
+    )
+    ((listed,), _) = mine.page(limit=10)
+    assert (listed.id, listed.promoted, listed.report) == ("clf_a", True, None)
+    assert any("classifiers.metadata" in statement for statement in asked)
+    assert not any("classifiers.report" in statement for statement in asked)
+
+
+def test_rolling_back_an_unknown_name_leaves_nothing(
+    mine: TenantStore, store: Store, database_url: str
+) -> None:
+    assert mine.roll_back("dogs") is None
+    assert execute(database_url, "SELECT * FROM names") == []
+    add(mine, "clf_a", "cats")
+    mine.delete("cats")
+    assert mine.roll_back("cats") is None
+    assert add(mine, "clf_b", "cats").version == 2

@@ -91,6 +91,7 @@ def create_app(
     # Of their own, so that probes are answered however busy the others are.
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics ask drivers and a database
+    app.state.parsing_threads = CapacityLimiter(1)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
     held = Admission(engine.settings.max_pending_bytes, "bytes")

@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from anyio import to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from comln_serve.api import multipart
 from comln_serve.api.errors import invalid_request
@@ -28,6 +28,10 @@ from comln_serve.settings import Settings
 
 MULTIPART, JSON = "multipart/form-data", "application/json"
 _Model = TypeVar("_Model", bound=BaseModel)
+_Read = TypeVar("_Read")
+
+# What a JSON body may hold beside its images, in commas and opening brackets: metadata, options.
+_OTHER_SEPARATORS = 2**16
 
 Support = list[tuple[bytes, str]]
 
@@ -40,9 +44,13 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     """
     if _is_multipart(request):
         return await _form(request, settings, AdaptForm)
-    body = await to_thread.run_sync(parse_json, AdaptRequest, await _json(request, settings))
-    support = await to_thread.run_sync(_support_of, body.support, settings)
-    return support, body
+    return await _read_json(request, settings, _adapt_of_json)
+
+
+def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions]:
+    body = parse_json(AdaptRequest, text, settings)
+    options = AdaptOptions.model_construct(**body.model_dump(exclude={"support"}))
+    return _support_of(body.support, settings), options
 
 
 async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions]:
@@ -54,12 +62,16 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
     if _is_multipart(request):
         support, options = await _form(request, settings, ExamplesOptions)
     else:
-        options = await to_thread.run_sync(
-            parse_json, ExamplesRequest, await _json(request, settings)
-        )
-        support = await to_thread.run_sync(_support_of, options.support, settings)
+        support, options = await _read_json(request, settings, _examples_of_json)
     _need_an_image(support)
     return support, options
+
+
+def _examples_of_json(
+    text: bytes | bytearray, settings: Settings
+) -> tuple[Support, ExamplesOptions]:
+    body = parse_json(ExamplesRequest, text, settings)
+    return _support_of(body.support, settings), ExamplesOptions(promote=body.promote)
 
 
 async def _form(
@@ -104,17 +116,18 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
         files = multipart.files(form, settings)
         options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
     else:
-        text = await _json(request, settings)
-        files, options = await to_thread.run_sync(_predict_of_json, text, settings)
+        files, options = await _read_json(request, settings, _predict_of_json)
     _need_an_image(files)
     return files, options
 
 
-def _predict_of_json(text: bytes, settings: Settings) -> tuple[list[bytes], PredictOptions]:
-    body = parse_json(PredictRequest, text)
+def _predict_of_json(
+    text: bytes | bytearray, settings: Settings
+) -> tuple[list[bytes], PredictOptions]:
+    body = parse_json(PredictRequest, text, settings)
     check_count(len(body.images), settings)
     files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
-    return files, PredictOptions(**body.model_dump(exclude={"images"}))
+    return files, PredictOptions.model_construct(**body.model_dump(exclude={"images"}))
 
 
 def _need_an_image(received: Sequence[object]) -> None:
@@ -139,45 +152,71 @@ def _is_multipart(request: Request) -> bool:
     return kind == MULTIPART
 
 
-async def _json(request: Request, settings: Settings) -> bytes:
-    """The bytes of a JSON body; reading them as JSON is work for a thread."""
-    return await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+async def _read_json(
+    request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]
+) -> _Read:
+    text = await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+    return await in_parsing_thread(request, lambda: read(text, settings))
 
 
-async def whole_body(request: Request, limit: int) -> bytes:
+async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Read:
+    """Run what parses a body beside the event loop, one body at a time: parsing holds the
+    interpreter's lock, so several at once would take as long and several times the memory.
+    """
+    return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
+
+
+async def whole_body(request: Request, limit: int) -> bytearray:
     """The bytes of a body that is not empty.
 
     Raises:
         ServiceError: it is, or it is over `limit`, or it broke off.
     """
-    body = b"".join([chunk async for chunk in body_chunks(request, limit)])
+    body = bytearray()  # it grows in place: no second copy, and no holes that chunks would leave
+    async for chunk in body_chunks(request, limit):
+        body += chunk
     if not body:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
     return body
 
 
-def parse_json(model: type[_Model], text: bytes) -> _Model:
+def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings) -> _Model:
     """A JSON body as a wire type.
 
+    Values are counted before they are parsed: an empty list of three bytes takes 64 in memory.
+    Each but the first comes after a comma or an opening bracket, of which no request within the
+    other limits has as many as are allowed, even where its labels consist of them.
+
     Raises:
-        ServiceError: INVALID_REQUEST, it is no JSON or not of that type.
+        ServiceError: INVALID_REQUEST, it holds too many values, is no JSON or not of that type.
     """
+    separators = len(text) - len(text.translate(None, delete=b",[{"))
+    allowed = settings.max_images * (settings.max_label_length + 4) + _OTHER_SEPARATORS
+    if separators > allowed:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"The request body has {separators} commas and opening brackets; at most {allowed} are "
+            f"allowed, which {settings.max_images} images and their labels cannot exceed. Send an "
+            "image as one string, in base64.",
+            received_separators=separators,
+            allowed_separators=allowed,
+        )
     try:
-        return _validate(model, json.loads(text))
-    except (ValueError, RecursionError) as error:
+        # Not json.loads, which first decodes the bytes: to four a character, if one is an emoji.
+        value = from_json(text, cache_strings=False)
+    except ValueError as error:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}."
         ) from error
+    return _validate(model, value)
 
 
 def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problem = invalid_request(error)
-        if where is not None:
-            problem = ServiceError(problem.code, f"{where}: {problem.message}", **problem.detail)
-        raise problem from error
+        # Not in a variable: with its traceback it would keep the body until garbage is collected.
+        raise invalid_request(error, where) from error
 
 
 def from_base64(where: str, text: str, settings: Settings) -> bytes:

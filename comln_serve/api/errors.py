@@ -4,6 +4,7 @@ But for the Open Inference Protocol, which has one of its own: `{"error": messag
 """
 
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -54,6 +55,9 @@ STATUS: Mapping[ErrorCode, int] = {
 # What is left of the body is not waited for.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 _MAX_SHOWN = 200
+# Of a string of 16 MB, `repr` would make another one to cut off.
+_SHOWN = Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -76,20 +80,27 @@ def error_responses(
     }
 
 
-def invalid_request(error: ValidationError | RequestValidationError) -> ServiceError:
-    """Pydantic's findings as one error: the first in words, all in the detail."""
+def invalid_request(
+    error: ValidationError | RequestValidationError, within: str | None = None
+) -> ServiceError:
+    """Pydantic's findings as one error: the first in words, all in the detail.
+
+    Args:
+        within: the part of the request that was checked, where it was not all of it.
+    """
     problems = [
         {
             "where": ".".join(str(part) for part in item["loc"]) or "body",
             "problem": item["msg"].removeprefix("Value error, "),
-            "received": repr(item.get("input"))[:_MAX_SHOWN],
+            "received": _SHOWN.repr(item.get("input"))[:_MAX_SHOWN],
         }
         for item in error.errors()
     ]
     first = problems[0]
     return ServiceError(
         ErrorCode.INVALID_REQUEST,
-        f"{first['where']}: {first['problem']}; received {first['received']}.",
+        f"{'' if within is None else f'{within}: '}{first['where']}: {first['problem']}; "
+        f"received {first['received']}.",
         problems=problems[:20],
     )
 

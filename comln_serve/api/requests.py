@@ -23,14 +23,6 @@ _MAX_METADATA = 32
 _TEN_YEARS = 10 * 366 * 86_400
 
 
-def _encodable(text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("must be valid Unicode (it holds a lone surrogate)") from None
-    return text
-
-
 def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty or blank")
@@ -50,8 +42,7 @@ def _not_an_id(name: str) -> str:
     return name
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
-Label = Annotated[Text, AfterValidator(_not_blank)]
+Label = Annotated[str, AfterValidator(_not_blank)]
 Base64 = Annotated[
     str,
     Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"}),
@@ -105,8 +96,8 @@ Promote = Annotated[
 ]
 Metadata = Annotated[
     dict[
-        Annotated[Text, Field(min_length=1, max_length=64)],
-        Annotated[Text, Field(max_length=512)],
+        Annotated[str, Field(min_length=1, max_length=64)],
+        Annotated[str, Field(max_length=512)],
     ],
     BeforeValidator(_few_entries),
     Field(
@@ -147,7 +138,7 @@ class SupportImage(_Request):
 class AdaptOptions(_Request):
     """What an adapt request may say beside its images."""
 
-    model: Text | None = Field(None, description="A model of GET /models.")
+    model: str | None = Field(None, description="A model of GET /models.")
     name: ClassifierName | None = None
     horizon: Horizon | None = None
     promote: Promote = True
@@ -178,7 +169,7 @@ class ExamplesRequest(ExamplesOptions):
 class PredictOptions(_Request):
     """What a predict request says beside its images, in either encoding."""
 
-    classifier: Text = Field(description="Id, name or name@version of a classifier.")
+    classifier: str = Field(description="Id, name or name@version of a classifier.")
     top_k: TopK = 5
     unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,12 +20,17 @@ from comln_serve.engine.fitting import Fit, check_classes, fit
 from comln_serve.engine.idempotency import fingerprint
 from comln_serve.engine.model import Model
 from comln_serve.engine.models import Models
+from comln_serve.engine.solves import Solves
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.machine import usable_cpus
 from comln_serve.settings import Settings
 from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, utc_now
 from comln_serve.support import SupportSet
 
-Change = Callable[[SupportSet, Model], SupportSet]
+Change = Callable[[ClassifierInfo, SupportSet], SupportSet]
+
+# With thousands of support images each takes hundreds of megabytes.
+_MOST_SOLVES, _MOST_WAITING = 4, 64
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ class Adaptation:
     ) -> None:
         self._settings, self._models = settings, models
         self._embedder, self._catalogue = embedder, catalogue
+        at_once = min(usable_cpus(), _MOST_SOLVES)
+        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds)
 
     def adapt(
         self,
@@ -98,7 +106,8 @@ class Adaptation:
             with self._embedder.images.admit(len(support)):
                 phi = self._embed(support, chosen, clock, caller)
                 examples = SupportSet.of(phi, labels)
-                fitted = self._fit(chosen, examples, horizon, clock)
+                with self._solves.turn(caller.check, object()):
+                    fitted = self._fit(chosen, examples, horizon, clock)
             now = utc_now()
             lifetime = expires_in_seconds
             classifier = Classifier(
@@ -134,15 +143,21 @@ class Adaptation:
         labels = [label for _, label in support]
         embedded: dict[str, NDArray[np.float32]] = {}  # once, unless the name changes its model
 
-        def extend(examples: SupportSet, model: Model) -> SupportSet:
-            self._check_size(len(examples) + len(labels))
-            check_classes((*examples.labels, *labels), model)
+        def embed(info: ClassifierInfo) -> NDArray[np.float32]:
+            model = self._models.of(info)
+            self._check_size(sum(info.examples) + len(labels))
+            check_classes((*info.labels, *labels), model)
+            self._check_version(info, caller)
             if model.embedder_sha256 not in embedded:
                 embedded[model.embedder_sha256] = self._embed(support, model, clock, caller)
-            return examples.extended(embedded[model.embedder_sha256], labels)
+            return embedded[model.embedder_sha256]
+
+        def extend(info: ClassifierInfo, examples: SupportSet) -> SupportSet:
+            return examples.extended(embed(info), labels)
 
         def make() -> Classifier:
             with self._embedder.images.admit(len(support)):
+                embed(self._catalogue.describe(reference, caller.tenant))  # not in a turn to solve
                 return self._change(reference, extend, caller, clock, promote=promote, key=key)
 
         return self._once(key, caller, clock, make)
@@ -153,7 +168,7 @@ class Adaptation:
         """See `Engine.remove_example`."""
         clock = StageClock()
 
-        def shrink(examples: SupportSet, _model: Model) -> SupportSet:
+        def shrink(_info: ClassifierInfo, examples: SupportSet) -> SupportSet:
             try:
                 return examples.without(number)
             except KeyError:
@@ -172,33 +187,48 @@ class Adaptation:
         promote: bool,
         key: IdempotencyKey | None,
     ) -> Classifier:
-        """Adapt to a changed support set; start over whenever someone else was faster.
+        """Adapt to a changed support set, one request after another; start over where another
+        server was faster.
 
         That ends: every time around, another request has finished.
         """
         while True:
-            caller.check()
-            info, examples = self._catalogue.support(reference, caller.tenant)
-            model = self._models.of(info)
-            if info.name is not None:  # one without a name changes in place
-                self._check_room(caller)
-            changed = change(examples, model)
-            horizon = info.horizon if info.horizon_rule == "given" else info.horizon_rule
-            fitted = self._fit(model, changed, horizon, clock)
-            caller.check()
-            try:
-                with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
-                    if info.name is None:
-                        made = _remade(info, fitted, revision=info.revision + 1)
-                        store.replace(made, changed, key=key)
-                        return made
-                    made = _remade(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
-                    return store.add(
-                        made, changed, limit=self._settings.max_classifiers, promote=promote,
-                        key=key, derived_from=(reference, Resolved(info.id, info.revision)),
-                    )  # fmt: skip
-            except ChangedError:
-                continue
+            with (
+                suppress(ChangedError),
+                self._solves.turn(caller.check, (caller.tenant, reference)),
+            ):
+                return self._change_now(reference, change, caller, clock, promote, key)
+
+    def _change_now(
+        self,
+        reference: str,
+        change: Change,
+        caller: Caller,
+        clock: StageClock,
+        promote: bool,
+        key: IdempotencyKey | None,
+    ) -> Classifier:
+        """The same, unless the classifier changes meanwhile.
+
+        Raises:
+            ChangedError: it has.
+        """
+        info, examples = self._catalogue.support(reference, caller.tenant)
+        self._check_version(info, caller)
+        changed = change(info, examples)
+        horizon = info.horizon if info.horizon_rule == "given" else info.horizon_rule
+        fitted = self._fit(self._models.of(info), changed, horizon, clock)
+        caller.check()
+        with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
+            if info.name is None:
+                made = _remade(info, fitted, revision=info.revision + 1)
+                store.replace(made, changed, key=key)
+                return made
+            made = _remade(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
+            return store.add(
+                made, changed, limit=self._settings.max_classifiers, promote=promote,
+                key=key, derived_from=(reference, Resolved(info.id, info.revision)),
+            )  # fmt: skip
 
     def _once(
         self,
@@ -276,6 +306,11 @@ class Adaptation:
         when it adds.
         """
         self._catalogue.of(caller.tenant).check_room(self._settings.max_classifiers)
+
+    def _check_version(self, info: ClassifierInfo, caller: Caller) -> None:
+        """Refuse to make a version that there is no room for; others change in place."""
+        if info.name is not None:
+            self._check_room(caller)
 
     def _check_size(self, examples: int) -> None:
         if examples > self._settings.max_examples:

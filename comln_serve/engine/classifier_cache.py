@@ -1,12 +1,14 @@
 """Classifiers kept in memory, so that predicting does not read their weights from the store."""
 
+import sys
 from collections import OrderedDict
+from collections.abc import Mapping
 from threading import Lock
 
 from comln_serve.classifier import Classifier
 
-# What Python keeps for a classifier and each of its labels, roughly.
-_OBJECT_BYTES, _LABEL_BYTES = 2000, 100
+# What Python keeps for a classifier beside what its fields hold, roughly.
+_OBJECT_BYTES = 2000
 
 
 class ClassifierCache:
@@ -61,5 +63,17 @@ class ClassifierCache:
 
 
 def _size(classifier: Classifier) -> int:
-    text = sum(len(label.encode("utf-8", "replace")) + _LABEL_BYTES for label in classifier.labels)
-    return classifier.W.nbytes + text + _OBJECT_BYTES
+    fields = {name: value for name, value in vars(classifier).items() if name != "W"}
+    return classifier.W.nbytes + _memory(fields) + _OBJECT_BYTES
+
+
+def _memory(value: object) -> int:
+    """Bytes of a JSON value, of which reports and metadata are made."""
+    if isinstance(value, int):  # counts: Python has one object for all that are equal and small
+        return 0
+    size = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return size + sum(_memory(key) + _memory(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return size + sum(map(_memory, value))
+    return size

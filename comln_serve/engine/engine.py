@@ -107,6 +107,15 @@ class Engine:
         for model in self.models.values():
             model.check()
 
+    def check_housekeeping(self) -> None:
+        """For readiness: whether what has expired is still being removed.
+
+        Raises:
+            ServiceError: NOT_READY.
+        """
+        if self._housekeeping is not None:
+            self._housekeeping.check()
+
     def close(self) -> None:
         """Finish what is running and release threads and store."""
         self.ready = False

@@ -3,7 +3,7 @@
 import logging
 from threading import Event, Thread
 
-from comln_serve.errors import ServiceError
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,18 @@ class Housekeeping:
         self._thread = Thread(target=self._work, name="housekeeping", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """For readiness.
+
+        Raises:
+            ServiceError: NOT_READY, the thread has ended.
+        """
+        if not self._thread.is_alive():
+            raise ServiceError(
+                ErrorCode.NOT_READY,
+                "The thread that removes expired classifiers has ended; restart the server.",
+            )
+
     def close(self) -> None:
         """Stop, after what is being done."""
         self._closing.set()
@@ -32,6 +44,8 @@ class Housekeeping:
                 removed = self._store.purge()
             except ServiceError as error:
                 logger.warning("expired classifiers were not removed: %s", error)
+            except Exception:  # the thread must not end by it
+                logger.exception("expired classifiers were not removed")
             else:
                 if removed:
                     logger.info("removed %d expired classifiers", removed)

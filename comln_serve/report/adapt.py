@@ -72,11 +72,11 @@ def adapt(
         return Adaptation(solution, T, None, None, np.zeros(len(phi), dtype=np.bool_))
     factors = FACTORS if rule == "auto" else LAW
     with stage("report"):
-        fold_of = _folds(classes, n_classes, solution, phi)
+        left_out = _folds(classes, n_classes, solution, phi)
         found = None
-        if fold_of.max() >= 0:
+        if len(left_out):
             found = hold_out(
-                head, phi, classes, n_classes, fold_of, horizon=given, factors=factors,
+                head, phi, classes, n_classes, left_out, horizon=given, factors=factors,
                 cancel=cancel,
             )  # fmt: skip
         choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
@@ -92,15 +92,13 @@ def adapt(
             found, logits=found.logits[index : index + 1],
             similarity=found.similarity[index : index + 1],
         )  # fmt: skip
-    return Adaptation(solution, T, choice, found, fold_of >= 0)
+    return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)))
 
 
 def _folds(
     classes: NDArray[np.intp], n_classes: int, solution: FlowSolution, phi: NDArray[np.float32]
-) -> NDArray[np.intp]:
-    """(M,) the fold each example is held out in, -1 for none; none at all where two would take too
-    long."""
-    per_class = np.bincount(classes, minlength=n_classes)
-    several = int(per_class[per_class > 1].sum())
-    folds = count_folds(several, fold_cost(solution, *phi.shape), len(phi))
+) -> NDArray[np.bool_]:
+    """(F, M) the examples that each fold leaves out; no fold where two would take too long."""
+    largest = int(np.bincount(classes, minlength=n_classes).max())
+    folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))
     return assign(classes, n_classes, folds)

@@ -26,7 +26,7 @@ class HeldOutReport(_Part):
     """Support images classified by classifiers that were adapted without them."""
 
     folds: int = Field(
-        description="Classifiers this took; as many as `judged` where images were left out singly."
+        description="Classifiers this took, each adapted without an equal share of every class."
     )
     judged: int = Field(description="Support images that were left out and classified.")
     accuracy: float = Field(ge=0, le=1, description="Share of these that were classified right.")

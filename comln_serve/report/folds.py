@@ -8,9 +8,8 @@ from comln_serve.flow import FlowSolution
 # What a report may cost for each support image, in the units of `fold_cost`; of which a core
 # does about 1.5e10 a second. Decoding and embedding an image takes 0.6 ms and more.
 BUDGET_PER_EXAMPLE = 5e6
-# Leaving out one at a time for up to this many examples, else in at most so many parts.
-MOST_SINGLES, MOST_PARTS = 30, 20
-# Two parts, the fewest there are, are held out even where the budget is for half of one.
+MOST_FOLDS = 20
+# Two folds, the fewest there are, are solved even where the budget is for half of one.
 _LEAST = 0.5
 
 # Softmax and controller cost as much for an entry as this many multiply-adds.
@@ -34,23 +33,30 @@ def fold_cost(solution: FlowSolution, examples: int, width: int) -> float:
     return float(steps) * _STAGES * ways * examples * (inner + _OVERHEAD)
 
 
-def count_folds(judged: int, cost: float, examples: int) -> int:
-    """How many parts the `judged` examples are held out in; 0 where two cost far too much."""
-    affordable = examples * BUDGET_PER_EXAMPLE / max(cost, 1.0)
-    if affordable < _LEAST:
-        return 0
-    most = judged if judged <= MOST_SINGLES else MOST_PARTS
-    return min(max(int(affordable), 2), most)
-
-
-def assign(classes: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.intp]:
-    """(M,) the fold each example is held out in, -1: in none, as the only one of its class.
-
-    Every class is spread evenly, so that with two folds or more none loses all its examples.
+def count_folds(largest: int, cost: float, examples: int) -> int:
+    """How many folds to hold out, each of a cost, where the largest class has so many examples;
+    0 where two cost far too much.
     """
-    alone = np.bincount(classes, minlength=n_classes)[classes] == 1
-    order = np.argsort(classes, kind="stable")
-    order = order[~alone[order]]
-    fold = np.full(len(classes), -1)
-    fold[order] = np.arange(len(order)) % folds if folds else -1
-    return fold
+    affordable = examples * BUDGET_PER_EXAMPLE / max(cost, 1.0)
+    if affordable < _LEAST or largest < 2:
+        return 0
+    share = -(-largest // min(max(int(affordable), 2), largest, MOST_FOLDS))
+    return -(-largest // share)  # no more than it takes to leave everything out once
+
+
+def assign(classes: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.bool_]:
+    """(folds, M) which examples each fold leaves out: of every class the same number in all folds.
+
+    A class that had fewer examples than others only where one of its own is judged could be told
+    by that: a flow and its start depend on how many examples a class has. So every fold leaves out
+    an equal share, rounded up, of every class. Where that comes to more than all examples, some
+    are left out of several folds. The only example of a class is left out of none.
+    """
+    left_out = np.zeros((folds, len(classes)), dtype=np.bool_)
+    for c in range(n_classes):
+        members = np.flatnonzero(classes == c)
+        if folds and len(members) > 1:
+            share = -(-len(members) // folds)
+            places = np.arange(folds)[:, None] * share + np.arange(share)
+            left_out[np.arange(folds)[:, None], members[places % len(members)]] = True
+    return left_out

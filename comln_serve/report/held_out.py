@@ -54,7 +54,7 @@ def hold_out(
     phi: NDArray[np.float32],
     classes: NDArray[np.intp],
     n_classes: int,
-    fold_of: NDArray[np.intp],
+    left_out: NDArray[np.bool_],
     *,
     horizon: float | None = None,
     factors: Array = LAW,
@@ -62,9 +62,11 @@ def hold_out(
 ) -> HeldOut:
     """Adapt without each fold in turn, as `head.adapt` would, and look at what was left out.
 
+    An example is judged by the first fold that leaves it out.
+
     Args:
         phi, classes: (M, d) and (M,), as in `Head.adapt`.
-        fold_of: (M,) the fold each is held out in, -1 for none; no fold may hold a whole class.
+        left_out: (F, M) the examples without which each fold adapts; never a whole class.
         horizon: T to use instead of the head's own for the smaller support sets.
         factors: (m,) ascending; the horizons asked about are T times each.
         cancel: as in `solve_flow`; the folds that are done by then count.
@@ -72,11 +74,13 @@ def hold_out(
     task = _Task(head, phi, classes, n_classes, len(factors))
     logits = np.full((len(factors), len(classes), n_classes), np.nan)
     similarity = np.full((len(factors), len(classes)), np.nan)
-    cut, done, folds = None, 0, int(fold_of.max()) + 1
-    while done < folds and cut is None:
-        left_out = fold_of == np.arange(done, min(done + task.at_once, folds))[:, None]
-        tables, lengths, cut = task.without(left_out, horizon, factors, cancel)
-        fold, example = np.nonzero(left_out[: len(tables)])
+    first = left_out & (np.cumsum(left_out, axis=0) == 1)
+    cut, done = None, 0
+    while done < len(left_out) and cut is None:
+        tables, lengths, cut = task.without(
+            left_out[done : done + task.at_once], horizon, factors, cancel
+        )
+        fold, example = np.nonzero(first[done : done + len(tables)])
         logits[:, example] = tables[fold, :, :, example].swapaxes(0, 1)
         alike = logits[:, example].max(axis=2) / lengths[fold].T
         similarity[:, example] = alike / task.lengths[example]

@@ -74,7 +74,8 @@ class TenantStore:
         name: str | None = None,
         model: str | None = None,
     ) -> tuple[list[ClassifierInfo], int | None]:
-        """At most `limit` classifiers, newest first, and where the next page starts.
+        """At most `limit` classifiers without their reports, newest first, and where the next page
+        starts.
 
         Args:
             before: a start from an earlier call; None for the newest.
@@ -85,7 +86,9 @@ class TenantStore:
         """
         now = self._clock()
         query = (
-            select(*rows.INFO, versions.is_promoted(now).label("promoted"), classifiers.c.position)
+            select(
+                *rows.LISTED, versions.is_promoted(now).label("promoted"), classifiers.c.position
+            )
             .where(classifiers.c.tenant == self._tenant, versions.alive(now))
             .order_by(classifiers.c.position.desc())
             .limit(limit + 1)

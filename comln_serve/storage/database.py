@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore
 from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
@@ -60,8 +60,9 @@ class Database:
             raise StartupError(
                 "PostgreSQL needs its driver: pip install 'comln-serve[postgres]'"
             ) from error
-        # Of one server's writers none is starved while others take turns at the file's lock.
-        self._turn: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
+        # SQLite has one writer at a time: of one server's none is starved while others take turns
+        # at the file's lock. In PostgreSQL those that wait for a lock leave connections to readers.
+        self._writers = BoundedSemaphore(1 if self.is_sqlite else max(1, _POOL_SIZE // 2))
         self._closed = False
         # Views of one pool, by what their transactions begin with.
         self._reads = self._engine
@@ -108,7 +109,7 @@ class Database:
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        with self._explained(), self._turn, self.connection(writes=True) as connection:
+        with self._explained(), self._turn(), self.connection(writes=True) as connection:
             yield connection
             try:
                 connection.commit()
@@ -152,6 +153,16 @@ class Database:
     def errors(self) -> tuple[type[Exception], ...]:
         """What a database that cannot be used raises."""
         return (DBAPIError, PoolTimeout, self._engine.dialect.loaded_dbapi.Error)
+
+    @contextmanager
+    def _turn(self) -> Generator[None, None, None]:
+        """Wait to be one of the writers, as long as for a lock of the database's own."""
+        if not self._writers.acquire(timeout=LOCK_SECONDS):
+            raise _unavailable(f"others have been writing to it for {LOCK_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            self._writers.release()
 
     @contextmanager
     def _explained(self) -> Generator[None, None, None]:

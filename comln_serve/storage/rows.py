@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Row
+from sqlalchemy import Row, null
 
 from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.storage.tables import classifiers, supports
@@ -13,11 +13,13 @@ from comln_serve.support import SupportSet
 # Columns of the same name as the fields they hold.
 _FIELDS = (
     "id", "name", "version", "revision", "model", "embedder_sha256", "labels", "examples",
-    "horizon", "horizon_rule", "support_loss", "support_accuracy", "metadata", "report",
-    "created_at", "expires_at",
+    "horizon", "horizon_rule", "support_loss", "support_accuracy", "metadata", "created_at",
+    "expires_at", "report",
 )  # fmt: skip
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
+# A report takes up to megabytes, and a list of classifiers shows none.
+LISTED = (*INFO[:-1], null().label("report"))
 # Both tables have labels: of the classes, and of the examples.
 SUPPORT = (
     supports.c.labels.label("example_labels"),
@@ -34,7 +36,7 @@ def of_classifier(classifier: Classifier) -> dict[str, Any]:
 
 
 def to_info(row: Row[Any]) -> ClassifierInfo:
-    """From `INFO` and `promoted`."""
+    """From `INFO` or `LISTED`, and `promoted`."""
     return ClassifierInfo(**_info(row))
 
 

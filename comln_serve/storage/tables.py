@@ -91,6 +91,7 @@ classifiers = Table(
     Index("classifiers_by_promotion", "tenant", "name", "promotion", "version"),
     Index("classifiers_by_position", "tenant", "position", unique=True),
     Index("classifiers_by_expiry", "tenant", "expires_at"),
+    Index("classifiers_by_expiry_of_all", "expires_at"),
     sqlite_autoincrement=True,  # a sequence number is never given twice
 )
 

@@ -105,7 +105,10 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
     Raises:
         ServiceError: NOTHING_TO_ROLL_BACK_TO.
     """
-    lock(connection, tenant, name)
+    row = select(names.c.name).where(names.c.tenant == tenant, names.c.name == name)
+    # Locked as `lock` does it, which would make a row for a name that was never given.
+    if connection.execute(row.with_for_update()).first() is None:
+        return None
     latest = connection.execute(
         select(classifiers.c.id, classifiers.c.version, classifiers.c.promotion)
         .where(of_name(tenant, name, now))

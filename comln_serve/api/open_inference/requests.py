@@ -3,10 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from anyio import to_thread
 from fastapi import Request
 
-from comln_serve.api.bodies import from_base64, parse_json, whole_body
+from comln_serve.api.bodies import from_base64, in_parsing_thread, parse_json, whole_body
 from comln_serve.api.limits import body_too_large, check_bytes, check_count
 from comln_serve.api.open_inference.schemas import (
     InferenceRequest,
@@ -66,7 +65,7 @@ async def read_inference(request: Request, settings: Settings) -> Inference:
     body = await whole_body(
         request, most if json_length is not None else min(most, settings.max_json_bytes)
     )
-    return await to_thread.run_sync(_inference, body, json_length, settings)
+    return await in_parsing_thread(request, lambda: _inference(body, json_length, settings))
 
 
 def _json_length(request: Request) -> int | None:
@@ -82,7 +81,7 @@ def _json_length(request: Request) -> int | None:
     return int(text)
 
 
-def _inference(body: bytes, json_length: int | None, settings: Settings) -> Inference:
+def _inference(body: bytearray, json_length: int | None, settings: Settings) -> Inference:
     if json_length is None:
         json_length = len(body)
     if json_length > len(body):
@@ -92,7 +91,7 @@ def _inference(body: bytes, json_length: int | None, settings: Settings) -> Infe
         )
     if json_length > settings.max_json_bytes:
         raise body_too_large(json_length, settings.max_json_bytes)
-    message = parse_json(InferenceRequest, body[:json_length])
+    message = parse_json(InferenceRequest, body[:json_length], settings)
     outputs = _outputs(message)
     images = _images(_image_tensor(message), memoryview(body)[json_length:], settings)
     return Inference(images, outputs, message.id)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 
-from comln_serve.api.requests import Base64, Text
+from comln_serve.api.requests import Base64
 
 # One more than could be right is enough to say what is wrong.
 _MOST = 8
@@ -31,8 +31,8 @@ class InputParameters(_Wire):
 
 
 class InputTensor(_Wire):
-    name: Text
-    datatype: Text
+    name: str
+    datatype: str
     shape: Annotated[list[int], FailFast(), Field(max_length=_MOST)]
     parameters: InputParameters = InputParameters()
     data: Annotated[list[Base64], FailFast()] = []
@@ -47,7 +47,7 @@ class OutputParameters(_Wire):
 
 
 class RequestedOutput(_Wire):
-    name: Text
+    name: str
     parameters: OutputParameters = OutputParameters()
 
 
@@ -58,7 +58,7 @@ class RequestParameters(_Wire):
 class InferenceRequest(_Wire):
     """The one input is IMAGE, BYTES [n]: n encoded image files; as JSON strings, in base64."""
 
-    id: Text | None = Field(None, description="Comes back in the answer.")
+    id: str | None = Field(None, description="Comes back in the answer.")
     parameters: RequestParameters = RequestParameters()
     inputs: Annotated[list[InputTensor], FailFast(), Field(max_length=_MOST)]
     outputs: Annotated[list[RequestedOutput], FailFast(), Field(max_length=_MOST)] = Field(

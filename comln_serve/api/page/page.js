@@ -191,9 +191,8 @@ function showReport(made, support) {
     ["Its own images right", percent(made.support_accuracy), "no estimate for new images"],
   ];
   if (heldOut !== null) {
-    const how = heldOut.folds === heldOut.judged ? "left out one by one" : `left out in ${heldOut.folds} parts`;
-    const more = `${counted(heldOut.judged, "image")}, ${how}`;
-    figures.push(["Leave-one-out accuracy", percent(heldOut.accuracy), more]);
+    const more = `${counted(heldOut.judged, "image")}, left out in ${heldOut.folds} parts`;
+    figures.push(["Held-out accuracy", percent(heldOut.accuracy), more]);
   }
   byId("figures").replaceChildren(
     ...figures.map(([name, value, more]) => {

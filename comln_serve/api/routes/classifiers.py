@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from comln_serve.api import schemas
 from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
-from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.reference import NAME_PATTERN
@@ -60,32 +60,37 @@ def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
     "/classifiers/{ref}",
     status_code=204,
     summary="Delete a classifier, by id, name or name@version",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADAPT)
-def delete_classifier(request: Request, ref: Ref) -> Response:
+async def delete_classifier(request: Request, ref: Ref) -> Response:
     """A name stands for the version promoted before then, else for the newest that is left."""
-    engine_of(request).delete_classifier(ref, tenant_of(request))
+    engine, tenant = engine_of(request), tenant_of(request)
+    await change(request, lambda: engine.delete_classifier(ref, tenant))
     return Response(status_code=204)
 
 
 @router.post(
     "/classifiers/{ref}/promote",
     summary="Let a name stand for one of its versions",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADAPT)
-def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id."""
-    return schemas.ClassifierInfo.of(engine_of(request).promote(ref, tenant_of(request)))
+    engine, tenant = engine_of(request), tenant_of(request)
+    return schemas.ClassifierInfo.of(await change(request, lambda: engine.promote(ref, tenant)))
 
 
 @router.post(
     "/classifiers/{ref}/rollback",
     summary="Let a name stand for the version promoted before",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO),
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.OVERLOADED
+    ),
 )
 @needs(Scope.ADAPT)
-def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Rolling back again goes one further."""
-    return schemas.ClassifierInfo.of(engine_of(request).roll_back(ref, tenant_of(request)))
+    engine, tenant = engine_of(request), tenant_of(request)
+    return schemas.ClassifierInfo.of(await change(request, lambda: engine.roll_back(ref, tenant)))

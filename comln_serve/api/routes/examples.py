@@ -84,6 +84,7 @@ async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -
         *_CHANGE_ERRORS,
         ErrorCode.EXAMPLE_NOT_FOUND,
         ErrorCode.OVERLOADED,
+        ErrorCode.QUEUE_TIMEOUT,
     ),
 )
 @needs(Scope.ADAPT)

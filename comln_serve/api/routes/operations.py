@@ -41,6 +41,7 @@ async def ready(request: Request) -> schemas.Ready:
             ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
         )
     await probe(request, engine.check_models)
+    engine.check_housekeeping()
     stored = await probe(request, engine.store.count)
     return schemas.Ready(
         status="ready",

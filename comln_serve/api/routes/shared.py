@@ -1,7 +1,7 @@
 """What several routes have in common."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Header, Path, Request, Response
 from pydantic import BaseModel
@@ -12,6 +12,8 @@ from comln_serve.api.work import work
 from comln_serve.engine.adaptation import Adapted
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import ErrorCode
+
+_Result = TypeVar("_Result")
 
 # Of whatever waits for the store or for its turn: the server may stop meanwhile.
 WAITING_ERRORS = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
@@ -44,6 +46,13 @@ IdempotencyKey = Annotated[
         "nothing new; the answer then has the header Idempotency-Replayed.",
     ),
 ]
+
+
+async def change(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Let the engine write to the store, on a thread of its own pool: writers wait for each other,
+    and what reads is answered meanwhile."""
+    with request.app.state.requests.admit():
+        return await work(request, lambda _cancellation: call())
 
 
 async def make(

@@ -1,0 +1,82 @@
+"""Whose turn it is to solve: a few requests at once, and only one that changes a classifier."""
+
+import time
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
+from threading import Condition
+
+from comln_serve.engine.admission import Admission
+from comln_serve.errors import ErrorCode, ServiceError
+
+# How often a request that waits looks whether its client is still there.
+_LOOK_S = 0.1
+
+
+class Solves:
+    """A queue for solving, first come, first served. Safe from many threads.
+
+    A solve of thousands of images keeps a core busy for seconds and takes more than a hundred
+    megabytes: any number at once would all run out of time, and the process out of memory.
+    """
+
+    def __init__(self, at_once: int, max_waiting: int, max_seconds: float) -> None:
+        """An empty queue.
+
+        Args:
+            at_once: requests that solve. max_waiting: others that wait. max_seconds: for so long.
+        """
+        self._at_once, self._max_seconds = at_once, max_seconds
+        self._places = Admission(at_once + max_waiting, "adaptations")
+        self._changed = Condition()
+        self._line: list[tuple[Hashable, object]] = []
+        self._solving: list[Hashable] = []
+
+    @contextmanager
+    def turn(self, check: Callable[[], None], classifier: Hashable) -> Generator[None, None, None]:
+        """Wait for a turn, and keep it for the block.
+
+        Args:
+            check: called now and then while it waits; what it raises ends the wait.
+            classifier: what is changed: of equal ones only one at a time has its turn.
+
+        Raises:
+            ServiceError: OVERLOADED, too many wait already; QUEUE_TIMEOUT.
+        """
+        with self._places.admit():
+            with self._changed:
+                self._wait(check, classifier)
+                self._solving.append(classifier)
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._solving.remove(classifier)
+                    self._changed.notify_all()
+
+    def _wait(self, check: Callable[[], None], classifier: Hashable) -> None:
+        due = time.monotonic() + self._max_seconds
+        ticket = (classifier, object())
+        self._line.append(ticket)
+        try:
+            while self._next() is not ticket:
+                if time.monotonic() >= due:
+                    raise _waited_too_long(self._max_seconds)
+                self._changed.wait(_LOOK_S)
+                check()
+        finally:
+            self._line.remove(ticket)
+            self._changed.notify_all()
+
+    def _next(self) -> object:
+        if len(self._solving) >= self._at_once:
+            return None
+        return next((ticket for ticket in self._line if ticket[0] not in self._solving), None)
+
+
+def _waited_too_long(seconds: float) -> ServiceError:
+    return ServiceError(
+        ErrorCode.QUEUE_TIMEOUT,
+        f"The request waited {seconds:g} s for others to adapt without getting its turn; the "
+        "server has more work than it can do. Nothing was changed; try again later.",
+        allowed_seconds=seconds,
+    )
