@@ -114,8 +114,43 @@ def test_weights_under_the_names_of_the_port(
     torch.testing.assert_close(backbone(x), embeddings_of(network, x))
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool) -> None:
+def test_layers_belong_to_the_embedding() -> None:
+    """The network's own embedding, then the means of the named maps, each of length 1."""
+    x, plain = images(3, 65), make(65).eval()
+    backbone = make(65, layers=["blocks.3", "blocks.4"]).eval()
+    network: Any = plain.network
+    maps: dict[str, Tensor] = {}
+    for name in ("blocks.3", "blocks.4"):
+        network.get_submodule(name).register_forward_hook(
+            lambda _, __, found, name=name: maps.update({name: found})
+        )
+    with torch.no_grad():
+        parts = [plain(x), *(found.mean(dim=(2, 3)) for found in maps.values())]
+        found = backbone(x)
+    assert backbone.embedding_size == sum(part.shape[1] for part in parts)
+    expected = [part / part.norm(dim=1, keepdim=True) for part in parts]
+    torch.testing.assert_close(found, torch.cat(expected, dim=1))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("blocks.33", r"no layer 'blocks.33'; e.g. blocks\.3"),
+        (
+            "flatten",
+            r"^backbone.layers takes layers that give feature maps .* flatten gives \(1, 1024\)",
+        ),
+    ],
+)
+def test_layers_that_are_not_there_or_give_no_maps(layer: str, message: str) -> None:
+    with pytest.raises(BackboneError, match=message):
+        make(layers=[layer])
+
+
+@pytest.mark.parametrize(
+    ("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])]
+)
+def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[str]) -> None:
     """The bundle needs the file of the weights no more, and computes what torch computes."""
     path, data = tmp_path / "weights.pth", colour_classes(size=33)
     network = trained(TINY, 7)
@@ -123,13 +158,14 @@ def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool) -> None:
     tree = tiny_config("prototype", ways=4, image_size=33).model_dump(mode="json")
     tree["backbone"] = {
         "kind": "timm", "architecture": TINY, "weights": str(path), "frozen": frozen,
-        "normalise": "l2", **PIXELS,
+        "normalise": "l2", "layers": layers, **PIXELS,
     }  # fmt: skip
     tree["optimiser"].update(lr=0.01, head_lr=0.05)
     fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
     path.unlink()
     checkpoint = Checkpoint.load(tmp_path / "run" / BEST)
-    learned = checkpoint.model["backbone.network.conv_stem.weight"]
+    inner = "network." if layers else ""
+    learned = checkpoint.model[f"backbone.network.{inner}conv_stem.weight"]
     assert torch.equal(learned, network.conv_stem.weight) == frozen
     export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")

@@ -5,13 +5,13 @@ from comln_serve.bundle.head import HorizonExponents
 from training.config import HeadConfig
 from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
 
-# As the head of models/photos-efficientnet-lite0 was meta-learned, rounded: on embeddings of
-# length 1, of photos of three kinds, with training/recipes/photos-efficientnet-lite0.yaml.
+# Meta-learned, rounded: on embeddings of length 1, of photos of three kinds, with
+# training/recipes/photos-efficientnet-lite0.yaml before it named inner layers.
 # training/recipes/frozen-onnx.yaml starts from the same values; a test compares the two.
 ALPHA = 18.0
 SIMILARITY = 0.36
 WHITENING = 5.8
-# T = HORIZON M for M support examples, the photo bundle's at 5-way 5-shot; then chosen by task
+# T = HORIZON M for M support examples, the learned one at 5-way 5-shot; then chosen by task
 # around that.
 HORIZON = 217.0
 EXPONENTS = HorizonExponents(examples=1.0, classes=0.0, norm=0.0)

@@ -9,6 +9,7 @@ from torch.nn import functional
 from training.backbones.conv4 import Conv4
 from training.backbones.errors import BackboneError
 from training.backbones.identity import Identity
+from training.backbones.layers import with_layers
 from training.backbones.onnx_model import OnnxNetwork
 from training.backbones.pixels import Pixels, default_normalisation
 from training.backbones.resnet12 import ResNet12
@@ -117,6 +118,7 @@ def _build(
     if config.kind == "torchvision":
         mean, std = torchvision_normalisation(config)
         network, size = torchvision_network(config, image_size, pretrained=pretrained)
+        network, size = with_layers(network, size, config.layers, image_size)
         return network, Pixels(config.colour, image_size, mean, std), size
     mean, std = default_normalisation(config)
     pixels = Pixels(config.colour, image_size, mean, std)
@@ -125,6 +127,7 @@ def _build(
         from training.backbones.timm_model import timm_network  # noqa: PLC0415
 
         network, size = timm_network(config, image_size, pretrained=pretrained)
+        network, size = with_layers(network, size, config.layers, image_size)
         return network, pixels, size
     if config.kind == "onnx":
         graph = OnnxNetwork(config, image_size)

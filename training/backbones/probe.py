@@ -20,6 +20,8 @@ def embedding_size(network: nn.Module, name: str, image_size: int) -> int:
     try:
         with torch.no_grad():
             embedding = network(torch.zeros(1, 3, image_size, image_size))
+    except BackboneError:  # it says itself what is wrong
+        raise
     except (AssertionError, IndexError, RuntimeError, ValueError) as error:
         raise BackboneError(
             f"{name} does not take images of {image_size} px ({error}); set "

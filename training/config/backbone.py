@@ -37,6 +37,9 @@ class BackboneConfig(Section):
             name in `timm.list_models()`, such as tf_efficientnet_lite0.
         weights: null (random), or the path of a state dict (.pt, .pth or .safetensors).
             torchvision: also DEFAULT or another name of the architecture's published weights.
+        layers: torchvision, timm: names of layers inside the network, such as blocks.6, whose
+            feature maps (batch, channels, height, width), averaged over positions, belong to the
+            embedding, too. Each part, the network's own first, is divided by its norm.
         warm_start: conv4: a bundle of the same network whose weights training starts from; null:
             random ones. Relative as `path`.
         frozen: torchvision, timm: the weights stay; only the head is learned. Graphs and
@@ -63,6 +66,7 @@ class BackboneConfig(Section):
     drop_block: DropBlockConfig | None = None
     architecture: str | None = None
     weights: str | None = None
+    layers: tuple[str, ...] = ()
     warm_start: str | None = None
     frozen: bool = False
     path: str | None = None
@@ -148,6 +152,7 @@ _KEYS_OF_KINDS = {
     "drop_block": ("resnet12",),
     "architecture": _LIBRARIES,
     "weights": _LIBRARIES,
+    "layers": _LIBRARIES,
     "warm_start": ("conv4",),
     "frozen": (*_LIBRARIES, "onnx", "identity"),
     "path": ("onnx",),

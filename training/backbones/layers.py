@@ -1,0 +1,77 @@
+"""Embeddings of several depths: a network's own beside the means of feature maps inside it."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.backbones.errors import BackboneError
+from training.backbones.probe import embedding_size
+
+
+def with_layers(
+    network: nn.Module, size: int, names: Sequence[str], image_size: int
+) -> tuple[nn.Module, int]:
+    """The network with these layers in its embedding, and d; itself where there are none.
+
+    Raises:
+        BackboneError: the network has no layer of a name, or one gives no feature maps.
+    """
+    if not names:
+        return network, size
+    listening = Layers(network, names)
+    return listening, embedding_size(listening, "the network", image_size)
+
+
+class Layers(nn.Module):
+    """The network's embedding and the mean over positions of inner feature maps, side by side.
+
+    Each part is divided by its norm, so that all count the same whatever their scales.
+    """
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        """Take the maps of the layers of these names.
+
+        Raises:
+            BackboneError: the network has no layer of a name.
+        """
+        super().__init__()
+        self.network, self.names = network, tuple(names)
+        known = [name for name, _ in network.named_modules() if name]
+        for name in self.names:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=3) or known[-3:]
+                raise BackboneError(
+                    f"backbone.layers: the network has no layer {name!r}; e.g. {', '.join(close)}"
+                )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised images (B, 3, S, S) -> (B, d)."""
+        maps: dict[str, object] = {}
+        with ExitStack() as hooks:
+            for name in self.names:
+                layer = self.network.get_submodule(name)
+                hooks.enter_context(layer.register_forward_hook(_keep(maps, name)))
+            parts: list[Tensor] = [self.network(x)]
+        for name in self.names:
+            found = maps.get(name)
+            if not isinstance(found, Tensor) or found.ndim != 4:
+                shape = tuple(found.shape) if isinstance(found, Tensor) else "none"
+                raise BackboneError(
+                    "backbone.layers takes layers that give feature maps (batch, channels, "
+                    f"height, width); {name} gives {shape}"
+                )
+            parts.append(found.mean(dim=(2, 3)))
+        return torch.cat([functional.normalize(part.float(), dim=1) for part in parts], dim=1)
+
+
+def _keep(maps: dict[str, object], name: str) -> Callable[[nn.Module, object, object], None]:
+    """A hook that keeps the output of a layer."""
+
+    def keep(_layer: nn.Module, _inputs: object, output: object) -> None:
+        maps[name] = output
+
+    return keep
