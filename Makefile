@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# Test processes; a file is run by one of them.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
 .PHONY: demo serve test test-slow lint format bench docs clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
@@ -15,7 +18,7 @@ serve: $(VENV)/.server  ## serve the bundles in models/ on port 8000
 	$(BIN)/comln-serve --models-dir models --port 8000 --log-format text
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-slow: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -37,7 +37,7 @@ def pytest_configure() -> None:
     newest = max(path.stat().st_mtime for folder in folders for path in folder.glob("*.py"))
     for cached in (REPOSITORY / "training/gradient_flow/__pycache__").glob("*.nb[ic]"):
         if cached.stat().st_mtime < newest:
-            cached.unlink()
+            cached.unlink(missing_ok=True)  # another test process may have been faster
 
 
 @pytest.fixture(scope="session")

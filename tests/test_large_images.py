@@ -61,6 +61,7 @@ def test_large_images_at_once_take_the_memory_of_one(models_dir: Path, tmp_path:
     pictures = [solid("RGBA"), solid("LA"), solid("P", transparency=3), progressive()]
     damaged = pictures[0][: len(pictures[0]) // 2]
     flags = ("--default-model", "tiny", "--max-image-pixels", "30000000")
+    flags += ("--max-queue-seconds", "120")
     with live_server(models_dir, tmp_path, *flags) as server:
         made = httpx2.post(f"{server.url}/adapt", **adapt_form(name="known"))
         assert made.status_code == 201
