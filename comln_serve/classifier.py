@@ -13,28 +13,32 @@ from comln_serve.reference import ID_PREFIX
 __all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "HorizonOrigin", "softmax"]
 
 HorizonOrigin = Literal["given", "learned", "auto"]
-"""Where a classifier's horizon comes from: the caller's number, or one of the head's rules."""
+"""How a classifier's horizon was set: by the caller, or by one of the head's rules."""
 
 
 @dataclass(frozen=True)
 class ClassifierInfo:
-    """What is known of a classifier beside its weights.
+    """A classifier without its weights.
 
     Attributes:
-        id: unique, assigned by the server. name: chosen by the caller, or None.
-        model: name of the bundle; embedder_sha256: of the graph and preprocessing it was fit to.
-        labels: (N,) in order of first appearance. examples: (N,) support images of each.
-        horizon: T that was used. horizon_rule: what it follows, also when examples change.
+        id: unique, assigned by the server.
+        name: chosen by the caller, or None.
+        model: name of the bundle.
+        embedder_sha256: hash of the graph and preprocessing that embedded the support set.
+        labels: (N,) in order of first appearance.
+        examples: (N,) number of support images of each label.
+        horizon: the T used.
+        horizon_rule: how T is set, also when examples change.
         support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
-        support_accuracy: share of the support set the classifier gets right.
+        support_accuracy: share of the support set that is classified correctly.
         created_at: UTC.
-        version: of its name, from 1; None where it has no name.
-        promoted: whether its name stood for it when this was read. It alone may change without
-            `revision` doing so.
-        revision: from 1, one more with every change in place.
-        metadata: the caller's own.
-        expires_at: UTC, from when on it is gone; None: never.
-        report: JSON of a `comln_serve.report.Report`; None where there is none, and in lists.
+        version: number of this version of the name, from 1; None without a name.
+        promoted: whether the name stood for this version when it was read. The only field that can
+            change without a new `revision`.
+        revision: starts at 1; each change in place adds 1.
+        metadata: the caller's notes.
+        expires_at: UTC; None: never.
+        report: JSON of a `comln_serve.report.Report`; None if there is none, and in lists.
     """
 
     id: str
@@ -74,7 +78,7 @@ class Classifier(ClassifierInfo):
 
 
 def softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
-    """Row-wise softmax of (n, N), divided by a temperature > 0."""
+    """Row-wise softmax of logits (n, N) divided by a temperature > 0."""
     shifted = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
     return result

@@ -1,4 +1,4 @@
-"""`comln-serve`: start the server; `comln-serve keys`: the keys to it."""
+"""`comln-serve`: starts the server; `comln-serve keys`: manages its API keys."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
-from comln_serve.machine import keep_what_is_there, return_large_memory
+from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.server import allowed_hosts, check_tls, serve
 from comln_serve.settings import Settings, without_password
 from comln_serve.storage import open_store
@@ -25,7 +25,7 @@ logger = logging.getLogger("comln_serve")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status (2: unusable configuration, 1: could not get ready)."""
+    """Entry point. Returns the exit status (2: unusable configuration, 1: could not get ready)."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(__version__)
@@ -42,12 +42,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         engine = _start_engine(settings)
-        app = create_app(engine, hosts=allowed_hosts(settings), on_warm=lambda: _settle(engine))
+        app = create_app(
+            engine, hosts=allowed_hosts(settings), on_warm=lambda: _after_warming(engine)
+        )
     except (StartupError, ServiceError) as error:
         return _refuse(error, hide=settings.database_url)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        """The server drains first, then raises the signal again for this handler."""
+        """Exit. uvicorn drains first, then raises the signal again for this handler."""
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
@@ -55,16 +57,16 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if engine.failure is None else 1
 
 
-def _settle(engine: Engine) -> None:
-    """Once warmed: end where that failed."""
+def _after_warming(engine: Engine) -> None:
+    """Stop the server if the engine failed to warm."""
     if engine.failure is not None:
         os.kill(os.getpid(), signal.SIGTERM)
     else:
-        keep_what_is_there()
+        freeze_garbage_collector()
 
 
 def _refuse(error: Exception, hide: str | None = None) -> int:
-    """Say why the server does not start, without the password of the URL to hide."""
+    """Print why the server does not start, with the password of the URL `hide` masked."""
     text = str(error) if hide is None else str(error).replace(hide, without_password(hide))
     print(f"comln-serve: {text}", file=sys.stderr)
     return 2
@@ -74,7 +76,7 @@ def _start_engine(settings: Settings) -> Engine:
     configure_logs(settings.log_level, settings.log_format)
     check_tls(settings)
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
-    # they work, and longest while ONNX Runtime has the cores.
+    # they work, most of all while ONNX Runtime uses the cores.
     threadpool_limits(1, "blas")
     return_large_memory()
     models = load_models(settings)

@@ -1,4 +1,4 @@
-"""Where settings come from: flags, environment variables, a file, in this order, then defaults."""
+"""Reads the settings from flags, environment variables and a file; the first of these wins."""
 
 import json
 import tomllib
@@ -14,8 +14,7 @@ from comln_serve.errors import StartupError
 from comln_serve.settings import Settings, without_password
 from comln_serve.variables import check_variables
 
-# Of the command line only, `config` of the environment, too: they say where to read and what to do,
-# not how to serve.
+# Not settings of the server: flags (and COMLN_CONFIG) that control how this module reads settings.
 _META = ("config", "print_config")
 
 
@@ -24,8 +23,8 @@ class Configuration:
     """The settings in effect.
 
     Attributes:
-        origins: by setting, where its value was found; those that are not in it have their default.
-        print_config: whether they are to be shown rather than used.
+        origins: where each setting's value was found; a setting that is missing has its default.
+        print_config: whether to print the settings instead of serving.
     """
 
     settings: Settings
@@ -33,7 +32,7 @@ class Configuration:
     print_config: bool = False
 
     def text(self) -> str:
-        """Every setting with where it comes from, as a configuration file; passwords are masked."""
+        """Every setting and its origin, as a configuration file; passwords are masked."""
         lines: list[str] = []
         for name, value in self.settings.model_dump(mode="json").items():
             origin = self.origins.get(name, "default")
@@ -48,19 +47,18 @@ class Configuration:
 
 
 def read_configuration(arguments: list[str]) -> Configuration:
-    """The settings that flags, the environment and the file that these name add up to.
+    """Merge the settings of flags, the environment and the file that these name.
 
     Raises:
-        StartupError: a value that is not allowed, a variable that does not exist, or a file that
-            cannot be read.
-        SystemExit: `--help`, or flags that do not exist.
+        StartupError: a value is not allowed, a variable does not exist, or the file cannot be read.
+        SystemExit: `--help`, or a flag does not exist.
     """
     flags: dict[str, Any] = dict(CliSettingsSource(_Flags, cli_parse_args=arguments)())
     check_variables()
     environment: dict[str, Any] = dict(EnvSettingsSource(_Flags)())
     path = flags.get("config", environment.get("config"))
     file = read_file(Path(path)) if path else {}
-    # The last one found wins.
+    # Later sources replace earlier ones.
     found = [(file, f"file {path}"), (environment, "environment"), (flags, "flag")]
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -77,10 +75,10 @@ def read_configuration(arguments: list[str]) -> Configuration:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What a configuration file sets; names and types are checked, values are not.
+    """Read a configuration file. Checks names and types, not values.
 
     Raises:
-        StartupError: it cannot be read, or something in it is not a setting.
+        StartupError: the file cannot be read, or holds something that is not a setting.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -120,7 +118,7 @@ class _Flags(
 
 
 def _spelled(name: str, origin: str) -> str:
-    """The setting as it is called there; a file calls it by its name."""
+    """The setting's name as a flag or variable; empty for a file, which uses the plain name."""
     if origin == "flag":
         return "--" + name.replace("_", "-")
     return f"COMLN_{name.upper()}" if origin == "environment" else ""
@@ -130,7 +128,7 @@ def _problems(error: ValidationError, origins: Mapping[str, str]) -> str:
     lines: list[str] = []
     for item in error.errors():
         problem = item["msg"].removeprefix("Value error, ")
-        if not item["loc"]:  # of several settings together
+        if not item["loc"]:  # an error of several settings together
             lines.append(problem)
             continue
         name = str(item["loc"][0])

@@ -1,7 +1,7 @@
-"""Errors a caller can do something about, each with a stable code.
+"""Errors that are shown to callers, each with a stable code.
 
 A message says what was received, what is allowed and what to do; `detail` holds the same facts for
-programs. How a code becomes an HTTP status is the business of `comln_serve.api.errors` alone.
+programs. Only `comln_serve.api.errors` maps codes to HTTP statuses.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class ErrorCode(StrEnum):
 
 
 class ServiceError(Exception):
-    """An error to be shown to the caller.
+    """An error that is shown to the caller.
 
     Attributes:
         code: stable identifier.
@@ -63,7 +63,7 @@ class ServiceError(Exception):
         self.detail: Mapping[str, Any] = detail
 
     def __reduce__(self) -> tuple[partial[Self], tuple[()]]:
-        """Pickled as it was made, for errors that cross processes: `args` has the message only."""
+        """Pickle all constructor arguments, for errors that cross processes: `args` lacks some."""
         return partial(type(self), self.code, self.message, **self.detail), ()
 
 

@@ -1,4 +1,4 @@
-"""The memory of NVIDIA GPUs, as their driver tells it."""
+"""Reads the memory use of NVIDIA GPUs from their driver."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes of one GPU.
+    """Memory of one GPU.
 
     Attributes:
-        index: as `nvidia-smi` counts. uuid: the driver's name for it.
-        used: by all processes. total: used and free.
+        index: number of the GPU in `nvidia-smi`.
+        uuid: the driver's id of the GPU.
+        used: bytes in use, by all processes.
+        total: bytes, used and free.
     """
 
     index: int
@@ -20,11 +22,11 @@ class GpuMemory:
 
 
 def gpu_memory() -> list[GpuMemory]:
-    """Of every GPU whose memory the driver tells; none without a driver, or without NVML's bindings
-    (the extra `cuda`).
+    """Memory of every GPU that reports it. Empty without a driver or NVML's bindings (the extra
+    `cuda`).
     """
     try:
-        import pynvml  # noqa: PLC0415 - of an extra
+        import pynvml  # noqa: PLC0415 - an optional dependency
     except ImportError:
         return []
     found: list[GpuMemory] = []
@@ -32,7 +34,7 @@ def gpu_memory() -> list[GpuMemory]:
         pynvml.nvmlInit()
         try:
             for index in range(pynvml.nvmlDeviceGetCount()):
-                with suppress(pynvml.NVMLError):  # one that shares the machine's memory tells none
+                with suppress(pynvml.NVMLError):  # GPUs that share the machine's memory report none
                     device = pynvml.nvmlDeviceGetHandleByIndex(index)
                     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
                     uuid = str(pynvml.nvmlDeviceGetUUID(device))

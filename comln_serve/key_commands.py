@@ -1,4 +1,4 @@
-"""`comln-serve keys`: make, list and revoke API keys, in the database of the servers."""
+"""`comln-serve keys`: make, list and revoke API keys in the servers' database."""
 
 import argparse
 import re
@@ -17,8 +17,7 @@ from comln_serve.storage import Store, open_store, sqlite_file, utc_now
 _MOST_DAYS = 3660
 _LONGEST_NAME = 64
 
-
-# Of the server's flags those that say which database.
+# The server's flags that choose the database.
 _FLAGS = (
     ("--config", "FILE", "configuration file of the servers"),
     (
@@ -30,7 +29,7 @@ _FLAGS = (
 
 
 def keys_command(arguments: Sequence[str]) -> int:
-    """Run `comln-serve keys ...`; the exit status (1: there is no such key).
+    """Run `comln-serve keys ...`. Returns the exit status (1: there is no such key).
 
     Raises:
         StartupError, ServiceError: the configuration or the database cannot be used.
@@ -45,11 +44,11 @@ def keys_command(arguments: Sequence[str]) -> int:
 
 
 def _database_url(options: argparse.Namespace) -> str:
-    """The database of the server that is configured like this; says which, and why that.
+    """The URL of the database that a server with this configuration uses. Prints it and its origin.
 
     Raises:
-        StartupError: the configuration cannot be used, or there is no such file to list or revoke
-            keys in. To open it would make one, and an empty list would pass for the truth.
+        StartupError: the configuration cannot be used, or `list` or `revoke` would open a database
+            file that does not exist. Opening would make it, and its empty list would mislead.
     """
     given = ((flag, getattr(options, flag[2:].replace("-", "_"), None)) for flag, _, _ in _FLAGS)
     flags = [f"{flag}={value}" for flag, value in given if value is not None]
@@ -76,7 +75,7 @@ def _is_absent(file: Path) -> bool:
         file.stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:  # opening it says what is wrong
+    except OSError:  # opening the file will report the error
         return False
     return False
 
@@ -94,31 +93,42 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run, makes_database=run is _create)
         return added
 
-    create = command("create", _create, "Make a key and print it. It is shown this once only.")
+    create = command("create", _create, "Make a key and print it, this once only.")
     create.add_argument(
-        "--tenant", required=True, type=_tenant,
-        help="whose classifiers it sees; '' for those made without keys",
-    )  # fmt: skip
+        "--tenant",
+        required=True,
+        type=_tenant,
+        help="whose classifiers the key can use; '' for those made without keys",
+    )
     create.add_argument(
-        "--scope", required=True, action="append", type=Scope, choices=list(Scope), dest="scopes",
-        help="what it may be used for; may be repeated",
-    )  # fmt: skip
-    create.add_argument("--name", type=_name, help="to know it by in lists")
+        "--scope",
+        required=True,
+        action="append",
+        type=Scope,
+        choices=list(Scope),
+        dest="scopes",
+        help="what the key may be used for; may be repeated",
+    )
+    create.add_argument("--name", type=_name, help="shown in lists")
     create.add_argument(
-        "--requests-per-minute", type=_between(1, MOST_PER_MINUTE), metavar="N",
-        help="on each server; default: the server's own",
-    )  # fmt: skip
+        "--requests-per-minute",
+        type=_between(1, MOST_PER_MINUTE),
+        metavar="N",
+        help="limit on each server; default: the server's setting",
+    )
     create.add_argument(
         "--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never"
     )
     command("list", _list, "List all keys, oldest first.")
-    revoke = command("revoke", _revoke, "Make a key worthless, within a second, for good.")
+    revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
     revoke.add_argument("id", metavar="ID", help="the first part of the key, after comln_")
     return parser
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    """Before the command or after it; a default after it would undo what was said before it."""
+    """Accept the flags before and after the command. They have no defaults: those of the command's
+    parser would overwrite values given before the command.
+    """
     for flag, metavar, help_ in _FLAGS:
         parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=help_)
 

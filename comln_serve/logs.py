@@ -1,4 +1,4 @@
-"""Log records as lines: JSON for machines, text for people."""
+"""Formats log records as lines: JSON for machines, text for people."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 LogFormat = Literal["json", "text"]
 
-# Set while a request is answered: every record made meanwhile carries it.
+# The id of the current request, which is added to every log record.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 _JSON = json.JSONEncoder(default=str)
@@ -20,18 +20,18 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 
 def configure_logs(level: str, log_format: LogFormat) -> None:
     """Send log records to standard error, one line each.
 
-    Libraries speak from warnings up only: some log every byte they read at lower levels.
+    Libraries log from level warning up: some log every byte they read at lower levels.
 
     Args:
         level: "debug", "info", "warning" or "error".
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    # What no line of ours shows need not be found out for each.
+    # No format shows these, so that looking them up for every record would be wasted.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    # What Pillow finds wrong with a file is for its sender, who is told; a log of it could be made
-    # as long as anybody likes.
+    # Pillow's findings about a file go to its sender in the answer. Logged, they would let clients
+    # fill the log.
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=r"PIL\.")
     for name in _OWN:
@@ -39,7 +39,7 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record: time, level, logger, message, request_id, fields, trace."""
+    """One JSON object per record: time, level, logger, message, request_id, fields, trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -59,7 +59,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = [f"{key}={_plain(value)}" for key, value in _fields(record).items()]
-        # What a client sent must not be able to look like a line of its own.
+        # Control characters that a client sent must not forge a line of the log.
         message = record.getMessage().translate(_CONTROLS)
         line = " ".join([f"{_time(record)} {record.levelname:7} {record.name}: {message}", *fields])
         if record.exc_info:
@@ -68,7 +68,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the record carries beside its message: `extra={"fields": {...}}`."""
+    """The request id and the fields of `extra={"fields": {...}}`."""
     fields: dict[str, Any] = {}
     identifier = request_id.get()
     if identifier is not None:

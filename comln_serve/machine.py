@@ -1,4 +1,4 @@
-"""What this process may use of the machine it runs on."""
+"""Resources of the machine: usable CPUs, garbage collection, memory allocation."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ _LARGE_BYTES = 8 * 2**20
 
 
 def usable_cpus() -> int:
-    """CPUs this process may really use: its affinity, bounded by the container's quota; >= 1."""
+    """Number of CPUs in this process's affinity, but no more than the container's quota; >= 1."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -20,21 +20,21 @@ def usable_cpus() -> int:
     return max(1, min(count, round(quota)) if quota is not None else count)
 
 
-def keep_what_is_there() -> None:
-    """Keep all objects there are now out of garbage collection; for servers, once they are warm.
+def freeze_garbage_collector() -> None:
+    """Exclude all existing objects from garbage collection. For servers, once they are warm.
 
-    They are a quarter of a million that live as long as the process. Going through them took a
-    tenth of a second, in which nothing else ran, every few thousand requests.
+    A warm server has a quarter of a million objects that live as long as the process. Collecting
+    over them stopped all threads for a tenth of a second every few thousand requests.
     """
     gc.collect()
     gc.freeze()
 
 
 def return_large_memory() -> None:
-    """Have glibc give what is large back to the system as soon as it is freed; for servers.
+    """Make glibc return large blocks to the system when they are freed. For servers.
 
-    Left to itself it learns from the first large image to keep the memory of all that follow: after
-    a few of 64 million pixels a server was left with 2.5 GB. Does nothing elsewhere than on glibc.
+    By default glibc raises its threshold with the first large image and keeps the memory of later
+    ones: after a few of 64 million pixels a server kept 2.5 GB. Does nothing without glibc.
     """
     if sys.platform.startswith("linux"):
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
@@ -43,7 +43,7 @@ def return_large_memory() -> None:
 
 
 def _cgroup_quota(root: Path) -> float | None:
-    """CPUs granted by the control group (version 2, then 1), None when unlimited."""
+    """CPU quota of the control group (version 2, then 1); None: unlimited."""
     try:
         granted, period = (root / "cpu.max").read_text().split()
         return None if granted == "max" else int(granted) / int(period)

@@ -1,4 +1,4 @@
-"""`python -m comln_serve.precompile`: compile the solver in advance, when an image is built."""
+"""`python -m comln_serve.precompile` compiles the solver when a container image is built."""
 
 from comln_serve.engine.compilation import compile_flow
 

@@ -1,6 +1,5 @@
-"""uvicorn's HTTP protocol with bounds: on the head of a request, on requests sent ahead of their
-answers, and on the time for sending a head and for reading an answer. Refusals have the one error
-shape.
+"""uvicorn's HTTP protocol with limits: on the size of a request's head, on pipelined requests, and
+on the time to send a head and to read an answer. Refusals have the project's error shape.
 """
 
 import asyncio
@@ -22,13 +21,13 @@ from comln_serve.errors import ErrorCode, ServiceError
 MOST_HEAD_BYTES = 64 * 2**10
 MOST_FIELDS = 100
 
-# The parser cannot be stopped at the end of a request: what it is given at once bounds how many
-# requests it finds there, 200 at most.
+# Bytes parsed at once. The parser cannot be stopped at the end of a request, so this limits how
+# many requests it finds at once: 200 at most.
 _SLICE = 4096
 
 
 class _HeldReading(FlowControl):
-    """uvicorn's flow control, which reads nothing while received bytes wait to be parsed."""
+    """uvicorn's flow control, but it does not resume reading while received bytes are unparsed."""
 
     unparsed = b""
 
@@ -40,21 +39,21 @@ class _HeldReading(FlowControl):
 class Protocol(HttpToolsProtocol):
     """One connection. The application is the `config.app` that uvicorn was given.
 
-    uvicorn closes a connection that has been silent for five seconds after an answer. Whoever has
-    not sent the head of a first request yet, trickles one, or goes on sending a body that has been
-    refused, is waited for here, for `max_receive_seconds` and no longer. A client that does not
-    read its answer is disconnected after `max_send_seconds`.
+    uvicorn closes a connection that is silent for five seconds after an answer. This class adds a
+    limit of `max_receive_seconds` for clients that never send the head of a request, trickle one,
+    or keep sending a body that was refused. A client that does not read its answer is disconnected
+    after `max_send_seconds`.
 
-    A client may send requests ahead of their answers (pipelining). They are parsed no further than
-    a slice beyond the request being answered, and no more is read from the client meanwhile.
+    A client may send requests before earlier ones are answered (pipelining). At most a slice beyond
+    the request being answered is parsed, and no more is read from the client meanwhile.
     """
 
     _patience: asyncio.TimerHandle | None = None
     _head_begun = False
     _fields = 0  # of the head and trailer of the request being parsed
-    _bytes_beside_body = 0  # parsed since a request began or its last byte of body
+    _bytes_beside_body = 0  # parsed since a request began or a piece of body arrived
     _answering: RequestResponseCycle | None = None
-    _refusal: ServiceError | None = None  # why the parser was stopped, where that was done here
+    _refusal: ServiceError | None = None  # set if `on_header` stopped the parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -63,7 +62,7 @@ class Protocol(HttpToolsProtocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, unless a request that is all there waits for its answer."""
+        """Parse what has arrived, unless a complete request waits for its answer."""
         if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
             self._wait_for_head()
         data = self._reading.unparsed + data
@@ -76,7 +75,7 @@ class Protocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _is_ahead(self) -> bool:
-        """Whether a request has been received entirely that is not answered yet."""
+        """Whether a complete request has not been answered yet."""
         newest = self.cycle
         return bool(self.pipeline) or (
             newest is not None  # type: ignore[redundant-expr]
@@ -136,8 +135,8 @@ class Protocol(HttpToolsProtocol):
         self._stop_answering()
         super().connection_lost(exc)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours says more
-        """Answer and hang up; uvicorn calls it where its parser fails."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - replaced by an error that says more
+        """Answer and close the connection. uvicorn calls this when its parser fails."""
         self._refuse(
             self._refusal
             or ServiceError(
@@ -172,7 +171,7 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _stop_answering(self) -> None:
-        """Tell the request under way that its client is gone; uvicorn tells the newest only."""
+        """Tell the running request that its client is gone; uvicorn tells only the newest one."""
         cycle = self._answering
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -182,7 +181,7 @@ class Protocol(HttpToolsProtocol):
         cycle = self._answering
         begun = cycle is not None and cycle.response_started and not cycle.response_complete
         self._stop_answering()
-        if not begun:  # inside of another answer this one would be taken for a part of it
+        if not begun:  # within another answer, the client would take this one for its body
             answer = answer_early(self._state.metrics, error)
             always = self.config.encoded_headers
             headers = [*answer.raw_headers, *always, (b"connection", b"close")]
@@ -194,10 +193,10 @@ class Protocol(HttpToolsProtocol):
 
 
 def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
-    """Let the system drop a connection whose client takes none of what is sent for that long.
+    """Make the system drop a connection whose client acknowledges no sent byte for `seconds`.
 
-    Linux alone can. It counts from the last byte that the client took, and sees all that waits to
-    be sent: in asyncio's buffers, under TLS, and once the transport has been told to close.
+    Linux only. Counts from the last acknowledged byte. Also covers data in asyncio's buffers, data
+    under TLS, and a transport that is closing.
     """
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     connection: socket.socket | None = transport.get_extra_info("socket")

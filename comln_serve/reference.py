@@ -1,7 +1,7 @@
-"""How a classifier is referred to: by id, by name, or by name and version.
+"""References to classifiers: by id, by name, or by name and version.
 
-`clf_...` is an id and names exactly one classifier. `letters` is a name and stands for whichever
-of its versions is promoted; `letters@3` is version 3 of it.
+`clf_...` is an id of exactly one classifier. `letters` is a name and stands for its promoted
+version; `letters@3` is version 3 of that name.
 """
 
 import re
@@ -15,7 +15,7 @@ _REFERENCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8})
 
 @dataclass(frozen=True)
 class Reference:
-    """What a caller referred to: an `id`, or a `name` and perhaps one `version` of it."""
+    """A parsed reference: an `id`, or a `name` with or without a `version`."""
 
     id: str | None = None
     name: str | None = None
@@ -23,7 +23,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference | None:
-    """The reference a text is; None where it can be none, so that nothing goes by it."""
+    """Parse `id`, `name` or `name@version`; None if the text is none of them."""
     found = _REFERENCE.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The process around the application: uvicorn, and how it ends."""
+"""Runs the application in uvicorn, and drains it before it ends."""
 
 import logging
 import os
@@ -22,16 +22,16 @@ from comln_serve.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Beyond the time for requests: to close the store and let threads end.
+# Time after draining to close the store and end the threads.
 _CLOSE_SECONDS = 5.0
-_STARTUP_FAILURE = 3  # as uvicorn ends where it cannot listen
+_STARTUP_FAILURE = 3  # uvicorn's exit status if it cannot listen
 
 
 def check_tls(settings: Settings) -> None:
-    """Open certificate and key as serving will, before anything else is loaded.
+    """Check that certificate and key can be used, before anything else is loaded.
 
     Raises:
-        StartupError: one cannot be read, or they do not belong together.
+        StartupError: one cannot be read, or they do not match.
     """
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
@@ -42,7 +42,7 @@ def check_tls(settings: Settings) -> None:
         except OSError as error:
             raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        # A passphrase would be asked for on a terminal, and nobody is there.
+        # The callback prevents OpenSSL from asking for a passphrase on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
     except ssl.SSLError as error:
         raise StartupError(
@@ -56,7 +56,7 @@ def serve(app: FastAPI, settings: Settings) -> None:
     """Serve until a signal, then drain.
 
     Raises:
-        SystemExit: the address cannot be listened on, or SIGTERM's own handler says so.
+        SystemExit: the server cannot listen on the address, or SIGTERM's handler exits.
     """
     config = uvicorn.Config(
         app,
@@ -64,10 +64,10 @@ def serve(app: FastAPI, settings: Settings) -> None:
         port=settings.port,
         http=Protocol,
         ws="none",  # no route speaks WebSocket
-        # With threads that compute beside it, uvloop answers 2 % fewer predictions a second.
+        # Beside computing threads, uvloop answers 2 % fewer predictions a second.
         loop="asyncio",
-        log_config=None,  # ours, already in place
-        access_log=False,  # ours has more to say
+        log_config=None,  # `configure_logs` has set up logging
+        access_log=False,  # `Observation` logs requests
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
         headers=[STRICT_TRANSPORT] if settings.tls_certificate else [],
@@ -89,19 +89,19 @@ def serve(app: FastAPI, settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on `host`, an address or a name."""
+    """Whether only this machine can reach a server that listens on `host`, an address or a name."""
     try:
         found = socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        return False  # listening will fail, too, and say why
+        return False  # listening will fail with the same error
     return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
 def allowed_hosts(settings: Settings) -> AllowedHosts:
-    """The names in `Host` that are answered: those of the setting, else by who can get here.
+    """The `Host` names that the server answers: the setting's, or a default.
 
-    What listens on loopback is called localhost. Elsewhere a name says nothing where keys are
-    required, for no page knows one; without keys, names that public DNS may have are refused.
+    On loopback, the default is localhost and addresses. On other addresses it is any name if keys
+    are required, as no foreign page has a key; else names that cannot be in public DNS.
     """
     names = settings.host_names
     if names or is_loopback(settings.host):
@@ -112,12 +112,12 @@ def allowed_hosts(settings: Settings) -> AllowedHosts:
 class _Server(uvicorn.Server):
     """Drains in two steps.
 
-    At once on SIGTERM `/health/ready` answers 503, and every answer closes its connection; requests
-    are still accepted for `drain_delay_seconds`, in which load balancers learn of it. Then no more
-    connections are accepted, and uvicorn gives requests under way `drain_seconds`. Whatever still
-    runs after that is given up with the process: stored classifiers survive that.
+    On SIGTERM, `/health/ready` answers 503 at once, and every answer closes its connection. The
+    server still accepts requests for `drain_delay_seconds`, so that load balancers notice. Then it
+    accepts no more connections, and uvicorn gives running requests `drain_seconds`. The process
+    then ends with whatever still runs: stored classifiers survive that.
 
-    Ctrl-C, a second signal and a server that cannot get ready skip the first step.
+    Ctrl-C, a second signal and an engine that failed to warm skip the first step.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, settings: Settings) -> None:
@@ -126,7 +126,7 @@ class _Server(uvicorn.Server):
         self._leave_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """What uvicorn does on SIGINT and SIGTERM."""
+        """Start to drain. uvicorn calls this on SIGINT and SIGTERM."""
         first = not self._app.state.draining
         self._app.state.draining = True
         waits = first and sig == signal.SIGTERM and self._app.state.engine.failure is None
@@ -139,14 +139,14 @@ class _Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second; whether to stop serving."""
+        """Whether to stop serving. uvicorn calls this ten times a second."""
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
             super().handle_exit(signal.SIGTERM, None)
         return await super().on_tick(counter)
 
     def _limit(self, seconds: float) -> None:
-        """End the process by then: no thread that hangs may keep it."""
+        """End the process after `seconds` at the latest, even if a thread hangs."""
 
         def give_up() -> None:
             logger.error("giving up what still runs %g s after the signal to stop", seconds)

@@ -1,5 +1,6 @@
-"""Every setting of the server, declared once: flag, environment variable, key of the configuration
-file and documentation."""
+"""Declares every setting of the server once, for its flag, environment variable, configuration file
+key and documentation.
+"""
 
 import re
 from pathlib import Path
@@ -42,8 +43,8 @@ class Settings(BaseSettings):
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
     tls_certificate: Path | None = Field(
         None,
-        description="PEM file of a certificate and those that vouch for it, to serve https; goes "
-        "with --tls-key. Default: http.",
+        description="PEM file of a certificate and its chain, to serve https; needs --tls-key. "
+        "Default: http.",
     )
     tls_key: Path | None = Field(
         None, description="PEM file of the certificate's private key, without a passphrase."
@@ -56,14 +57,14 @@ class Settings(BaseSettings):
     allowed_hosts: str = Field(
         "",
         description="Names by which clients reach the server (the header Host), separated by "
-        "commas; *.example.org for all below it, * for any. localhost and addresses always are "
-        "allowed. Default: no more than these where host is a loopback address; else any name "
-        "where keys are required, and names without a dot where they are not.",
+        "commas; *.example.org allows all names below it, * any name. localhost and addresses are "
+        "always allowed. Default: only these if host is a loopback address; else any name if keys "
+        "are required, and names without a dot if not.",
     )
     database_url: str = Field(
         "sqlite:///comln-serve.db",
         repr=False,  # it may hold a password
-        description="Where classifiers are kept: sqlite:///FILE, relative to the working folder, "
+        description="Database of classifiers: sqlite:///FILE, relative to the working folder, "
         "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
     require_keys: CliImplicitFlag[bool] = Field(
@@ -78,12 +79,12 @@ class Settings(BaseSettings):
     )
     max_classifiers: Positive = Field(
         100_000,
-        description="Classifiers that are kept for a tenant, each version of a name for itself.",
+        description="Classifiers stored for a tenant; each version of a name counts.",
     )
     max_examples: Positive = Field(
         5000,
-        description="Support images of one classifier, those added later included; adapting takes "
-        "memory and time with their number.",
+        description="Support images of one classifier, later additions included; the time and "
+        "memory to adapt grow with them.",
     )
     idempotency_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] = Field(
         86_400, description="How long a request's Idempotency-Key is remembered."
@@ -95,27 +96,27 @@ class Settings(BaseSettings):
     )
     inference_threads: Positive | None = Field(
         None,
-        description="Images that each model embeds at the same time on the CPU, each on a core of "
-        "its own; an image that is alone is spread over as many. Default: the CPUs usable.",
+        description="Images that each model embeds at the same time on the CPU, each on its own "
+        "core; a single image uses all of these cores. Default: the usable CPUs.",
     )
     decode_threads: Positive | None = Field(
         None,
-        description="Images decoded at the same time, for all models together; half as many more "
-        "if they are large. Default: the CPUs usable.",
+        description="Images decoded at the same time, for all models together; half as many large "
+        "images in addition. Default: the usable CPUs.",
     )
     max_batch_size: Positive = Field(
         64,
-        description="Images of concurrent requests that are embedded together; on a CPU one by "
-        "one is faster, whatever this says.",
+        description="Images of concurrent requests that are embedded together on a GPU. A CPU "
+        "embeds them one by one, which is faster there.",
     )
     max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
         2.0,
-        description="How long the first image of a batch waits for more while others are being "
-        "decoded; on a CPU it does not. A request that is alone never waits.",
+        description="How long the first image of a batch waits on a GPU for others that are being "
+        "decoded. A lone request never waits.",
     )
     max_queue_seconds: Duration = Field(
         10.0,
-        description="Time in which nothing is done for a request, because others have their turn; "
+        description="Time a request may wait without any work on it while others are processed; "
         "over it the answer is 503.",
     )
     max_inference_seconds: Duration = Field(
@@ -133,8 +134,8 @@ class Settings(BaseSettings):
     )
     image_formats: str = Field(
         ",".join(FORMATS),
-        description="Formats of image files that are accepted, separated by commas; HEIC is that "
-        "of iPhone photos, .heif files included.",
+        description="Accepted formats of image files, separated by commas; HEIC is the format of "
+        "iPhone photos, .heif files included.",
     )
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
     max_json_bytes: Positive = Field(
@@ -162,23 +163,23 @@ class Settings(BaseSettings):
     )
     max_send_seconds: Duration = Field(
         60.0,
-        description="Time for which a client may take nothing of what is sent to it; over it the "
+        description="Time a client may go without reading any of its answer; over it the "
         "connection is dropped. Linux only.",
     )
     max_solve_seconds: Duration = Field(
         10.0,
-        description="Time one adaptation may take to solve, from its turn to do so; over it the "
-        "request is refused. Only large support sets that contradict themselves come near it.",
+        description="Time one adaptation may take to solve, waiting excluded; over it the request "
+        "is refused. Only large support sets with contradictory labels come near it.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,
         description="Time after SIGTERM in which requests are still accepted while /health/ready "
-        "answers 503 already, so that load balancers can turn away first.",
+        "already answers 503, so that load balancers stop sending first.",
     )
     drain_seconds: Positive = Field(
         30,
-        description="Time given to requests under way once no more are accepted; those that take "
-        "longer are answered 503.",
+        description="Time for running requests to finish once no more are accepted; those that "
+        "take longer are answered 503.",
     )
     log_level: str = Field(
         "info",
@@ -187,14 +188,14 @@ class Settings(BaseSettings):
         "logged at debug.",
     )
     log_format: LogFormat = Field(
-        "json", description="json, an object a line, or text. Both go to standard error."
+        "json", description="json (one object per line) or text, to standard error."
     )
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
         None,
         description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
-        "/v1/traces is added). Default: OpenTelemetry's own OTEL_EXPORTER_OTLP_ENDPOINT; where "
-        "there is neither, no traces are made.",
+        "/v1/traces is added). Default: OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT; without "
+        "either, no traces are made.",
     )
 
     @field_validator("cors_origins")
@@ -266,7 +267,7 @@ _PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):.*@|(?<=[?&]password=)[^&#]*", re.I
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown: with *** for the password, if it holds one."""
+    """A URL with its password, if any, replaced by ***."""
     return _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", url)
 
 

@@ -1,4 +1,4 @@
-"""What the database said a moment ago, so that not every request asks it."""
+"""A cache with a short lifetime, so that not every request queries the database."""
 
 import time
 from collections import OrderedDict
@@ -11,10 +11,9 @@ _Value = TypeVar("_Value")
 
 
 class ShortMemory(Generic[_Key, _Value]):
-    """Remembers what was read for `seconds`, in which other servers' changes may go unseen. Safe
-    from many threads.
+    """Caches values for `seconds`, during which it may miss other servers' changes. Thread-safe.
 
-    What does not exist is not remembered: who makes up keys would otherwise fill the memory.
+    It does not cache the absence of a value: clients that invent keys would fill the memory.
     """
 
     seconds: ClassVar[float]
@@ -24,11 +23,11 @@ class ShortMemory(Generic[_Key, _Value]):
         find: Callable[[_Key], _Value | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read with `find`."""
+        """Cache the results of `find`."""
         self._find, self._clock = find, clock
         self._lock = Lock()
         self._entries: OrderedDict[_Key, tuple[_Value, float]] = OrderedDict()  # oldest first
-        self._forgotten = 0  # times
+        self._forgotten = 0  # number of calls of `forget`
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,24 +41,24 @@ class ShortMemory(Generic[_Key, _Value]):
         return entry[0]
 
     def read(self, key: _Key) -> _Value | None:
-        """The value, remembered or as it is now. May block; raises what `find` raises."""
+        """The value, cached or from `find`. May block; raises what `find` raises."""
         value = self.remembered(key)
         if value is not None:
             return value
-        began = self._clock()  # what is found may be that old when it arrives
+        began = self._clock()  # the value may be as old as the start of the query
         forgotten = self._forgotten
         value = self._find(key)
         with self._lock:
             while self._entries and began - next(iter(self._entries.values()))[1] >= self.seconds:
                 self._entries.popitem(last=False)
             self._entries.pop(key, None)
-            # What was forgotten meanwhile may have been this, as it was before a change.
+            # After a `forget` during the query, the value may be from before the change.
             if value is not None and forgotten == self._forgotten:
                 self._entries[key] = value, began
         return value
 
     def forget(self, which: Callable[[_Key], bool]) -> None:
-        """Read anew whatever is asked for by such keys."""
+        """Drop the keys that `which` accepts."""
         with self._lock:
             self._forgotten += 1
             for key in [key for key in self._entries if which(key)]:

@@ -1,4 +1,4 @@
-"""The support set of a classifier, kept so that it can be adapted again without its images."""
+"""The support set of a classifier, stored to adapt again without the images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class SupportSet:
 
     Attributes:
         embeddings: (M, d) float32, phi.
-        labels: (M,) of each.
-        numbers: (M,) increasing; what a caller knows an example by.
-        next_number: what the next example is given, so that no number is given twice.
+        labels: (M,).
+        numbers: (M,) increasing; callers refer to examples by them.
+        next_number: number of the next example; numbers are never reused.
     """
 
     embeddings: NDArray[np.float32]
@@ -25,7 +25,7 @@ class SupportSet:
 
     @classmethod
     def of(cls, embeddings: NDArray[np.float32], labels: Sequence[str]) -> "SupportSet":
-        """Examples numbered from 1."""
+        """A support set with examples numbered from 1."""
         count = len(labels)
         return cls(embeddings, tuple(labels), tuple(range(1, count + 1)), count + 1)
 
@@ -43,7 +43,7 @@ class SupportSet:
         return np.array([index[label] for label in self.labels], dtype=np.intp)
 
     def extended(self, embeddings: NDArray[np.float32], labels: Sequence[str]) -> "SupportSet":
-        """With more examples at its end, embeddings (m, d) and their labels (m,)."""
+        """The support set with embeddings (m, d) and labels (m,) appended."""
         following = self.next_number + len(labels)
         return SupportSet(
             np.concatenate([self.embeddings, embeddings]),
@@ -53,10 +53,10 @@ class SupportSet:
         )
 
     def without(self, number: int) -> "SupportSet":
-        """Without the example of that number.
+        """The support set without one example.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no example has that number.
         """
         if number not in self.numbers:
             raise KeyError(number)

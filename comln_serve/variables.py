@@ -1,4 +1,4 @@
-"""Which environment variables COMLN_* there are; any other is refused, as an unknown flag is."""
+"""Refuses unknown environment variables COMLN_*, as unknown flags are refused."""
 
 import os
 import re
@@ -9,9 +9,8 @@ from comln_serve.settings import Settings
 
 _PREFIX = "COMLN_"
 
-# Options of the Ray Serve application that the server does not have. They are no mistake where
-# `comln-serve keys` runs in the environment that the application was built in. To read them from
-# there would import Ray; a test compares.
+# Options of the Ray Serve application that the server does not have. `comln-serve keys` may run in
+# that application's environment. Repeated here, as an import would load Ray; a test compares.
 OF_RAY = (
     "embedding_replicas",
     "api_replicas",
@@ -21,25 +20,25 @@ OF_RAY = (
 )
 _KNOWN = (*Settings.model_fields, "config", *OF_RAY)
 
-# Kubernetes tells every pod of the Services in its namespace, unless the pod says
+# Kubernetes sets variables for every Service of the namespace in each pod, unless the pod has
 # `enableServiceLinks: false`: a Service "comln-serve" sets COMLN_SERVE_SERVICE_HOST, and so on.
-# Nobody chose these variables, so they must not keep a server from starting. They begin with the
-# Service's name, here any that begins with "comln"; without more it is COMLN itself.
+# No user chose these, so they must not keep a server from starting. They begin with the name of
+# the Service: here "comln", or any name that begins with "comln-".
 _OF_A_SERVICE = re.compile(
     r"COMLN_(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
     r"|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
 )
-# <SERVICE>_PORT holds an address. With a number, COMLN_HTTP_PORT=80 is somebody's mistake.
+# Kubernetes sets <SERVICE>_PORT to a URL. With a number (COMLN_HTTP_PORT=80) it is a mistake.
 _PORT_OF_A_SERVICE = re.compile(r"COMLN_[A-Z0-9_]+_PORT=(?:tcp|udp|sctp)://.*")
 
 
 def check_variables() -> None:
-    """Refuse variables COMLN_* that nobody reads. Upper and lower case are one, as in reading.
+    """Refuse unknown variables COMLN_*. Ignores case, as reading the settings does.
 
     Raises:
-        StartupError: there are some; it names the nearest known ones. Their values, which may be
-            passwords, are not shown.
+        StartupError: names the unknown variables and the nearest known ones, but not their values,
+            which may be passwords.
     """
     unknown = [
         name

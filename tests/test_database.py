@@ -98,8 +98,8 @@ def test_urls_are_taken_as_they_are_written(path: Path) -> None:
 
 
 def test_patience_can_be_changed_in_the_url() -> None:
-    patience = database._patience(parse_url("postgresql://host/db?connect_timeout=60"))
-    assert patience == {
+    timeouts = database._timeouts(parse_url("postgresql://host/db?connect_timeout=60"))
+    assert timeouts == {
         "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 1,
         "application_name": "comln-serve",
     }  # fmt: skip

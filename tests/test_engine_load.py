@@ -245,7 +245,7 @@ def test_a_listener_that_fails_ends_no_thread(
     batcher_of(engine).on_batch = fails_to_listen
     for _ in range(20):
         assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
-    wait_until(lambda: caplog.text.count("telling of a batch failed") == 20)
+    wait_until(lambda: caplog.text.count("recording a batch's metrics failed") == 20)
     engine.check_models()
 
 

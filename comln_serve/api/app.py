@@ -43,14 +43,14 @@ def create_app(
     hosts: AllowedHosts | None = None,
     on_warm: Callable[[], None] | None = None,
 ) -> FastAPI:
-    """An application that serves `engine`, warms it after start and closes it at the end.
+    """Build an application that serves `engine`, warms it after start and closes it at the end.
 
-    Warming goes on while connections are already accepted, so that liveness and readiness can be
-    told apart; adapt and predict wait for it.
+    The server accepts connections while the engine warms, so that orchestrators can tell liveness
+    from readiness; adapt and predict requests wait for it.
 
     Args:
-        hosts: names that are answered; default: any.
-        on_warm: called once the engine is `ready`, or its `failure` says why it never will be.
+        hosts: host names that the server answers under; default: any.
+        on_warm: called once the engine is `ready`, or has set `failure` and never will be.
     """
 
     def warm() -> None:
@@ -68,7 +68,7 @@ def create_app(
             await run_in_threadpool(traces.close)
 
     async def check(request: Request) -> None:
-        """What every route depends on, in this order: strangers learn nothing of routes."""
+        """Check the key first: a client without one learns nothing of a route's parameters."""
         await authentication(request)
         check_parameters(request)
 
@@ -80,17 +80,17 @@ def create_app(
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
         dependencies=[Depends(check)],
-        # Ours has more to say, and asking each time whether the framework's is wanted costs time.
+        # Replaced by `Observation`, which records more. Left on, it costs time in each request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        redirect_slashes=False,  # an empty 307; the error of a route that is not there says more
-        docs_url=None,  # these load scripts from elsewhere; see `documentation`
+        redirect_slashes=False,  # the 404 says more than an empty 307
+        docs_url=None,  # loads scripts from a third party; see `documentation`
         redoc_url=None,
     )
     app.state.engine = engine
     app.state.draining = False  # set on the signal to stop
-    # Of their own, so that probes are answered however busy the others are.
+    # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)
-    app.state.scrape_threads = CapacityLimiter(2)  # metrics ask drivers and a database
+    app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database
     app.state.parsing_threads = CapacityLimiter(1)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
@@ -113,7 +113,7 @@ def create_app(
         describe_keys(app)
     install_documentation(app)
     install_page(app)
-    # The last one added is outermost.
+    # The middleware added last is outermost.
     app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
     app.add_middleware(Rescue)
     origins = list(filter(None, engine.settings.cors_origins.split(",")))
@@ -125,10 +125,10 @@ def create_app(
 
 
 def open_traces(settings: Settings) -> "Traces | None":
-    """Traces where they are configured; else its SDK is not even imported.
+    """Start tracing if it is configured; if not, OpenTelemetry is not imported.
 
     Raises:
-        StartupError: they are configured, but OpenTelemetry is not installed.
+        StartupError: tracing is configured, but OpenTelemetry is not installed.
     """
     if settings.otlp_endpoint is None and not any(map(os.environ.get, _OTEL_ENDPOINTS)):
         return None

@@ -1,7 +1,7 @@
-"""Who may call which route: API keys, where they are required.
+"""Checks API keys, if the server requires them.
 
-A route says which scopes let a key in (`needs`), or that it asks for none (`public`). One that says
-nothing is closed to everybody then.
+A route declares the scopes that may call it (`needs`), or that it takes requests without a key
+(`public`). A route that declares neither refuses every request.
 """
 
 import math
@@ -17,7 +17,7 @@ from comln_serve.security import ApiKey, KeyRing, RateLimiter, Scope, is_right, 
 from comln_serve.settings import Settings
 from comln_serve.storage import KeyStore, utc_now
 
-# Whose classifiers there are without keys.
+# The tenant of every request if keys are not required.
 _EVERYBODY = ""
 _TENANT = "comln_serve.tenant"
 _SCOPES = "__comln_serve_scopes__"
@@ -29,7 +29,7 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
-    """Let in keys with one of these scopes; `admin` always is. To be put under the route."""
+    """Declare that a key with one of these scopes, or `admin`, may call the route."""
 
     def declare(endpoint: _Endpoint) -> _Endpoint:
         setattr(endpoint, _SCOPES, any_of)
@@ -39,23 +39,23 @@ def needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
 
 
 def public(endpoint: _Endpoint) -> _Endpoint:
-    """Let everybody in, with a key or without."""
+    """Declare that the route takes requests without a key."""
     return needs()(endpoint)
 
 
 def scopes_of(endpoint: Callable[..., Any] | None) -> tuple[Scope, ...] | None:
-    """What was declared: scopes, of which one is needed; none, for everybody; None: nothing."""
+    """Scopes declared by `needs`; empty if the route is public; None if it declares nothing."""
     return getattr(endpoint, _SCOPES, None)
 
 
 def tenant_of(request: Request) -> str:
-    """Whose classifiers a request is about; there is no such thing on a public route."""
+    """The tenant of the request's key. Public routes have none."""
     tenant: str = request.scope[_TENANT]
     return tenant
 
 
 class Authentication:
-    """What every route depends on. Nothing of a body is read before it."""
+    """Dependency of every route: checks the key before any of the body is read."""
 
     def __init__(self, settings: Settings, keys: KeyStore) -> None:
         self._required = settings.require_keys
@@ -65,7 +65,7 @@ class Authentication:
         self._threads = CapacityLimiter(_THREADS)
 
     async def __call__(self, request: Request) -> None:
-        """Let the request through, with its tenant, or not.
+        """Check the key and store its tenant in the request's scope.
 
         Raises:
             ServiceError: UNAUTHORIZED, FORBIDDEN, RATE_LIMITED, STORAGE_UNAVAILABLE.
@@ -76,7 +76,7 @@ class Authentication:
         any_of = scopes_of(request.scope["endpoint"])
         if any_of is None:
             raise ServiceError(
-                ErrorCode.FORBIDDEN, "This route says of no key that it may be called with it."
+                ErrorCode.FORBIDDEN, "This route does not declare which keys may call it: none may."
             )
         if not any_of:
             return
@@ -121,7 +121,7 @@ class Authentication:
 
 
 def _unauthorized() -> ServiceError:
-    """Of one wording: which of it is true is nobody's business who has no key."""
+    """One message for every reason, so that it tells nothing about which keys exist."""
     return ServiceError(
         ErrorCode.UNAUTHORIZED,
         "The header Authorization holds no valid API key: it is malformed, unknown, revoked or "

@@ -1,4 +1,4 @@
-"""Reading request bodies, multipart or JSON, within the limits, into the wire types."""
+"""Reads request bodies, multipart or JSON, into the wire types and enforces the limits."""
 
 import base64
 import binascii
@@ -30,7 +30,7 @@ MULTIPART, JSON = "multipart/form-data", "application/json"
 _Model = TypeVar("_Model", bound=BaseModel)
 _Read = TypeVar("_Read")
 
-# What a JSON body may hold beside its images, in commas and opening brackets: metadata, options.
+# Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
 _OTHER_SEPARATORS = 2**16
 
 Support = list[tuple[bytes, str]]
@@ -77,7 +77,7 @@ def _examples_of_json(
 async def _form(
     request: Request, settings: Settings, model: type[_Model]
 ) -> tuple[Support, _Model]:
-    """Labelled images, and the other fields as `model`."""
+    """Read a form's labelled images, and its other fields as `model`."""
     form = await multipart.read_form(request, settings)
     files, labels = multipart.files(form, settings), multipart.texts(form, "labels")
     options = _validate(model, multipart.options(form, model, {"images", "labels"}))
@@ -160,19 +160,20 @@ async def _read_json(
 
 
 async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Read:
-    """Run what parses a body beside the event loop, one body at a time: parsing holds the
-    interpreter's lock, so several at once would take as long and several times the memory.
+    """Parse a body off the event loop, one body at a time.
+
+    Parsing holds the GIL: several bodies at once would take as long and several times the memory.
     """
     return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
 
 
 async def whole_body(request: Request, limit: int) -> bytearray:
-    """The bytes of a body that is not empty.
+    """Read the whole body.
 
     Raises:
-        ServiceError: it is, or it is over `limit`, or it broke off.
+        ServiceError: it is empty, is over `limit` bytes, or broke off.
     """
-    body = bytearray()  # it grows in place: no second copy, and no holes that chunks would leave
+    body = bytearray()  # grows in place: no second copy, no memory fragmented by chunks
     async for chunk in body_chunks(request, limit):
         body += chunk
     if not body:
@@ -181,14 +182,15 @@ async def whole_body(request: Request, limit: int) -> bytearray:
 
 
 def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings) -> _Model:
-    """A JSON body as a wire type.
+    """Parse a JSON body as a wire type.
 
-    Values are counted before they are parsed: an empty list of three bytes takes 64 in memory.
-    Each but the first comes after a comma or an opening bracket, of which no request within the
-    other limits has as many as are allowed, even where its labels consist of them.
+    The values are counted before they are parsed: an empty list of three bytes takes 64 in memory.
+    Every value but the first follows a comma or an opening bracket. A request within the other
+    limits never has more of these than allowed, even if its labels consist of them.
 
     Raises:
-        ServiceError: INVALID_REQUEST, it holds too many values, is no JSON or not of that type.
+        ServiceError: INVALID_REQUEST, the body has too many values, is not JSON or does not match
+            the type.
     """
     separators = len(text) - len(text.translate(None, delete=b",[{"))
     allowed = settings.max_images * (settings.max_label_length + 4) + _OTHER_SEPARATORS
@@ -202,7 +204,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
             allowed_separators=allowed,
         )
     try:
-        # Not json.loads, which first decodes the bytes: to four a character, if one is an emoji.
+        # json.loads would decode the text first, to 4 bytes a character if one is an emoji.
         value = from_json(text, cache_strings=False)
     except ValueError as error:
         raise ServiceError(
@@ -215,15 +217,15 @@ def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        # Not in a variable: with its traceback it would keep the body until garbage is collected.
+        # No variable: the error's traceback would keep the body until a garbage collection.
         raise invalid_request(error, where) from error
 
 
 def from_base64(where: str, text: str, settings: Settings) -> bytes:
-    """An image file that came as text; `where` is its place in the request, for messages.
+    """Decode an image file; `where` names its place in the request in error messages.
 
     Raises:
-        ServiceError: INVALID_REQUEST, it is no base64; IMAGE_TOO_LARGE.
+        ServiceError: INVALID_REQUEST, the text is not base64; IMAGE_TOO_LARGE.
     """
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:

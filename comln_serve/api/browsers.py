@@ -1,10 +1,10 @@
-"""What pages of other sites may have a browser do here: nothing that changes anything, and nothing
-at all under a name that is not the server's.
+"""Refuses requests that pages of other sites make a browser send (cross-site request forgery).
 
-A browser sends requests for any page to any address that it can reach, this machine's included. The
-page cannot read the answer, but what the request did is done. And it can read answers where its own
-name has been made to resolve to the server's address (DNS rebinding); the request then has that
-name as its `Host`. Programs send neither `Sec-Fetch-Site` nor `Origin`.
+A page of any site can make the browser send requests to any address it can reach, this machine's
+included. The page cannot read the answer, but the request has taken effect: so requests of other
+origins may not change anything. A page can read answers if its own host name has been made to
+resolve to the server's address (DNS rebinding); its requests then have that name as `Host`: so
+requests under unknown names are refused. Programs send neither `Sec-Fetch-Site` nor `Origin`.
 """
 
 import re
@@ -24,19 +24,19 @@ _MAX_SHOWN = 100
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The names in `Host` that are answered. Addresses and localhost always are: they cannot be
-    made to resolve to anything else.
+    """The values of `Host` that the server answers. IP addresses and localhost are always allowed:
+    nobody can make them resolve to another address.
 
     Attributes:
-        names: in lower case; *.example.org stands for all below it, * for any.
-        without_dot: any name without a dot, too, as services and containers have among themselves.
+        names: in lower case; *.example.org allows all names below it, * any name.
+        without_dot: also allow any name without a dot, such as those of services and containers.
     """
 
     names: tuple[str, ...] = ("*",)
     without_dot: bool = False
 
     def allow(self, header: str) -> bool:
-        """Whether a request with that `Host` is answered."""
+        """Whether the server answers a request with this `Host` header."""
         if "*" in self.names:
             return True
         found = _HOST.fullmatch(header.lower())
@@ -53,13 +53,13 @@ class AllowedHosts:
 
 
 class BrowserGuard:
-    """ASGI middleware that refuses what pages of other sites ask for."""
+    """ASGI middleware that refuses requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: list[str]) -> None:
         """Wrap an application.
 
         Args:
-            origins: whose pages may change things; * for any.
+            origins: their pages may send any request; * for all origins.
         """
         self._app, self._hosts, self._origins = app, hosts, origins
 
@@ -90,7 +90,7 @@ class BrowserGuard:
         if origin is not None and origin in self._origins:
             return None
         if site is not None:
-            own = site in ("same-origin", "none")  # none: the user asked for it, no page
+            own = site in ("same-origin", "none")  # none: sent by the user, not by a page
         else:
             own = origin is None or origin.partition("://")[2] == headers.get(b"host", "").lower()
         if own:

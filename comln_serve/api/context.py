@@ -1,4 +1,4 @@
-"""What is known of the request being answered, gathered as it passes through the layers."""
+"""The record of the current request, which each layer fills in."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
 @dataclass
 class RequestRecord:
-    """One request, for metrics, logs and traces. Nothing here is content of an image or a secret.
+    """One request, for metrics, logs and traces. Holds neither image content nor secrets.
 
     Attributes:
-        key: id of the API key it came with, once that is known to be right.
-        open_inference: it is of the Open Inference Protocol, which has errors of its own shape.
-        stages: name, beginning and end (nanoseconds since 1970) of what was done for it and of its
-            waits ("queue"), in the order in which they ended.
+        key: id of the request's API key, set once the key has been verified.
+        open_inference: a request of the Open Inference Protocol, which has its own error shape.
+        stages: name, start and end (nanoseconds since 1970) of each stage of work and of each wait
+            ("queue"), in the order in which they ended.
     """
 
     id: str = field(default_factory=lambda: token_hex(16))
@@ -45,12 +45,12 @@ current: ContextVar[RequestRecord | None] = ContextVar("current", default=None)
 
 
 def current_record() -> RequestRecord:
-    """The record of the request under way; outside of one, a record that nobody reads."""
+    """The record of the current request; outside of a request, a new one that nobody reads."""
     return current.get() or RequestRecord()
 
 
 def new_record(headers: Iterable[tuple[bytes, bytes]]) -> RequestRecord:
-    """A record under the id that the client gave, if it gave one that can be logged as it is."""
+    """A record with the client's request id if that is safe to log, else with a new id."""
     given = [value for name, value in headers if name == REQUEST_ID_HEADER.lower().encode()]
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
         return RequestRecord(given[0].decode("ascii"))

@@ -1,4 +1,4 @@
-"""Leave for pages of other origins to call the server from a browser."""
+"""Allows pages of configured origins to call the server from a browser (CORS)."""
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -11,7 +11,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 
 class Cors(CORSMiddleware):
-    """Starlette's, with a refused preflight answered in the one error shape."""
+    """Starlette's middleware, but a refused preflight gets the project's error shape."""
 
     def __init__(self, app: ASGIApp, origins: list[str]) -> None:
         super().__init__(

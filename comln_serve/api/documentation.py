@@ -1,8 +1,8 @@
-"""`/docs`: the operations on one plain page.
+"""`/docs`: all operations on one plain page.
 
-FastAPI's own pages load their scripts from a content delivery network, which a server in a closed
-network cannot reach and which would see who uses it. This one needs nothing but itself: no script,
-and one style, allowed by its hash.
+FastAPI's own pages load their scripts from a content delivery network. Browsers in a closed network
+cannot reach it, and it would see who uses the server. This page loads nothing: it has no script and
+one style sheet, allowed by its hash.
 """
 
 import base64
@@ -30,7 +30,7 @@ Json = Mapping[str, Any]
 
 
 def install_documentation(app: FastAPI) -> None:
-    """Serve `/docs`, made of the application's OpenAPI document."""
+    """Serve `/docs`, made from the application's OpenAPI document."""
 
     async def page(_request: Request) -> HTMLResponse:
         text = documentation(app.openapi())

@@ -1,6 +1,6 @@
-"""The one place where errors become HTTP answers: one table, one body shape.
+"""Turns every error into an HTTP answer: one table of statuses, one body shape.
 
-But for the Open Inference Protocol, which has one of its own: `{"error": message}`.
+Only the Open Inference Protocol has its own body shape: `{"error": message}`.
 """
 
 from collections.abc import Mapping
@@ -47,21 +47,21 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.OVERLOADED: 429,
     ErrorCode.QUEUE_TIMEOUT: 503,
     ErrorCode.INFERENCE_TIMEOUT: 504,
-    ErrorCode.CLIENT_GONE: 499,  # of nginx's making: nobody reads it
+    ErrorCode.CLIENT_GONE: 499,  # nginx's status for this; no client receives it
     ErrorCode.NOT_READY: 503,
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL: 500,
 }
-# What is left of the body is not waited for.
+# 408 closes the connection, as the rest of the body is never read.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 _MAX_SHOWN = 200
-# Of a string of 16 MB, `repr` would make another one to cut off.
+# `repr` would copy a string of 16 MB before it is cut to 200 characters.
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every failure, the framework's own included, the body of `ErrorResponse`."""
+    """Answer every error, the framework's own included, with the body `ErrorResponse`."""
     app.add_exception_handler(ServiceError, _on_service_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -83,10 +83,10 @@ def error_responses(
 def invalid_request(
     error: ValidationError | RequestValidationError, within: str | None = None
 ) -> ServiceError:
-    """Pydantic's findings as one error: the first in words, all in the detail.
+    """Convert Pydantic's errors into one: the first in the message, the first 20 in the detail.
 
     Args:
-        within: the part of the request that was checked, where it was not all of it.
+        within: name of the part of the request that was checked; None: all of it.
     """
     problems = [
         {
@@ -106,7 +106,7 @@ def invalid_request(
 
 
 def to_response(error: ServiceError) -> JSONResponse:
-    """The HTTP answer to a `ServiceError`, which is noted in the record of the request."""
+    """The HTTP answer for a `ServiceError`. Notes its code in the request's record."""
     record = current_record()
     record.error = error.code
     body = {
@@ -115,7 +115,7 @@ def to_response(error: ServiceError) -> JSONResponse:
         "detail": dict(error.detail),
         "request_id": record.id,
     }
-    # What a client sent may be echoed: lone surrogates have no UTF-8 form.
+    # Errors echo what a client sent, which may hold lone surrogates: UTF-8 cannot encode them.
     text = {"error": _printable(error.message if record.open_inference else body)}
     return JSONResponse(text, status_code=STATUS[error.code], headers=_headers(error))
 
@@ -169,7 +169,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
 
 
 def _without_slash(request: Request) -> str | None:
-    """What to say of a path with a slash at its end, if there is one without."""
+    """The hint for a path with a trailing slash, if the path without it exists."""
     path = request.url.path.rstrip("/")
     if path in ("", request.url.path):
         return None
@@ -180,7 +180,7 @@ def _without_slash(request: Request) -> str | None:
 
 
 def _allowed_methods(request: Request) -> str:
-    """All methods of a path: Starlette names only those of the first route that has it."""
+    """All methods of a path: Starlette lists only those of the first matching route."""
 
     def served(method: str) -> bool:
         scope = {**request.scope, "method": method}
@@ -190,7 +190,7 @@ def _allowed_methods(request: Request) -> str:
 
 
 def out_of_time() -> JSONResponse:
-    """The answer to a request that the server, stopping, cannot wait for."""
+    """The answer to a request that is not finished when the stopping server's time is up."""
     return to_response(
         ServiceError(
             ErrorCode.NOT_READY,
@@ -201,7 +201,7 @@ def out_of_time() -> JSONResponse:
 
 
 def internal_error() -> JSONResponse:
-    """The answer to a request that met a bug. It tells nothing of the inside."""
+    """The answer to a request that met a bug. It reveals nothing about the server."""
     return to_response(
         ServiceError(
             ErrorCode.INTERNAL,

@@ -1,13 +1,13 @@
-"""Headers of every answer, that keep browsers and caches from doing more than was asked."""
+"""Security headers of every answer."""
 
 from collections.abc import Sequence
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
 _DEFAULTS = {
-    # Answers hold what users sent or made: nobody keeps them on the way.
+    # Answers hold users' data: proxies and browsers must not store them.
     b"cache-control": b"no-store",
-    # Nothing here is a page, but for those that bring a policy of their own.
+    # Default for answers that are not pages; /docs and /try set their own policies.
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"cross-origin-resource-policy": b"same-origin",
     b"referrer-policy": b"no-referrer",
@@ -15,17 +15,17 @@ _DEFAULTS = {
     b"x-frame-options": b"DENY",
 }
 
-# Of a server that serves TLS itself: browsers use nothing but https with it for a year. Where a
-# proxy does, it is the proxy's to say.
+# For a server that terminates TLS itself: browsers use only https with it for a year. Behind a
+# proxy that terminates TLS, the proxy sets this header.
 STRICT_TRANSPORT = ("Strict-Transport-Security", "max-age=31536000")
 
 
 def with_safe_headers(headers: RawHeaders, *, overriding: RawHeaders = ()) -> RawHeaders:
-    """The headers of an answer as they are sent, names in lower case.
+    """Merge the default headers into those of an answer. Names are in lower case.
 
     Args:
-        headers: of the route, which win.
-        overriding: those that win over the route's.
+        headers: set by the route; they replace the defaults.
+        overriding: replace the route's.
     """
     ours = dict(overriding)
     routes = [header for header in headers if header[0] not in ours]

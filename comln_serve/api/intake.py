@@ -1,7 +1,6 @@
-"""What bodies may take while they are received, worked on and sent: memory and time, over all
-requests.
+"""Limits the memory of all request bodies and unsent answers, and the time to receive a body.
 
-How large one body may be is the business of `comln_serve.api.limits`.
+`comln_serve.api.limits` limits the size of one body.
 """
 
 import asyncio
@@ -11,19 +10,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode, ServiceError
 
-# The part of an answer that is handed to the connection at once; the next one waits until that has
-# been sent.
+# Bytes of an answer handed to the connection at once; the next piece waits until they are sent.
 _PIECE = 2**18
 
 
 class Intake:
     """ASGI middleware around everything that reads bodies.
 
-    Bytes are counted as they arrive, whatever Content-Length says: a client that announces much
-    and sends little takes nothing from the others. They are held until the request is answered.
+    It counts bytes as they arrive and ignores Content-Length: a client that announces much and
+    sends little takes no room from others. The bytes count until the request is answered.
 
-    A large answer that its client does not read counts with them: while such answers fill the
-    memory allowed, no more bodies are received.
+    A large answer counts too until its client has read it: while such answers fill the memory
+    allowed, the server receives no more bodies.
     """
 
     def __init__(self, app: ASGIApp, held: Admission, max_seconds: float) -> None:
@@ -44,7 +42,7 @@ class Intake:
 
         async def bounded_receive() -> Message:
             nonlocal taken, complete
-            if complete:  # all that can still come is that the client leaves
+            if complete:  # only a disconnect can follow
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -78,7 +76,7 @@ class Intake:
 
 
 def receive_timeout(allowed: float) -> ServiceError:
-    """The error for a request that does not arrive."""
+    """The error for a request that is not received in time."""
     return ServiceError(
         ErrorCode.RECEIVE_TIMEOUT,
         f"The request was not received within the {allowed:g} s allowed. Send less at a time, or "

@@ -1,4 +1,4 @@
-"""The limits on what a request may hold, each refused with its value."""
+"""Limits on one request and its answer. Each error names the limit."""
 
 from collections.abc import AsyncGenerator, Iterable
 from heapq import nlargest
@@ -13,12 +13,12 @@ MOST_ANSWER_BYTES = 16 * 2**20
 
 
 async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives, up to `limit` bytes.
+    """Yield the body as it arrives, up to `limit` bytes.
 
     Raises:
-        ServiceError: it is over the limit, announced or sent; it broke off.
+        ServiceError: Content-Length or the body is over the limit, or the body broke off.
     """
-    # int() refuses thousands of digits, which may be zeros.
+    # Stripped and cut, as int() refuses thousands of digits, leading zeros included.
     declared = request.headers.get("content-length", "").lstrip("0")[:20]
     if declared.isdecimal() and int(declared) > limit:
         raise body_too_large(int(declared), limit)
@@ -64,10 +64,10 @@ def too_many(received: str, allowed: int) -> ServiceError:
 
 
 def check_answer(images: int, size: int) -> None:
-    """Refuse what would be answered with more than `MOST_ANSWER_BYTES`, before it is written.
+    """Refuse a request whose answer would exceed `MOST_ANSWER_BYTES`, before it is written.
 
     Args:
-        size: bytes of the answer, estimated from above.
+        size: upper bound of the answer's bytes.
     """
     if size > MOST_ANSWER_BYTES:
         raise ServiceError(
@@ -81,7 +81,7 @@ def check_answer(images: int, size: int) -> None:
 
 
 def bytes_of_longest(labels: Iterable[str], count: int) -> int:
-    """What the `count` longest labels take in JSON."""
+    """Bytes of the `count` longest labels in JSON."""
     return sum(nlargest(count, (len(to_json(label)) for label in labels)))
 
 
@@ -98,7 +98,7 @@ def check_bytes(where: str, size: int, settings: Settings) -> None:
 
 
 def body_too_large(received: int, limit: int) -> ServiceError:
-    """The error for a body, or its JSON, of more bytes than allowed."""
+    """The error for a body, or the JSON in it, of more bytes than allowed."""
     return ServiceError(
         ErrorCode.BODY_TOO_LARGE,
         f"The request body has {received} bytes or more; at most {limit} are allowed. Send fewer "

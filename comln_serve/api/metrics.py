@@ -1,7 +1,7 @@
-"""What Prometheus reads at `/metrics`.
+"""The metrics that Prometheus reads at `/metrics`.
 
 Every label has a bounded set of values: route templates, known methods, error codes, stages and
-served models; never a path, a name or an id that a client chose.
+served models; never a path, name or id that a client chose.
 """
 
 import platform
@@ -45,11 +45,11 @@ class Metrics:
     """The metrics of one application, in a registry of its own."""
 
     def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
-        """Set up every metric.
+        """Create every metric.
 
         Args:
-            pending: by unit ("requests", "images", "bytes"), how many are being worked on or
-                waiting.
+            pending: by unit ("requests", "images", "bytes"), a function that returns how many are
+                in work or waiting.
         """
         self._registry = registry = CollectorRegistry()
         self._series: dict[tuple[Any, ...], Any] = {}
@@ -61,11 +61,11 @@ class Metrics:
         )
         self._failures = Counter(
             "comln_request_failures",
-            "Answers that are no success, by the code in their body.",
+            "Answers with an error, by the code in their body.",
             ["reason"],
             registry=registry,
         )
-        for code in ErrorCode:  # a series that begins at its first event hides that event
+        for code in ErrorCode:  # rate() misses the first event of a series that starts with it
             self._failures.labels(code.value)
         self._seconds = Histogram(
             "comln_request_duration_seconds",
@@ -83,7 +83,7 @@ class Metrics:
         )
         self._queue = Histogram(
             "comln_queue_duration_seconds",
-            "Time in which nothing was done for an adapt or predict request that was embedded.",
+            "Waiting time of an adapt or predict request that was embedded.",
             ["operation"],
             buckets=_SECONDS,
             registry=registry,
@@ -129,10 +129,10 @@ class Metrics:
             process(registry=registry)
 
     def count(self, record: RequestRecord, route: str, method: str, seconds: float) -> None:
-        """Account for a request that has ended.
+        """Count a request that has ended.
 
         Args:
-            route: the template of its route, `UNMATCHED` if it has none.
+            route: the template of its route; `UNMATCHED` if no route matched.
         """
         method = method if method in _METHODS else "other"
         of = self._of
@@ -156,7 +156,7 @@ class Metrics:
                 of(self._predictions, record.model).inc(record.images)
 
     def _of(self, metric: _Metric, *labels: str) -> _Metric:
-        """`metric.labels(...)`, looked up once for each; there is a bounded set of labels."""
+        """`metric.labels(...)`, cached: the set of label values is bounded."""
         key = (metric, *labels)
         if key not in self._series:
             self._series[key] = metric.labels(*labels)
@@ -173,12 +173,12 @@ class Metrics:
         return observe
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Asks the store, so it blocks."""
+        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Blocks: it queries the store."""
         return generate_latest(self._registry)
 
 
 class _State(Collector):
-    """What the engine can be asked for at any time."""
+    """Gauges that are read from the engine at each scrape."""
 
     def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
         self._engine, self._pending = engine, pending
@@ -202,7 +202,7 @@ class _State(Collector):
         for name, model in engine.models.items():
             queued.add_metric([name], model.batcher.queued)
         yield queued
-        # Without the store there is no number, rather than a wrong one.
+        # If the store cannot be reached, the gauge is left out.
         with suppress(ServiceError):
             stored = engine.store.count()
             yield GaugeMetricFamily("comln_classifiers", "Classifiers stored.", value=stored)

@@ -1,4 +1,4 @@
-"""Reading multipart forms: files within the limits, text as strict UTF-8."""
+"""Reads multipart forms: files within the limits, text as strict UTF-8."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from comln_serve.api.limits import body_chunks, check_bytes, check_count, too_ma
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
 
-# Text fields that are neither an image nor its label.
+# Fields allowed beside the images and labels.
 _OPTIONS = 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """A field of a form; a file where it came with a file name."""
+    """A field of a form; it is a file if it has a file name."""
 
     name: str
     is_file: bool
@@ -28,17 +28,17 @@ Form = Sequence[Part]
 
 
 async def read_form(request: Request, settings: Settings) -> Form:
-    """The fields of a multipart request, in order, all in memory.
+    """Read the fields of a multipart request, in order, into memory.
 
     Raises:
-        ServiceError: a body over the limits, or that is no multipart form.
+        ServiceError: the body is over the limits or is not a multipart form.
     """
     parts: list[Part] = []
     reading: MultipartSegment | None = None
     pieces: list[bytes] = []
     try:
         _, parameters = parse_options_header(request.headers["content-type"])
-        # Counted and measured below, to say what is allowed.
+        # Limits are checked below rather than by the parser, for errors that name them.
         with PushMultipartParser(parameters.get("boundary", "")) as parser:
             async for chunk in body_chunks(request, settings.max_body_bytes):
                 for event in parser.parse(chunk):
@@ -59,17 +59,18 @@ async def read_form(request: Request, settings: Settings) -> Form:
 
 
 def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> None:
-    """Refuse one more part where there are as many as a request can need."""
+    """Refuse a further part if the form already has as many as a request can need."""
     most = settings.max_images
     is_file = _is_file(segment)
-    # One image more than allowed gets through, so that check_count can say how it is.
+    # Lets one image over the limit pass: check_count then reports how many there are.
     allowed = most + 1 if is_file else most + _OPTIONS
     if len(parts) >= allowed and sum(part.is_file == is_file for part in parts) >= allowed:
         raise too_many(f"more than {most}", most)
 
 
 def _is_file(segment: MultipartSegment) -> bool:
-    # Old clients give a name that is not ASCII in this form only, which is not looked into.
+    # Some old clients send a file name that is not ASCII only as `filename*`, which the parser
+    # ignores.
     return segment.filename is not None or "filename*=" in str(
         segment.header("Content-Disposition")
     )
@@ -125,10 +126,10 @@ def texts(form: Form, field: str) -> list[str]:
 
 
 def options(form: Form, model: type[BaseModel], others: Collection[str]) -> dict[str, str]:
-    """The single-valued fields, those of `model`; unknown and repeated ones are refused.
+    """The single-valued fields of `model`. Refuses unknown and repeated fields.
 
     Args:
-        others: fields that are read elsewhere.
+        others: fields that other functions read.
     """
     allowed = [*sorted(others), *model.model_fields]
     found: dict[str, str] = {}

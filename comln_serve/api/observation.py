@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets its id, log line, metrics and trace, however it ends."""
+"""The outermost layer: gives every request its id, log line, metrics and trace, however it ends."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ logger = logging.getLogger("comln_serve.requests")
 
 _REQUEST_ID = REQUEST_ID_HEADER.lower().encode("ascii")
 
-# Asked every few seconds by machines; logged at level debug, and not traced, unless
-# something is wrong.
+# Machines poll these every few seconds: unless one fails, it is logged at level debug and not
+# traced.
 _POLLED = frozenset(
     {
         "/health/live",
@@ -39,7 +39,7 @@ _POLLED = frozenset(
 
 
 class Observation:
-    """ASGI middleware that keeps a `RequestRecord`. To be outermost."""
+    """ASGI middleware that keeps the `RequestRecord`. Must be outermost."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, traces: "Traces | None" = None) -> None:
         self._app, self._metrics, self._traces = app, metrics, traces
@@ -60,7 +60,9 @@ class Observation:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 overriding = [(_REQUEST_ID, record.id.encode("ascii"))]
-                if scope["app"].state.draining:  # the next request had better go elsewhere
+                if scope[
+                    "app"
+                ].state.draining:  # so that the client sends its next request elsewhere
                     overriding.append((b"connection", b"close"))
                 message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
             record.bytes_out += len(message.get("body", b""))
@@ -87,7 +89,7 @@ class Observation:
 
 
 class Rescue:
-    """ASGI middleware that answers what no other code did: bugs, and the end of the process."""
+    """ASGI middleware that answers requests that met a bug or were cut off by the server's stop."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -99,7 +101,7 @@ class Rescue:
         record = current_record()
         try:
             await self._app(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+        except Exception as error:  # noqa: BLE001 - any bug is logged and answered
             record.bug = error
             if record.status is None:
                 await internal_error()(scope, receive, send)
@@ -110,12 +112,12 @@ class Rescue:
 
 
 def answer_early(metrics: Metrics, error: ServiceError) -> Response:
-    """The answer to what never becomes a request; counted and logged, too."""
+    """Answer input that could not be parsed as an HTTP request. Also counts and logs it."""
     record = RequestRecord()
     token = context.current.set(record)
     try:
         response = to_response(error)
-        del response.headers["Connection"]  # the protocol's business
+        del response.headers["Connection"]  # the HTTP server sets it
         record.status = response.status_code
         response.raw_headers = list(
             with_safe_headers(
@@ -131,7 +133,7 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
 
 
 def _route_of(scope: Scope) -> str:
-    """The template of the route that a request was led to, such as `/classifiers/{ref}`."""
+    """The template of the request's route, such as `/classifiers/{ref}`."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else UNMATCHED
 
@@ -141,7 +143,7 @@ def _is_routine(record: RequestRecord, route: str) -> bool:
 
 
 def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None:
-    """One line for the request, with the trace of what was not expected."""
+    """Log one line for the request, with the traceback if it met a bug."""
     status = record.status or 0
     fields: dict[str, Any] = {
         "request_id": record.id,

@@ -1,5 +1,5 @@
-"""What FastAPI cannot derive: routes that take the same request as a form or as JSON, keys, and
-what any route may fail with.
+"""Adds to the OpenAPI document what FastAPI cannot derive: bodies that may be a form or JSON, API
+keys, and the errors that any route may answer with.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,11 @@ _KEY_ERRORS = (
 
 
 def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
-    """`openapi_extra` for a route that takes a form or JSON; the JSON schema is `model`'s.
+    """`openapi_extra` for a route that takes a form or JSON.
 
     Args:
-        model: the request in JSON. repeated: its multipart counterpart of the images.
+        model: wire type of the JSON body.
+        repeated: multipart fields that replace the model's images.
     """
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     options = {
@@ -60,7 +61,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, A
 
 
 def describe_bodies(app: FastAPI) -> None:
-    """Add the schemas that only `openapi_extra` refers to."""
+    """Add the schemas that only `openapi_extra` references."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -76,9 +77,7 @@ def describe_bodies(app: FastAPI) -> None:
 
 
 def describe_failures(app: FastAPI) -> None:
-    """Add what any route may answer: that it met a bug, that a query parameter is unknown, and what
-    pages of other sites are told.
-    """
+    """Add the errors of any route: INTERNAL, unknown query parameters, requests of other sites."""
 
     def describe(operation: dict[str, Any], route: RouteContext) -> None:
         unknown = () if takes_any_query(route.endpoint) else (ErrorCode.INVALID_REQUEST,)
@@ -91,7 +90,7 @@ def describe_failures(app: FastAPI) -> None:
 
 
 def describe_keys(app: FastAPI) -> None:
-    """Add which keys each operation takes, and how it answers others."""
+    """Add the scopes that each operation accepts, and its errors for other keys."""
 
     def describe(operation: dict[str, Any], route: RouteContext) -> None:
         if scopes := scopes_of(route.endpoint):
@@ -113,8 +112,9 @@ def describe_keys(app: FastAPI) -> None:
 
 
 def _describe_each(app: FastAPI, describe: Callable[[dict[str, Any], RouteContext], None]) -> None:
-    """Let a function change each operation. It is called for every document that is asked for, and
-    finds what it has changed before.
+    """Apply `describe` to each operation whenever the document is requested.
+
+    FastAPI caches the document, so `describe` must leave an operation it has changed as it is.
     """
     generate = app.openapi
 

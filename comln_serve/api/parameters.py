@@ -1,7 +1,7 @@
-"""Query parameters and headers that mean nothing where they were sent, or two things at once.
+"""Refuses unknown query parameters, and query parameters and headers sent more than once.
 
-FastAPI leaves out what a route has not declared, and takes one of what came twice: a slip of the
-pen would be answered as if nothing had been said.
+FastAPI ignores a parameter that the route does not declare and takes one of several values: a
+misspelt parameter would have no effect, without an error.
 """
 
 from collections import Counter
@@ -21,32 +21,33 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def any_query(endpoint: _Endpoint) -> _Endpoint:
-    """Let unknown query parameters pass. To be put under the route of what monitors poll, as some
-    of them add a parameter that changes each time, against caches. (`/docs` and `/openapi.json` are
-    no routes of FastAPI's, and take any, too.)
+    """Declare that the route ignores unknown query parameters.
+
+    For routes that monitors poll: some monitors add a changing parameter to bypass caches. (`/docs`
+    and `/openapi.json` are no FastAPI routes and take any parameter, too.)
     """
     setattr(endpoint, _ANY_QUERY, True)
     return endpoint
 
 
 def takes_any_query(endpoint: Callable[..., Any] | None) -> bool:
-    """Whether that was declared."""
+    """Whether the route is declared with `any_query`."""
     return hasattr(endpoint, _ANY_QUERY)
 
 
 def check_parameters(request: Request) -> None:
-    """Compare what was sent with what the route itself declares, not its dependencies.
+    """Check the request against the parameters that the route itself declares.
 
     Raises:
-        ServiceError: INVALID_REQUEST, a query parameter is unknown, or came more than once, or a
-            header of the route did.
+        ServiceError: INVALID_REQUEST, a query parameter is unknown, or a query parameter or one of
+            the route's headers came more than once.
     """
     route = request.scope["route"]
     declared = route.dependant if isinstance(route, APIRoute) else None
     for header in () if declared is None else declared.header_params:
         if len(values := request.headers.getlist(header.alias)) > 1:
             raise _repeated(f"header {header.alias}", len(values))
-    # Most requests have none, and pay for no more than this.
+    # Most requests have no query and skip the check.
     if request.scope["query_string"] and not takes_any_query(request.scope["endpoint"]):
         _check_query(request, [] if declared is None else [p.alias for p in declared.query_params])
 

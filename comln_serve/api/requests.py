@@ -1,4 +1,4 @@
-"""What is received: the wire types of requests. No logic beyond their own validation."""
+"""Wire types of requests. No logic beyond their validation."""
 
 import math
 from typing import Annotated, Any, get_args
@@ -30,7 +30,7 @@ def _not_blank(text: str) -> str:
 
 
 def _few_entries(value: Any) -> Any:
-    """A million bad entries must not become a million reports."""
+    """Stop Pydantic from reporting each of a million bad entries."""
     if isinstance(value, dict) and len(value) > _MAX_METADATA:
         raise ValueError(f"holds {len(value)} entries; at most {_MAX_METADATA} are allowed")
     return value
@@ -52,7 +52,7 @@ ClassifierName = Annotated[
     Field(
         pattern=NAME_PATTERN,
         description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
-        f"not with '{ID_PREFIX}'. A classifier of a name that is there becomes its next version.",
+        f"not with '{ID_PREFIX}'. If the name exists, the classifier becomes its next version.",
     ),
     AfterValidator(_not_an_id),
 ]
@@ -60,9 +60,7 @@ _HorizonInput = Annotated[float, Field(gt=0, le=MAX_HORIZON)] | HorizonRule
 
 
 def _horizon_of(value: object) -> object:
-    """A horizon as it came, JSON number or text of a form, checked as a whole: a union would
-    report each of its two halves.
-    """
+    """Parse a horizon: a JSON number or a form's text. A union type would report two errors."""
     if isinstance(value, str) and value in get_args(HorizonRule):
         return value
     if isinstance(value, int | float | str) and not isinstance(value, bool):
@@ -84,14 +82,14 @@ Horizon = Annotated[
     Field(
         description='Amount of adaptation: T in flow time, "learned" (the model\'s own law), or '
         '"auto" (chosen from the support images, by classifying each of them without it); '
-        "default: the model's own rule. It is followed whenever examples change."
+        "default: the model's own rule. It also applies whenever examples change."
     ),
 ]
 Promote = Annotated[
     bool,
     Field(
-        description="Let the name stand for the new version at once. The first version of a "
-        "name always does."
+        description="Let the name stand for the new version at once. It always stands for its "
+        "first version."
     ),
 ]
 Metadata = Annotated[
@@ -108,14 +106,14 @@ Metadata = Annotated[
 ]
 Lifetime = Annotated[
     int,
-    Field(ge=1, le=_TEN_YEARS, description="After which the classifier is gone; default: never."),
+    Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never."),
 ]
 TopK = Annotated[int, Field(ge=1, le=100, description="How many of the likeliest classes to list.")]
 
 
 class _Request(BaseModel):
-    """What is received. A body of a million mistakes must not become a million reports: lists are
-    `FailFast`, and an object with far more fields than any request has is refused as a whole.
+    """Base of all requests. A body with a million mistakes must not produce a million reports:
+    lists are `FailFast`, and an object with more than 32 fields is refused as a whole.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -136,7 +134,7 @@ class SupportImage(_Request):
 
 
 class AdaptOptions(_Request):
-    """What an adapt request may say beside its images."""
+    """Options of an adapt request."""
 
     model: str | None = Field(None, description="A model of GET /models.")
     name: ClassifierName | None = None
@@ -147,7 +145,7 @@ class AdaptOptions(_Request):
 
 
 class AdaptForm(AdaptOptions):
-    """The same as fields of a form, of which each is text."""
+    """The same options as form fields: all are text, so `metadata` is JSON."""
 
     metadata: Json[Metadata] | None = None  # type: ignore[assignment]
 
@@ -157,7 +155,7 @@ class AdaptRequest(AdaptOptions):
 
 
 class ExamplesOptions(_Request):
-    """What a request for more examples may say beside its images, in either encoding."""
+    """Options of a request for more examples, in JSON or a form."""
 
     promote: Promote = True
 
@@ -167,7 +165,7 @@ class ExamplesRequest(ExamplesOptions):
 
 
 class PredictOptions(_Request):
-    """What a predict request says beside its images, in either encoding."""
+    """Options of a predict request, in JSON or a form."""
 
     classifier: str = Field(description="Id, name or name@version of a classifier.")
     top_k: TopK = 5

@@ -1,4 +1,4 @@
-"""What is answered: the wire types of responses."""
+"""Wire types of responses."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -23,25 +23,25 @@ class ClassifierInfo(BaseModel):
 
     id: str
     name: str | None
-    version: int | None = Field(description="Of its name; null where it has none.")
+    version: int | None = Field(description="Version of its name; null if it has no name.")
     promoted: bool = Field(description="Whether its name stands for it.")
-    revision: int = Field(description="One more with every change in place.")
+    revision: int = Field(description="Starts at 1; each change in place adds 1.")
     model: str
     classes: list[ClassCount]
-    horizon: float = Field(description="T that was used, in flow time.")
+    horizon: float = Field(description="The T used, in flow time.")
     horizon_rule: domain.HorizonOrigin = Field(
         description="Whether T was given, is the model's learned one, or was chosen from the "
         "support images (auto); the report has the curve."
     )
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
-    support_accuracy: float = Field(description="Share of the support set classified right.")
+    support_accuracy: float = Field(description="Share of the support set classified correctly.")
     metadata: dict[str, str]
     created_at: datetime
     expires_at: datetime | None
 
     @classmethod
     def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
-        """What is stored, and the fields that a subclass has beside."""
+        """Build it from the stored classifier. `more`: values of a subclass's further fields."""
         classes = [
             ClassCount(label=label, examples=examples)
             for label, examples in zip(stored.labels, stored.examples, strict=True)
@@ -68,7 +68,7 @@ class ClassifierInfo(BaseModel):
 class ClassifierDetail(ClassifierInfo):
     """A stored classifier with its report."""
 
-    report: Report | None = Field(description="Null for classifiers made before there were any.")
+    report: Report | None = Field(description="Null for classifiers made before reports existed.")
 
     @classmethod
     def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
@@ -96,12 +96,12 @@ class JudgedPrediction(Prediction):
     """A prediction of a request with `unknown`."""
 
     unknown: bool | None = Field(
-        description="Whether the image is unlike every class; null where there is no threshold, as "
-        "the classifier's images were too few and its model is not calibrated."
+        description="Whether the image is unlike every class; null if there is no threshold, "
+        "because the classifier has too few images and its model is not calibrated."
     )
     similarity: float = Field(
-        description="How like the class it is most like the image is: its largest logit over the "
-        "length of its embedding and the average length of the classes' weights."
+        description="Similarity to the most similar class: the image's largest logit, divided by "
+        "the length of its embedding and the mean length of the classes' weights."
     )
 
 
@@ -111,11 +111,11 @@ class PredictResponse(BaseModel):
         description="One per image, in the request's order."
     )
     calibrated: bool = Field(
-        description="Whether the probabilities are at a measured temperature; false where the "
-        "model's bundle has none, and where the horizon does not follow the model's own rule."
+        description="Whether the probabilities use a measured temperature; false if the model's "
+        "bundle has none, or the horizon does not follow the model's own rule."
     )
     unknown_threshold: float | None = Field(
-        description="Similarity under which an image is unknown; null unless asked for."
+        description="Similarity below which an image is unknown; null unless requested."
     )
     timings_ms: dict[str, float]
 
@@ -126,14 +126,14 @@ class ClassifierPage(BaseModel):
 
 
 class Example(BaseModel):
-    number: int = Field(description="Never given to another image.")
+    number: int = Field(description="Never reused for another image.")
     label: str
 
 
 class ExampleList(BaseModel):
     classifier: str = Field(description="Id of the classifier.")
     revision: int
-    examples: list[Example] = Field(description="In the order in which they were sent.")
+    examples: list[Example] = Field(description="In the order sent.")
 
     @classmethod
     def of(cls, stored: domain.ClassifierInfo, support: SupportSet) -> "ExampleList":
@@ -147,12 +147,12 @@ class ExampleList(BaseModel):
 class AccuracyInfo(BaseModel):
     split: str
     data: str | None = Field(
-        default=None, description="Name of the data set, where the model was measured on several."
+        default=None, description="Name of the data set, if the model was measured on several."
     )
     ways: int
     shots: int | tuple[int, int] = Field(
-        description="Labelled images of a class; [least, most] where each class's own number was "
-        "drawn between the two."
+        description="Labelled images per class; [least, most] if each class's number was drawn "
+        "between the two."
     )
     episodes: int
     mean: float
@@ -160,7 +160,7 @@ class AccuracyInfo(BaseModel):
 
 
 class CalibrationInfo(BaseModel):
-    """What the temperature and the threshold of `unknown` were measured to do, by task."""
+    """Measured effect of the temperature and the threshold of `unknown`, by task."""
 
     split: str
     episodes: int
@@ -179,24 +179,24 @@ class ModelInfo(BaseModel):
     name: str
     default: bool
     description: str
-    ways: int | None = Field(description="Number of classes it is tied to; null: any.")
+    ways: int | None = Field(description="Number of classes the model requires; null: any.")
     start: Literal["learned", "zero", "prototype"]
     horizon: float
     horizon_rule: HorizonRule = Field(
-        description="What T follows unless a request says otherwise: the model's law (learned), or "
-        "each task's own support images (auto)."
+        description="The default rule for T: the model's law (learned), or chosen from each task's "
+        "support images (auto)."
     )
     whitening: float = Field(
         description="Strength of the metric in which the flow descends; 0: the plain gradient flow."
     )
     horizon_exponents: HorizonLaw | None = Field(
-        description="How the horizon follows the images sent; null: it is the same for all."
+        description="How the horizon depends on the images sent; null: it is constant."
     )
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]
     calibration: CalibrationInfo | None = Field(
-        description="Null: probabilities are the plain softmax, which may be far too sure."
+        description="Null: probabilities are the plain softmax, which may be overconfident."
     )
     provider: Literal["cuda", "cpu"]
 
@@ -214,7 +214,7 @@ class Ready(BaseModel):
     version: str
     provider: dict[str, Literal["cuda", "cpu"]] = Field(description="What each model runs on.")
     classifiers: int | None = Field(
-        None, description="How many are stored; not told where keys are required."
+        None, description="Number of classifiers stored; left out if the server requires keys."
     )
 
 
@@ -223,8 +223,8 @@ class ErrorBody(BaseModel):
     message: str = Field(description="What was received, what is allowed, what to do.")
     detail: dict[str, Any]
     request_id: str = Field(
-        description="As in the header X-Request-ID, and in the server's log. It is the one the "
-        "request came with, or a new one."
+        description="As in the header X-Request-ID and the server's log. Taken from the request if "
+        "it has one, else new."
     )
 
 

@@ -1,7 +1,6 @@
-"""Traces of requests, for OpenTelemetry. Imported only where they are configured.
+"""Traces of requests, for OpenTelemetry. Imported only if tracing is configured.
 
-A trace is made when its request has ended, of what its record holds: no code on the way knows of
-spans.
+Spans are made from a request's record when the request has ended: no other code handles spans.
 """
 
 import logging
@@ -35,9 +34,9 @@ class Traces:
         """Start the sending thread.
 
         Args:
-            endpoint: URL of the collector; None: what OpenTelemetry's variables say.
+            endpoint: URL of the collector; None: taken from OpenTelemetry's variables.
         """
-        # It names the service unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it.
         ours = Resource({SERVICE_NAME: "comln-serve", SERVICE_VERSION: __version__})
         self._provider = TracerProvider(
             resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
@@ -48,7 +47,7 @@ class Traces:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, record: RequestRecord, headers: Iterable[tuple[bytes, bytes]]) -> Span:
-        """The span of a request that begins now; continues the trace that its headers name."""
+        """Start a request's span, as part of the trace that its headers name, if any."""
         carrier = {
             name.decode("ascii"): value.decode("latin-1")
             for name, value in headers
@@ -60,7 +59,7 @@ class Traces:
         return span
 
     def end(self, span: Span, record: RequestRecord, route: str, method: str) -> None:
-        """End the span of a request, with all that is known of it."""
+        """End a request's span, with its stages as children and its record as attributes."""
         if not span.is_recording():
             return
         within = set_span_in_context(span)
@@ -84,8 +83,10 @@ class Traces:
         span.end(time.time_ns())
 
     def close(self) -> None:
-        """Send what is left, if the collector takes it soon: the process does not wait for it."""
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # nobody can help it now
+        """Send the remaining spans, but do not let a slow collector delay the process's exit."""
+        logging.getLogger("opentelemetry").setLevel(
+            logging.CRITICAL
+        )  # failures to send can no longer be acted on
         closing = Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

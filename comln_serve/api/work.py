@@ -1,4 +1,4 @@
-"""How a route gets its engine, and calls it without making other routes wait."""
+"""Runs engine calls of routes on thread pools, so that routes do not wait for each other."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,10 +22,9 @@ def engine_of(request: Request) -> Engine:
 
 
 async def work(request: Request, call: Callable[[Cancellation], _Result]) -> _Result:
-    """Run an engine call on a thread of its own pool, so that light routes never wait for it.
+    """Run an engine call on the worker threads, so that light routes never wait for it.
 
-    What is left of its work is dropped when the client leaves, and when the server gives the
-    request up.
+    The call is cancelled when the client disconnects and when the server gives the request up.
     """
     cancellation = Cancellation()
     watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
@@ -37,7 +36,7 @@ async def work(request: Request, call: Callable[[Cancellation], _Result]) -> _Re
 
 
 async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
-    """The body has been read: what may still be received is that the client has left."""
+    """Cancel when the client disconnects. The body has been read: only that can follow."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     cancellation.cancel()
@@ -51,9 +50,9 @@ async def classify(
     *,
     unknown: bool = False,
 ) -> _Result:
-    """Classify images and write the answer, both on a thread; noted in the request's record.
+    """Classify images and write the answer on a worker thread. Notes both in the request's record.
 
-    It takes its place among the requests under way here: it has been received.
+    The request takes a place among the pending ones here, once its body has arrived.
 
     Raises:
         ServiceError: as `Engine.predict`; OVERLOADED.
@@ -73,10 +72,10 @@ async def classify(
 
 
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run what operators poll on threads of its own, so that it never waits for requests."""
+    """Run a health check on the probe threads, so that it never waits for requests."""
     return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
 
 
 async def scrape(request: Request, call: Callable[[], _Result]) -> _Result:
-    """The same for metrics, so that a driver or a database that hangs leaves the probes alone."""
+    """Run on the metrics threads, so that a hanging driver or database does not block probes."""
     return await to_thread.run_sync(call, limiter=request.app.state.scrape_threads)

@@ -1,4 +1,4 @@
-"""How sure a model's answers are on classes it was not trained on, as measured: `calibration`."""
+"""`calibration` of a bundle: temperature and threshold of `unknown`, measured on unseen classes."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Range = tuple[Annotated[Finite, Field(ge=1)], Annotated[Finite, Field(ge=1)]]
 
-# exp() of more would overflow, or divide by what is as good as 0.
+# Bound of |ln(temperature)|: beyond it exp() is as good as infinite or 0.
 _LARGEST_LOG = 20.0
 
 
@@ -21,7 +21,7 @@ class _Part(BaseModel):
 
 
 class TaskLaw(_Part):
-    """A number that follows the task: constant + shots ln(k) + ways ln(N), k images a class."""
+    """A law for tasks of N classes with k images each: constant + shots ln(k) + ways ln(N)."""
 
     constant: Finite
     shots: Finite
@@ -29,13 +29,13 @@ class TaskLaw(_Part):
 
 
 class Suspects(_Part):
-    """How support images with wrong labels were found; see `comln_serve.report.suspects`.
+    """How well wrong support labels were found; see `comln_serve.report.suspects`.
 
     Attributes:
-        share: of the labels that were made wrong.
-        auroc: mean over episodes of the score's, wrong against right labels, and half its 95%
-            interval.
-        precision: share of the images listed whose label was wrong, null where none was listed.
+        share: of the labels that were replaced by wrong ones.
+        auroc: the score's area under the curve, wrong against right labels, mean over episodes.
+        interval: half of auroc's 95% interval.
+        precision: share of the listed images whose label was wrong, null if none was listed.
         recall: share of the wrong labels that were listed.
     """
 
@@ -47,18 +47,21 @@ class Suspects(_Part):
 
 
 class CalibrationTask(_Part):
-    """What was measured on one kind of task, on other episodes than those the laws were fitted to.
+    """Measurements on one kind of task, on other episodes than those the laws were fitted to.
 
     Attributes:
         ece_before, ece_after: expected calibration error in 15 bins, of the plain softmax and at
-            the fitted temperature. nll_before, nll_after: mean cross-entropy of the queries.
-        strangers: classes outside the task whose images should be unknown.
-        auroc: mean over episodes of the area under the curve of the similarity, images of the
-            task's classes against those of strangers, and half its 95% interval.
-        known_refused, strangers_refused: share called unknown at the threshold served.
-        suspects: null where classes have a single image.
-        data: name of the data set, measured with the laws fitted on all others; null where all is
-            of one data set.
+            the fitted temperature.
+        nll_before, nll_after: mean cross-entropy of the queries, likewise.
+        strangers: number of open-set classes: outside the task, their images should be unknown.
+        auroc: the similarity's area under the curve, images of the task's classes against those of
+            the open-set classes, mean over episodes.
+        interval: half of auroc's 95% interval.
+        known_refused, strangers_refused: shares of both kinds of images called unknown at the
+            served threshold.
+        suspects: null if classes have a single image.
+        data: name of the data set, measured with the laws fitted on all others; null if there is
+            only one data set.
     """
 
     ways: int
@@ -73,19 +76,19 @@ class CalibrationTask(_Part):
     known_refused: Share
     strangers_refused: Share
     suspects: Suspects | None
-    # Left out where there is no name: only version 3 has such a key.
+    # Left out if None: only format version 3 has this key.
     data: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
 
 
 class Calibration(_Part):
-    """Temperature and threshold of `unknown`, by task, and how they were found.
+    """Temperature and threshold of `unknown` by task, and how they were measured.
 
     Attributes:
-        log_temperature: law of ln(temperature) by which logits are divided.
-        unknown: law of the similarity under which an image is unknown, for classifiers whose own
-            images are too few to say.
-        shots, ways: the range measured; beyond it the laws stay what they are at its ends.
-        split, queries, episodes, seed, command: what reproduces it.
+        log_temperature: law of ln(temperature); logits are divided by the temperature.
+        unknown: law of the similarity below which an image is unknown, for classifiers with too few
+            images to derive their own.
+        shots, ways: the measured range; tasks outside of it use the law's value at its ends.
+        split, queries, episodes, seed, command: what reproduces the measurement.
     """
 
     log_temperature: TaskLaw
@@ -100,12 +103,12 @@ class Calibration(_Part):
     tasks: tuple[CalibrationTask, ...]
 
     def temperature_of(self, examples: Sequence[int] | NDArray[np.integer]) -> float:
-        """For a classifier of classes with `examples` (N,) support images each."""
+        """Temperature for a classifier with `examples` (N,) support images of each class."""
         log = self._at(self.log_temperature, examples)
         return math.exp(max(-_LARGEST_LOG, min(log, _LARGEST_LOG)))
 
     def unknown_of(self, examples: Sequence[int] | NDArray[np.integer]) -> float:
-        """Similarity under which an image is unknown, for such a classifier."""
+        """Similarity below which an image is unknown, for such a classifier."""
         return self._at(self.unknown, examples)
 
     def _at(self, law: TaskLaw, examples: Sequence[int] | NDArray[np.integer]) -> float:
@@ -116,5 +119,5 @@ class Calibration(_Part):
 
 
 def shots_of(examples: Sequence[int] | NDArray[np.integer]) -> float:
-    """Images a class, of (N,) classes: the harmonic mean, because the scarce ones matter most."""
+    """Harmonic mean of the classes' images (N,), as the classes with few images matter most."""
     return len(examples) / sum(1.0 / count for count in examples)

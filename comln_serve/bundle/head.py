@@ -1,4 +1,4 @@
-"""The meta-learned head: where a classifier starts and how far it follows the flow.
+"""The meta-learned head: the start of the flow, and how long a classifier follows it.
 
 Server and trainer both adapt through `Head.adapt`, so an accuracy measured by the trainer is that
 of the served model.
@@ -16,11 +16,11 @@ from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform
 Start = Literal["learned", "zero", "prototype"]
 Weighting = Literal["uniform", "balanced"]
 HorizonRule = Literal["learned", "auto"]
-"""Where T comes from: the head's meta-learned law, or each task's own support images, by
-cross-validation along the flow (`comln_serve.report.horizon`)."""
+"""How T is set: by the head's meta-learned law, or for each task by cross-validation along the flow
+on its support images (`comln_serve.report.horizon`)."""
 
 _SMALLEST_NORM = 1e-30
-# By then any separable support set is classified to rounding; the API takes no longer ones.
+# At this T any separable support set is fitted to rounding. The API refuses a larger one.
 MAX_HORIZON = 1e9
 
 
@@ -35,9 +35,9 @@ class SolverSettings:
 
 @dataclass(frozen=True)
 class HorizonExponents:
-    """How the horizon follows the task: T = horizon M^examples N^classes (mean ||phi||^2)^norm.
+    """How the horizon depends on the task: T = horizon M^examples N^classes (mean ||phi||^2)^norm.
 
-    M support examples of N classes. All 0, or none given: the same T for every task.
+    The task has M support examples of N classes. If all exponents are 0, T is the same for all.
     """
 
     examples: float
@@ -47,27 +47,27 @@ class HorizonExponents:
 
 @dataclass(frozen=True)
 class Head:
-    """What adaptation needs beside the embeddings.
+    """The parameters of adaptation.
 
     Attributes:
-        start: "learned", the paper's W0, which fixes the number of classes; "zero", one row shared
-            by all classes (it cancels in the softmax, so the zero row); "prototype",
-            alpha times the mean embedding of each class.
-        horizon: T, in flow time; where there are `exponents`, of a task of one example, one class
-            and embeddings of length 1.
+        start: W(0). "learned", the paper's W0, which fixes the number of classes; "zero", as a row
+            shared by all classes would cancel in the softmax; "prototype", alpha times the mean
+            embedding of each class.
+        horizon: T, in flow time; with `exponents`, T for one example, one class and embeddings of
+            length 1.
         regularisation: lambda of lambda/2 ||W - W0||^2.
-        weighting: "uniform", each example counts 1/M (the paper); "balanced", each class 1/N.
+        weighting: "uniform": each example weighs 1/M (the paper); "balanced": each class 1/N.
         W0: (N, d) float32 for "learned", else None.
         alpha: scale of the prototypes for "prototype", else None.
-        similarity: of a "prototype" start that is levelled, else None: the expected cosine rho
-            between two images of a class. Each class's row then has the direction of its mean, and
-            the length alpha sqrt(rho + (1 - rho) / k) that the mean of k unit vectors with that
-            cosine has. Actual lengths would favour classes whose few images happen to agree;
-            equal ones would favour those with many.
-        exponents: of a horizon that depends on the task, else None.
-        whitening: r, the strength of the metric in which the flow descends, 0 the paper's; see
-            `comln_serve.flow.metric`.
-        horizon_rule: where T comes from unless a caller says otherwise.
+        similarity: rho, the expected cosine between two images of a class, for a levelled
+            "prototype" start, else None. Each class's row then has the direction of its mean and
+            alpha times the length sqrt(rho + (1 - rho) / k) that the mean of k unit vectors with
+            this cosine has. Actual lengths would favour classes whose few images happen to agree;
+            equal lengths would favour those with many.
+        exponents: if the horizon depends on the task, else None.
+        whitening: r, the strength of the metric in which the flow descends; 0: the paper's flow.
+            See `comln_serve.flow.metric`.
+        horizon_rule: how T is set unless the caller chooses.
     """
 
     start: Start
@@ -84,13 +84,13 @@ class Head:
 
     @property
     def ways(self) -> int | None:
-        """The number of classes the head is tied to, None when it takes any."""
+        """The number of classes the head requires; None: any."""
         return None if self.W0 is None else int(self.W0.shape[0])
 
     def initial_weights(
         self, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int
     ) -> NDArray[np.float64]:
-        """W(0) (N, d) for support embeddings phi (M, d) of classes (M,), each of which is there."""
+        """W(0) (N, d) for support embeddings phi (M, d) of classes (M,); every class is present."""
         if self.start == "learned":
             if self.W0 is None or self.W0.shape[0] != n_classes:
                 raise ValueError(f"this head is tied to {self.ways} classes, got {n_classes}")
@@ -111,7 +111,8 @@ class Head:
         """(..., N) factors that make class means the rows of a "prototype" start.
 
         Args:
-            norms: (..., N) length of each mean. per_class: (..., N) examples it is the mean of.
+            norms: (..., N) length of each class mean.
+            per_class: (..., N) number of examples in each mean.
         """
         if self.alpha is None:
             raise ValueError("a prototype start needs alpha")
@@ -136,7 +137,7 @@ class Head:
             math.log(self.horizon)
             + self.exponents.examples * math.log(examples)
             + self.exponents.classes * math.log(n_classes)
-            # The floor keeps embeddings of all zeros, for which T means nothing, from log(0).
+            # The floor avoids log(0) for embeddings that are all zero, whose T has no effect.
             + self.exponents.norm * math.log(max(mean_square, _SMALLEST_NORM))
         )
         return math.exp(min(log_T, math.log(MAX_HORIZON)))
@@ -161,12 +162,13 @@ class Head:
         Args:
             phi: (M, d) support embeddings.
             classes: (M,) class index of each, 0 <= index < n_classes, every class present.
-            n_classes: N >= 2; must equal `ways` where that is not None.
-            horizon: T to use instead of that of the head's law.
+            n_classes: N >= 2; must equal `ways` unless that is None.
+            horizon: T; default: the head's law.
             cancel: as in `solve_flow`.
 
         Raises:
-            ValueError: input that makes no problem. FlowError: the solve missed its tolerance.
+            ValueError: the input is invalid.
+            FlowError: the solve missed its tolerance.
         """
         return solve_flow(
             phi,

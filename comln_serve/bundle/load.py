@@ -1,4 +1,4 @@
-"""Read a bundle, trusting nothing in it."""
+"""Reads and verifies a bundle, without trusting any of its content."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _MAX_MANIFEST_BYTES = 4 * 2**20
 
 
 class BundleError(ValueError):
-    """A bundle that cannot be used; the message names the folder, the part and the remedy."""
+    """The bundle cannot be used; the message names the folder, the part and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Bundle:
     """A verified bundle.
 
     Attributes:
-        name: the folder's name, by which requests choose the model.
+        name: the folder's name, which is the model's name in requests.
         backbone: the bytes of the ONNX graph, exactly those whose checksum was verified.
     """
 
@@ -41,7 +41,7 @@ class Bundle:
 
     @property
     def embedder_sha256(self) -> str:
-        """Of all that turns an image into an embedding: the graph and the preprocessing."""
+        """Hash of what determines an image's embedding: the graph and the preprocessing."""
         parts = (self.manifest.files.backbone.sha256, self.manifest.preprocessing.model_dump_json())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -50,8 +50,8 @@ def load_bundle(folder: Path) -> Bundle:
     """Read and verify the bundle in `folder`.
 
     Raises:
-        BundleError: an unknown format version, a missing or altered file, a path that leaves the
-            folder, tensors of the wrong names, types or shapes, values out of range.
+        BundleError: unknown format version, missing or altered file, path outside the folder,
+            tensors with wrong names, types or shapes, or values out of range.
     """
     manifest = _read_manifest(folder)
     backbone = _read_file(folder, manifest.files.backbone)

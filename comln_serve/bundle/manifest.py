@@ -1,4 +1,4 @@
-"""`bundle.json`: what a bundle says of itself. Format versions 1 to 3."""
+"""The schema of `bundle.json`. Format versions 1 to 3."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -12,10 +12,10 @@ from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2, 3]
 FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3)
-"""What this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and more
-kinds of heads; version 3 `whitening` and `horizon_rule` of the head, and the names of data sets. A
-bundle says the lowest version that has a place for its content, so that older servers go on reading
-it."""
+"""The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
+more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
+sets. A bundle has the lowest version that can hold its content, so that older servers can read it.
+"""
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
@@ -24,8 +24,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 Shots = int | tuple[int, int]
-"""Support images of a class: one number, or the least and the most between which every class's own
-number is drawn."""
+"""Support images of a class: a number, or the range from which each class's number is drawn."""
 
 
 def describe_task(ways: int, shots: Shots) -> str:
@@ -54,7 +53,7 @@ class Files(_Part):
 
 
 class ExponentsEntry(_Part):
-    """How the horizon follows the task; see `comln_serve.bundle.head.HorizonExponents`."""
+    """How the horizon depends on the task; see `comln_serve.bundle.head.HorizonExponents`."""
 
     examples: Finite
     classes: Finite
@@ -62,15 +61,16 @@ class ExponentsEntry(_Part):
 
 
 class HeadEntry(_Part):
-    """Start and amount of adaptation; the tensors themselves are in `head.safetensors`.
+    """The head's scalars; its tensors are in `head.safetensors`. See `bundle.head.Head`.
 
     Attributes:
-        ways: number of classes a "learned" start is tied to, null otherwise.
-        horizon: T, in flow time. regularisation: lambda.
-        exponents: of a horizon that depends on the task, null otherwise.
-        similarity: of a prototype start that is levelled, null otherwise.
+        ways: number of classes of a "learned" start, else null.
+        horizon: T, in flow time.
+        regularisation: lambda.
+        exponents: if the horizon depends on the task, else null.
+        similarity: rho of a levelled prototype start, else null.
         whitening: r of the flow's metric; 0: the paper's flow.
-        horizon_rule: where T comes from unless a request says otherwise.
+        horizon_rule: how T is set unless a request chooses.
     """
 
     start: Start
@@ -78,10 +78,10 @@ class HeadEntry(_Part):
     horizon: Annotated[Finite, Field(gt=0)]
     regularisation: Annotated[Finite, Field(ge=0)]
     weighting: Weighting
-    # Left out where there are none: version 1 has no such key.
+    # Left out if None: version 1 has no such keys.
     exponents: Annotated[ExponentsEntry | None, Field(exclude_if=lambda e: e is None)] = None
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
-    # And versions 1 and 2 have none of these.
+    # Left out at their defaults: versions 1 and 2 have no such keys.
     whitening: Annotated[Finite, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
     horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = (
         "learned"
@@ -103,15 +103,17 @@ class SolverEntry(_Part):
 
 
 class TrainingEntry(_Part):
-    """Where the weights come from.
+    """How the weights were trained.
 
     Attributes:
-        data: what the model was trained on, in words.
-        command: what reproduces it. config: the recipe as used, overrides applied.
-        updates: updates made up to the exported checkpoint; 0: not trained.
-        seconds: time they took. hardware: the machine, in words.
-        versions: of the libraries that matter.
-        notes: what else a user of the model should know, such as how it was chosen.
+        data: description of the training data.
+        command: what reproduces the training.
+        config: the recipe as used, overrides applied.
+        updates: updates up to the exported checkpoint; 0: not trained.
+        seconds: duration of these updates.
+        hardware: description of the machine.
+        versions: of the relevant libraries.
+        notes: other information for users, such as how the model was chosen.
     """
 
     data: str
@@ -129,11 +131,11 @@ class _Measurement(_Part):
     """Mean accuracy over episodes, with half its 95% interval; `shots` as in `Shots`.
 
     Attributes:
-        data: name of the data set, where several were measured or it was given one.
+        data: name of the data set, if there are several or it was given one.
     """
 
     split: str
-    # Left out where there is none: versions 1 and 2 have no such key.
+    # Left out if None: versions 1 and 2 have no such key.
     data: Annotated[str | None, Field(exclude_if=lambda d: d is None)] = None
     ways: int
     shots: int | tuple[Count, Count]
@@ -164,10 +166,11 @@ class ComparisonEntry(_Measurement):
     """Another head, fitted on the bundle's embeddings and measured on the same episodes.
 
     Attributes:
-        head: its name. description: what it is, with its settings.
-        ahead: mean difference in accuracy, episode by episode, by which the bundle's own head is
-            better (negative: worse). ahead_interval: half its 95% interval.
-        unconverged: fits that stopped short of their tolerance.
+        head: its name.
+        description: its kind and settings.
+        ahead: mean over episodes of the bundle's accuracy minus this head's.
+        ahead_interval: half of ahead's 95% interval.
+        unconverged: number of fits that missed their tolerance.
     """
 
     head: str
@@ -183,7 +186,7 @@ def format_version(
     comparisons: Sequence[ComparisonEntry],
     calibration: Calibration | None = None,
 ) -> FormatVersion:
-    """The lowest version that has a place for this head and these measurements."""
+    """The lowest version that can hold this head and these measurements."""
     measured = calibration.tasks if calibration is not None else ()
     named = any(entry.data is not None for entry in (*accuracy, *comparisons, *measured))
     if named or head.whitening or head.horizon_rule != "learned":
@@ -207,7 +210,7 @@ class Manifest(_Part):
     solver: SolverEntry
     training: TrainingEntry
     accuracy: tuple[AccuracyEntry, ...]
-    # Left out where there is none: version 1 has no such key.
+    # Left out if empty: version 1 has no such keys.
     comparisons: Annotated[
         tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)
     ] = ()

@@ -1,4 +1,4 @@
-"""Making classifiers: from images, and from the support set of one that is there."""
+"""Makes classifiers, from images or from the changed support set of an existing one."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,16 @@ from comln_serve.support import SupportSet
 
 Change = Callable[[ClassifierInfo, SupportSet], SupportSet]
 
-# With thousands of support images each takes hundreds of megabytes.
+# A solve with thousands of support images takes hundreds of megabytes.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A classifier and how long each stage of making it took, in milliseconds.
+    """A classifier, and the milliseconds that each stage of making it took.
 
     Attributes:
-        replayed: it was made by an earlier request with the same idempotency key.
+        replayed: an earlier request with the same idempotency key made it.
     """
 
     classifier: Classifier
@@ -48,12 +48,12 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Caller:
-    """On whose behalf, and under what conditions, a request is worked on.
+    """The caller of a request.
 
     Attributes:
-        tenant: whose classifiers it can see.
-        idempotency_key: the same key with the same request makes one classifier.
-        cancellation: drops the work that is left when it is raised.
+        tenant: whose classifiers the request can use.
+        idempotency_key: repeating a request with its key makes no second classifier.
+        cancellation: ends the request's work when raised.
     """
 
     tenant: str = ""
@@ -61,13 +61,13 @@ class Caller:
     cancellation: Cancellation | None = None
 
     def check(self) -> None:
-        """Stop here if nobody waits any more."""
+        """Raise ServiceError CLIENT_GONE if the request has been cancelled."""
         if self.cancellation is not None:
             self.cancellation.check()
 
 
 class Adaptation:
-    """Embeds, solves and stores. Safe from many threads."""
+    """Embeds support images, solves for the classifier and stores it. Thread-safe."""
 
     def __init__(
         self, settings: Settings, models: Models, embedder: Embedder, catalogue: Catalogue
@@ -91,11 +91,15 @@ class Adaptation:
     ) -> Adapted:
         """See `Engine.adapt`."""
         clock = StageClock()
-        key = self._key(
-            caller, "adapt", support,
-            model=model, name=name, horizon=horizon, promote=promote, metadata=dict(metadata),
-            expires_in_seconds=expires_in_seconds,
-        )  # fmt: skip
+        options = {
+            "model": model,
+            "name": name,
+            "horizon": horizon,
+            "promote": promote,
+            "metadata": dict(metadata),
+            "expires_in_seconds": expires_in_seconds,
+        }
+        key = self._key(caller, "adapt", support, **options)
 
         def make() -> Classifier:
             chosen = self._models.find(model)
@@ -122,10 +126,8 @@ class Adaptation:
             )
             caller.check()
             with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
-                return store.add(
-                    classifier, examples, limit=self._settings.max_classifiers, promote=promote,
-                    key=key,
-                )  # fmt: skip
+                limit = self._settings.max_classifiers
+                return store.add(classifier, examples, limit=limit, promote=promote, key=key)
 
         return self._once(key, caller, clock, make)
 
@@ -141,7 +143,9 @@ class Adaptation:
         clock = StageClock()
         key = self._key(caller, "examples", support, reference=reference, promote=promote)
         labels = [label for _, label in support]
-        embedded: dict[str, NDArray[np.float32]] = {}  # once, unless the name changes its model
+        embedded: dict[
+            str, NDArray[np.float32]
+        ] = {}  # by embedder, as a retry may find the name on another model
 
         def embed(info: ClassifierInfo) -> NDArray[np.float32]:
             model = self._models.of(info)
@@ -157,7 +161,8 @@ class Adaptation:
 
         def make() -> Classifier:
             with self._embedder.images.admit(len(support)):
-                embed(self._catalogue.describe(reference, caller.tenant))  # not in a turn to solve
+                # Embeds first, so as not to keep others from solving meanwhile.
+                embed(self._catalogue.describe(reference, caller.tenant))
                 return self._change(reference, extend, caller, clock, promote=promote, key=key)
 
         return self._once(key, caller, clock, make)
@@ -187,10 +192,10 @@ class Adaptation:
         promote: bool,
         key: IdempotencyKey | None,
     ) -> Classifier:
-        """Adapt to a changed support set, one request after another; start over where another
-        server was faster.
+        """Adapt to a changed support set. Retry if another server changes the classifier meanwhile.
 
-        That ends: every time around, another request has finished.
+        Within this server, changes of a classifier run one after another. The retries end: each
+        means that another request has finished.
         """
         while True:
             with (
@@ -208,10 +213,10 @@ class Adaptation:
         promote: bool,
         key: IdempotencyKey | None,
     ) -> Classifier:
-        """The same, unless the classifier changes meanwhile.
+        """Adapt to a changed support set, once.
 
         Raises:
-            ChangedError: it has.
+            ChangedError: the classifier has changed meanwhile.
         """
         info, examples = self._catalogue.support(reference, caller.tenant)
         self._check_version(info, caller)
@@ -221,14 +226,18 @@ class Adaptation:
         caller.check()
         with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
             if info.name is None:
-                made = _remade(info, fitted, revision=info.revision + 1)
+                made = _refitted(info, fitted, revision=info.revision + 1)
                 store.replace(made, changed, key=key)
                 return made
-            made = _remade(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
+            made = _refitted(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
             return store.add(
-                made, changed, limit=self._settings.max_classifiers, promote=promote,
-                key=key, derived_from=(reference, Resolved(info.id, info.revision)),
-            )  # fmt: skip
+                made,
+                changed,
+                limit=self._settings.max_classifiers,
+                promote=promote,
+                key=key,
+                derived_from=(reference, Resolved(info.id, info.revision)),
+            )
 
     def _once(
         self,
@@ -237,24 +246,24 @@ class Adaptation:
         clock: StageClock,
         make: Callable[[], Classifier],
     ) -> Adapted:
-        """Make a classifier, unless a request with the same key has done so."""
+        """Make a classifier, or return the one that a request with the same key has made."""
         while True:
             earlier = None if key is None else self._catalogue.of(caller.tenant).made_by(key)
             if earlier is not None:
-                return Adapted(self._still_there(earlier, caller), clock.milliseconds(), True)
+                return Adapted(self._find_earlier(earlier, caller), clock.milliseconds(), True)
             try:
                 made = make()
             except KeyTakenError:
-                continue  # in the meantime; look what it has made
+                continue  # a request with the same key has just made one
             except ServiceError as error:
                 full = error.code is ErrorCode.TOO_MANY_CLASSIFIERS
                 if full and key is not None and self._catalogue.of(caller.tenant).made_by(key):
-                    continue  # it took the last place
+                    continue  # that request took the last place
                 raise
             self._catalogue.remember(made)
             return Adapted(made, clock.milliseconds())
 
-    def _still_there(self, classifier_id: str, caller: Caller) -> Classifier:
+    def _find_earlier(self, classifier_id: str, caller: Caller) -> Classifier:
         found = self._catalogue.of(caller.tenant).find(classifier_id)
         if found is None:
             raise ServiceError(
@@ -302,13 +311,13 @@ class Adaptation:
         return fit(model, support, horizon, self._settings.max_solve_seconds, clock)
 
     def _check_room(self, caller: Caller) -> None:
-        """Before any image is decoded. Others may take the room; what counts is the store's answer
-        when it adds.
+        """Refuse early, before images are decoded, if the store is full. The store checks again
+        when it adds the classifier, as others may have taken the room.
         """
         self._catalogue.of(caller.tenant).check_room(self._settings.max_classifiers)
 
     def _check_version(self, info: ClassifierInfo, caller: Caller) -> None:
-        """Refuse to make a version that there is no room for; others change in place."""
+        """Refuse a new version if the store is full. Unnamed classifiers change in place."""
         if info.name is not None:
             self._check_room(caller)
 
@@ -323,8 +332,8 @@ class Adaptation:
             )
 
 
-def _remade(info: ClassifierInfo, fitted: Fit, **more: Any) -> Classifier:
-    """A classifier as it was, with the result of another fit."""
+def _refitted(info: ClassifierInfo, fitted: Fit, **more: Any) -> Classifier:
+    """The classifier with the result of a new fit, and `more` fields changed."""
     fields: dict[str, Any] = {**vars(info), **vars(fitted), **more}
     return Classifier(**fields)
 

@@ -1,4 +1,4 @@
-"""How much work is let in at once. Over the limit a caller is told so at once, never queued."""
+"""Limits how much work the server accepts at once. Work over the limit is refused, not queued."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 
 class Admission:
-    """A counter with a ceiling, for images, requests or bytes.
+    """Counts the images, requests or bytes in work, up to a limit. Thread-safe.
 
-    Images are counted rather than requests where work is done, so that one request of a hundred
-    images weighs as much as a hundred of one.
+    Work on images is limited by images, not requests: one request of a hundred images counts as
+    much as a hundred of one.
     """
 
     def __init__(self, limit: int, unit: str) -> None:
@@ -28,7 +28,7 @@ class Admission:
         """Hold `amount` units for the duration of the block.
 
         Raises:
-            ServiceError: OVERLOADED, when they would not fit.
+            ServiceError: OVERLOADED, they exceed the limit.
         """
         self.take(amount)
         try:
@@ -37,10 +37,10 @@ class Admission:
             self.give_back(amount)
 
     def check(self) -> None:
-        """Refuse now what there would be no room for in any case.
+        """Check that there is room for one more unit, without holding it.
 
         Raises:
-            ServiceError: OVERLOADED, when not one more unit fits.
+            ServiceError: OVERLOADED, there is none.
         """
         self.take(1)
         self.give_back(1)
@@ -49,7 +49,7 @@ class Admission:
         """Hold `amount` units until they are given back.
 
         Raises:
-            ServiceError: OVERLOADED, when they would not fit; none are held then.
+            ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
         with self._lock:
             if self._pending + amount > self._limit:
@@ -64,11 +64,11 @@ class Admission:
             self._pending += amount
 
     def hold(self, amount: int) -> None:
-        """Hold `amount` units that are there in any case, over the limit if need be."""
+        """Hold `amount` units that cannot be refused, even over the limit."""
         with self._lock:
             self._pending += amount
 
     def give_back(self, amount: int) -> None:
-        """Hold `amount` units less."""
+        """Release `amount` units."""
         with self._lock:
             self._pending -= amount

@@ -1,4 +1,4 @@
-"""Telling work under way that nobody waits for its result any more."""
+"""Tells running work that its result is no longer needed."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 
 class Cancellation:
-    """A flag that is raised once, from any thread, and calls back whoever waits for it."""
+    """A flag that any thread can raise, once; raising it calls the registered callbacks."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -16,7 +16,7 @@ class Cancellation:
         self._callbacks: list[Callable[[], None]] = []
 
     def cancel(self) -> None:
-        """Raise the flag. What is registered then is called on this thread; once is enough."""
+        """Raise the flag and call the callbacks on this thread. Further calls do nothing."""
         with self._lock:
             self._cancelled = True
             callbacks, self._callbacks = self._callbacks, []
@@ -24,7 +24,7 @@ class Cancellation:
             callback()
 
     def check(self) -> None:
-        """Stop here if the flag is raised.
+        """Raise an error if the flag is raised.
 
         Raises:
             ServiceError: CLIENT_GONE.
@@ -52,7 +52,7 @@ class Cancellation:
 
 
 def client_gone() -> ServiceError:
-    """The error that ends work for a caller who has left; it is never sent."""
+    """The error that ends the work of a client that has disconnected; no client receives it."""
     return ServiceError(
         ErrorCode.CLIENT_GONE,
         "The client closed the connection before it was answered; its work was dropped.",

@@ -1,4 +1,4 @@
-"""The stored classifiers by reference: found, listed, promoted, rolled back, deleted."""
+"""Finds, promotes, rolls back and deletes stored classifiers by reference."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,16 +15,18 @@ _Found = TypeVar("_Found")
 
 
 class References(ShortMemory[tuple[str, str], Resolved]):
-    """What a tenant's reference stands for. What another server changes is seen after this time."""
+    """Cache from (tenant, reference) to id and revision. It may miss a change that another server
+    made in the last `seconds`.
+    """
 
     seconds = 0.5
 
 
 class Catalogue:
-    """The store, and in front of it a memory of the classifiers in use.
+    """The store, with a cache of the classifiers in use.
 
-    What a reference stands for is the store's to say: other servers may change it. Its answer is
-    remembered for half a second, but not beyond a change that is made here.
+    Only the store can resolve a reference, as other servers may change it. The result is cached for
+    half a second, or until this server makes a change.
     """
 
     def __init__(self, store: Store, cache_bytes: int) -> None:
@@ -38,18 +40,18 @@ class Catalogue:
 
     @contextmanager
     def changing(self, tenant: str) -> Generator[TenantStore, None, None]:
-        """The same, to write to."""
+        """The store of a tenant, for writing: clears the tenant's cached references afterwards."""
         try:
             yield self.of(tenant)
-        finally:  # even where it is not known whether anything was written
+        finally:  # also after an error, which may come after a write
             self._references.forget(lambda key: key[0] == tenant)
 
     def remember(self, classifier: Classifier) -> None:
-        """Keep what has just been stored for those who use it next."""
+        """Put a classifier that has just been stored into the cache."""
         self._cache.put(classifier)
 
     def find(self, reference: str, tenant: str) -> Classifier:
-        """The classifier a reference stands for; its `promoted` may be of an earlier time.
+        """The classifier that a reference stands for; its `promoted` may be out of date.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
@@ -64,13 +66,13 @@ class Catalogue:
         return _found(found, reference)
 
     def remembered(self, reference: str, tenant: str) -> Classifier | None:
-        """The same where the store need not be asked; None where it must be."""
+        """The same from the cache alone; None if only the store knows it."""
         known = self._references.remembered((tenant, reference))
         found = None if known is None else self._cache.get(known.id, known.revision)
         return None if found is None or self._store.is_past(found.expires_at) else found
 
     def describe(self, reference: str, tenant: str) -> ClassifierInfo:
-        """What is known of it now, without its weights.
+        """A classifier's current description, without its weights.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
@@ -86,10 +88,10 @@ class Catalogue:
         return _found(self.of(tenant).support(reference), reference)
 
     def promote(self, reference: str, tenant: str) -> ClassifierInfo:
-        """Let its name stand for a version.
+        """Let a classifier's name stand for it.
 
         Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, it has no name.
+            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, the classifier has no name.
         """
         with self.changing(tenant) as store:
             return _found(store.promote(reference), reference)
@@ -98,14 +100,14 @@ class Catalogue:
         """Let a name stand for the version that was promoted before.
 
         Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND; NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is an
-                id or a version.
+            ServiceError: CLASSIFIER_NOT_FOUND; NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is
+                an id or a version.
         """
         with self.changing(tenant) as store:
             return _found(store.roll_back(name), name)
 
     def delete(self, reference: str, tenant: str) -> None:
-        """Delete what a reference stands for.
+        """Delete the classifier that a reference stands for.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.

@@ -1,4 +1,4 @@
-"""Classifiers kept in memory, so that predicting does not read their weights from the store."""
+"""Cache of classifiers, so that predicting does not read their weights from the store."""
 
 import sys
 from collections import OrderedDict
@@ -7,16 +7,15 @@ from threading import Lock
 
 from comln_serve.classifier import Classifier
 
-# What Python keeps for a classifier beside what its fields hold, roughly.
+# Estimate of a classifier's memory beside the contents of its fields.
 _OBJECT_BYTES = 2000
 
 
 class ClassifierCache:
-    """The most recently used classifiers by id, within a number of bytes. Safe from many threads.
+    """The most recently used classifiers by id, up to a number of bytes. Thread-safe.
 
-    A revision of a classifier never changes, so an entry is right for as long as it is current:
-    whether it is, and which id a name stands for, is the store's to say, because other servers may
-    write to it.
+    A revision of a classifier never changes, so entries never become wrong. Only the store knows
+    the current revision and the id that a name stands for, as other servers write to it.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -27,11 +26,11 @@ class ClassifierCache:
 
     @property
     def bytes(self) -> int:
-        """What the entries take, by estimate."""
+        """Estimated memory of the entries."""
         return self._bytes
 
     def get(self, classifier_id: str, revision: int = 1) -> Classifier | None:
-        """That revision of the classifier, if it is here; it is the most recently used then."""
+        """The revision of a classifier, if cached. Marks it as the most recently used."""
         with self._lock:
             entry = self._entries.get(classifier_id)
             if entry is None or entry[0].revision != revision:
@@ -40,7 +39,7 @@ class ClassifierCache:
             return entry[0]
 
     def put(self, classifier: Classifier) -> None:
-        """Keep it, in place of those used longest ago; one that could never fit is not kept."""
+        """Add a classifier, unless it exceeds the cache; evict those used longest ago."""
         size = _size(classifier)
         if size > self._max_bytes:
             return
@@ -53,7 +52,7 @@ class ClassifierCache:
                 self._bytes -= freed
 
     def discard(self, classifier_id: str) -> None:
-        """Forget it, if it is here."""
+        """Remove a classifier, if cached."""
         with self._lock:
             self._forget(classifier_id)
 
@@ -68,8 +67,8 @@ def _size(classifier: Classifier) -> int:
 
 
 def _memory(value: object) -> int:
-    """Bytes of a JSON value, of which reports and metadata are made."""
-    if isinstance(value, int):  # counts: Python has one object for all that are equal and small
+    """Memory of a JSON value, such as a report or metadata, in bytes."""
+    if isinstance(value, int):  # Python shares one object among equal small integers
         return 0
     size = sys.getsizeof(value)
     if isinstance(value, Mapping):

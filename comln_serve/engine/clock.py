@@ -1,17 +1,16 @@
-"""Stage timings of a request."""
+"""Times the stages of a request."""
 
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Where set, told of every stage as it ends: its name, and when it began and ended, in nanoseconds
-# since 1970.
+# Called, if set, as each stage ends, with its name, start and end (nanoseconds since 1970).
 on_stage: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("on_stage", default=None)
 
 
 class StageClock:
-    """Wall-clock milliseconds by stage, and in total since the clock was made."""
+    """Wall-clock milliseconds of each stage, and since the clock was made."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -25,16 +24,16 @@ class StageClock:
         finally:
             seconds = time.perf_counter() - began
             self._stages[name] = round(1e3 * seconds, 3)
-            tell(name, seconds)
+            report_stage(name, seconds)
 
     @contextmanager
     def stages(
         self, first: str, second: str, share: Callable[[], float]
     ) -> Generator[None, None, None]:
-        """Two stages that alternate: told of as if one had followed the other.
+        """Time two interleaved stages and report them as if the second had followed the first.
 
         Args:
-            share: of the first; asked at the end.
+            share: returns the first stage's share of the time; called at the end.
         """
         began = time.perf_counter()
         try:
@@ -47,16 +46,16 @@ class StageClock:
                 (second, seconds - in_first, 0.0),
             ):
                 self._stages[name] = round(1e3 * part, 3)
-                tell(name, part, ago)
+                report_stage(name, part, ago)
 
     def milliseconds(self) -> dict[str, float]:
         """The stages so far, in order, and `total`."""
         return {**self._stages, "total": round(1e3 * (time.perf_counter() - self._began), 3)}
 
 
-def tell(name: str, seconds: float, ago: float = 0.0) -> None:
-    """Tell `on_stage` of a stage that took `seconds` and ended `ago` seconds before now."""
-    told = on_stage.get()
-    if told is not None:
+def report_stage(name: str, seconds: float, ago: float = 0.0) -> None:
+    """Pass to `on_stage` a stage that took `seconds` and ended `ago` seconds before now."""
+    callback = on_stage.get()
+    if callback is not None:
         ended = time.time_ns() - round(1e9 * ago)
-        told(name, ended - round(1e9 * seconds), ended)
+        callback(name, ended - round(1e9 * seconds), ended)

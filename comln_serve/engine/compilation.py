@@ -1,4 +1,4 @@
-"""Having the solver compiled before it is needed."""
+"""Compiles the solver before the first request needs it."""
 
 import logging
 import time
@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 def compile_flow() -> None:
-    """Solve a small task in both formulations: Numba compiles, or loads what it compiled before.
+    """Solve a small task in both formulations, so that Numba compiles or loads the solver.
 
-    Logs when compiling begins and how long it took, and nothing where all is loaded.
+    Logs when compiling begins and how long it took; nothing if all compiled code could be loaded.
     """
     head = Head("zero", 1.0, 0.0, "uniform", SolverSettings(1e-3, 1e-3, 1000))
     began = time.monotonic()
@@ -29,7 +29,7 @@ def compile_flow() -> None:
 
 
 class _Announcement(Listener):
-    """Logs that the solver is compiled when Numba begins with the first function.
+    """Logs once, when Numba starts to compile the first function.
 
     Attributes:
         made: whether anything was compiled.
@@ -47,4 +47,4 @@ class _Announcement(Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        """Nothing: a function is compiled within the compilation of its caller."""
+        """Do nothing: a function is compiled within the compilation of its caller."""

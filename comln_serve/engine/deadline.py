@@ -1,4 +1,4 @@
-"""A flag that is raised after a time, as compiled code can read it."""
+"""Flags that are raised after a time and that compiled code can read."""
 
 import math
 import time
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 Flag = NDArray[np.bool_]
 
-# A wait may not be of any length; to wake in vain does no harm.
+# Python limits the length of a wait. Waking up early does no harm.
 _LONGEST_S = 3600.0
 
 
 @contextmanager
 def raised_after(seconds: float) -> Generator[Flag, None, None]:
-    """(1,) array that another thread sets to True after that time, unless the block is over."""
+    """A (1,) array that another thread sets to True after `seconds`, if the block still runs."""
     flag = np.zeros(1, dtype=np.bool_)
     _watch.add(flag, time.monotonic() + seconds)
     try:
@@ -27,15 +27,17 @@ def raised_after(seconds: float) -> Generator[Flag, None, None]:
 
 
 class _Watch:
-    """One thread for all flags: to start one for each costs a tenth of what most are there for.
+    """One thread for all flags: starting a thread for each would cost a tenth of most solves.
 
-    It sleeps towards the earliest time it knows of, and stays asleep where that is taken back, so
-    that flags with the same patience hardly ever wake it.
+    It sleeps until the earliest deadline it knows of, even if that flag is removed meanwhile. Flags
+    with the same timeout therefore hardly ever wake it.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._flags: dict[int, tuple[float, Flag]] = {}  # when each is due, by id: none has a hash
+        self._flags: dict[
+            int, tuple[float, Flag]
+        ] = {}  # deadline and flag, by id: arrays have no hash
         self._wakes_at = math.inf
         self._thread: Thread | None = None
 

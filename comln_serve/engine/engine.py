@@ -1,8 +1,7 @@
-"""Adapt and predict, without HTTP: what the server does, as plain calls.
+"""The server's operations as plain calls, without HTTP.
 
-Calls block and are safe from many threads. Anything a caller did wrong is a `ServiceError`. A
-`reference` is an id, a name or `name@version` (`comln_serve.reference`); classifiers are found
-among those of one tenant.
+Calls block and are thread-safe. They raise a `ServiceError` for anything wrong with a request. A
+`reference` is an id, a name or `name@version` (`comln_serve.reference`) of one tenant's classifier.
 """
 
 import logging
@@ -43,10 +42,10 @@ class Predicted:
     """Class probabilities (n, N) of n images, in the order of `classifier.labels`.
 
     Attributes:
-        calibrated: whether they are at a measured temperature.
-        similarity: (n,) to the class each image is most like, None where not asked for.
-        unknown_threshold: similarity under which an image is unknown; None where not asked for, or
-            where there was nothing to derive it from.
+        calibrated: whether the probabilities use a measured temperature.
+        similarity: (n,) of each image to its most similar class; None unless requested.
+        unknown_threshold: similarity below which an image is unknown; None unless requested, and if
+            there is nothing to derive it from.
     """
 
     classifier: Classifier
@@ -79,9 +78,9 @@ class Engine:
         return self.models.default
 
     def warm(self) -> None:
-        """Compile the flow and run every backbone once; the first call does it, others wait.
+        """Compile the flow and run every backbone once. The first call does it, others wait for it.
 
-        The engine is `ready` afterwards, or `failure` says why it never will be.
+        Afterwards the engine is `ready`, or `failure` holds the error that keeps it from that.
         """
         with self._warming:
             if self._warm:
@@ -98,7 +97,7 @@ class Engine:
                 self.failure = error
 
     def check_models(self) -> None:
-        """For readiness: whether images can be decoded and every model can embed now.
+        """Check, for readiness, that images can be decoded and that every model can embed.
 
         Raises:
             ServiceError: NOT_READY.
@@ -108,7 +107,7 @@ class Engine:
             model.check()
 
     def check_housekeeping(self) -> None:
-        """For readiness: whether what has expired is still being removed.
+        """Check, for readiness, that expired classifiers are still being removed.
 
         Raises:
             ServiceError: NOT_READY.
@@ -117,7 +116,7 @@ class Engine:
             self._housekeeping.check()
 
     def close(self) -> None:
-        """Finish what is running and release threads and store."""
+        """Finish running work, end the threads and close the store."""
         self.ready = False
         if self._housekeeping is not None:
             self._housekeeping.close()
@@ -144,14 +143,14 @@ class Engine:
 
         Args:
             model: a served model's name; default: `default_model`.
-            name: for the classifier, which becomes the next version of it.
-            horizon: T, or the rule it follows ("learned" or "auto"), now and whenever examples
+            name: name of the classifier, which becomes the name's next version.
+            horizon: T, or the rule that sets it ("learned" or "auto"), now and whenever examples
                 change; default: the model's own rule.
-            promote: let the name stand for it; the first version of a name always does.
-            metadata: kept with it.
-            expires_in_seconds: after which it is gone.
-            idempotency_key: the same key with the same request makes one classifier.
-            cancellation: drops the work that is left when it is raised.
+            promote: let the name stand for this version; it always stands for its first version.
+            metadata: stored with the classifier.
+            expires_in_seconds: when the classifier expires; default: never.
+            idempotency_key: repeating a request with its key makes no second classifier.
+            cancellation: ends the work when raised.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
@@ -180,8 +179,8 @@ class Engine:
     ) -> Adapted:
         """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
 
-        One with a name gets a new version; one without changes in place. The result is that of
-        adapting to all the images at once.
+        A named classifier gets a new version; an unnamed one changes in place. The result equals
+        that of adapting to all images at once.
 
         Args:
             promote, idempotency_key, cancellation: as in `adapt`.
@@ -202,10 +201,10 @@ class Engine:
         tenant: str = "",
         cancellation: Cancellation | None = None,
     ) -> Adapted:
-        """Adapt a classifier anew without one of its examples, as `add_examples` does with more.
+        """Adapt a classifier anew without one of its examples. See `add_examples`.
 
         Args:
-            number: of the example, as `examples` has it.
+            number: of the example, as in `examples`.
 
         Raises:
             ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
@@ -226,8 +225,8 @@ class Engine:
         """Class probabilities of images (file bytes) under a classifier, by reference.
 
         Args:
-            unknown: also tell how like its class each image is.
-            cancellation: drops the work that is left when it is raised.
+            unknown: also return each image's similarity to its class.
+            cancellation: ends the work when raised.
 
         Raises:
             ServiceError: anything wrong with the request.
@@ -249,7 +248,7 @@ class Engine:
         return self.models.find(name)
 
     def find_classifier(self, reference: str, tenant: str = "") -> Classifier:
-        """A stored classifier with its weights. Its `promoted` may be of an earlier time.
+        """A stored classifier with its weights. Its `promoted` may be out of date.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
@@ -257,7 +256,7 @@ class Engine:
         return self._catalogue.find(reference, tenant)
 
     def describe_classifier(self, reference: str, tenant: str = "") -> ClassifierInfo:
-        """What is known of a stored classifier now, without its weights.
+        """A stored classifier's current description, without its weights.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
@@ -276,7 +275,8 @@ class Engine:
         """At most `limit` classifiers, newest first, and `before` of the next page, if any.
 
         Args:
-            before: where the page starts. name, model: only classifiers of these.
+            before: where the page starts; default: with the newest.
+            name, model: list only classifiers with this name or model.
         """
         return self._catalogue.of(tenant).page(limit=limit, before=before, name=name, model=model)
 
@@ -289,24 +289,24 @@ class Engine:
         return self._catalogue.support(reference, tenant)
 
     def promote(self, reference: str, tenant: str = "") -> ClassifierInfo:
-        """Let its name stand for a version; what it is then.
+        """Let a classifier's name stand for it. Returns its new description.
 
         Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, it has no name.
+            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, the classifier has no name.
         """
         return self._catalogue.promote(reference, tenant)
 
     def roll_back(self, name: str, tenant: str = "") -> ClassifierInfo:
-        """Let a name stand for the version that was promoted before; that one.
+        """Let a name stand for the version that was promoted before. Returns that version.
 
         Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND, NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is an
-                id or a version.
+            ServiceError: CLASSIFIER_NOT_FOUND, NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is
+                an id or a version.
         """
         return self._catalogue.roll_back(name, tenant)
 
     def delete_classifier(self, reference: str, tenant: str = "") -> None:
-        """Delete what a reference stands for.
+        """Delete the classifier that a reference stands for.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.

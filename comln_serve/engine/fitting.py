@@ -1,4 +1,4 @@
-"""From a support set to a linear layer: the solve, and what is said of its result."""
+"""Adapts a head to a support set, and reports on the result."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from comln_serve.support import SupportSet
 
 @dataclass(frozen=True)
 class Fit:
-    """The fields of a `Classifier` that follow from its support set, under the same names."""
+    """The fields of a `Classifier` that are computed from its support set."""
 
     labels: tuple[str, ...]
     examples: tuple[int, ...]
@@ -40,8 +40,8 @@ def fit(
     """Adapt a model's head to a support set, and report on the result.
 
     Args:
-        horizon: T, or the rule that it follows; None: the model's own rule.
-        max_seconds: for solve and report. A report that would take longer is cut or left out.
+        horizon: T, or the rule that sets it; None: the model's own rule.
+        max_seconds: for solve and report together. A report that takes longer is cut or left out.
 
     Raises:
         ServiceError: CANNOT_ADAPT.
@@ -58,12 +58,16 @@ def fit(
         except FlowError as error:
             raise _cannot_adapt(error, rule) from error
     own_horizon = rule == head.horizon_rule
-    if head.horizon_rule == "learned":  # a choice that stays with the learned T is that classifier
+    if head.horizon_rule == "learned":  # another rule may have chosen the learned T
         own_horizon = adaptation.horizon == head.horizon_of(phi, len(labels))
     report = make_report(
-        adaptation, classes, labels, own_horizon=own_horizon,
-        numbers=support.numbers, calibration=model.bundle.manifest.calibration,
-    )  # fmt: skip
+        adaptation,
+        classes,
+        labels,
+        own_horizon=own_horizon,
+        numbers=support.numbers,
+        calibration=model.bundle.manifest.calibration,
+    )
     W = adaptation.solution.W.astype(np.float32)
     probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
     of_truth = probabilities[np.arange(len(classes)), classes]
@@ -90,7 +94,7 @@ def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceErro
 
 
 def check_classes(labels: tuple[str, ...], model: Model) -> None:
-    """Refuse labels (M,) of a support set that no classifier can be fit to.
+    """Check that the model can be adapted to a support set with these labels (M,).
 
     Raises:
         ServiceError: CANNOT_ADAPT.

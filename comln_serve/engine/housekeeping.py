@@ -1,4 +1,4 @@
-"""What a server does by itself now and then: removing what has expired."""
+"""Removes expired classifiers periodically."""
 
 import logging
 from threading import Event, Thread
@@ -8,12 +8,12 @@ from comln_serve.storage import Store
 
 logger = logging.getLogger(__name__)
 
-# What has expired is not found from that moment on; only its rows may stay this long.
+# Queries skip expired classifiers at once; only their rows stay until the next purge.
 _EVERY_SECONDS = 60.0
 
 
 class Housekeeping:
-    """A thread that purges the store until it is closed. Several servers may do so at once."""
+    """A thread that purges the store until closed. Several servers may purge at the same time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,7 +22,7 @@ class Housekeeping:
         self._thread.start()
 
     def check(self) -> None:
-        """For readiness.
+        """Check, for readiness, that the thread runs.
 
         Raises:
             ServiceError: NOT_READY, the thread has ended.
@@ -34,7 +34,7 @@ class Housekeeping:
             )
 
     def close(self) -> None:
-        """Stop, after what is being done."""
+        """End the thread, after a purge that is running."""
         self._closing.set()
         self._thread.join()
 
@@ -44,7 +44,7 @@ class Housekeeping:
                 removed = self._store.purge()
             except ServiceError as error:
                 logger.warning("expired classifiers were not removed: %s", error)
-            except Exception:  # the thread must not end by it
+            except Exception:  # the thread must go on
                 logger.exception("expired classifiers were not removed")
             else:
                 if removed:

@@ -1,4 +1,4 @@
-"""What makes two requests the same request."""
+"""Fingerprints of requests, to recognise a repeated one."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 def fingerprint(
     operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, Any]
 ) -> str:
-    """A hash of all that a request asks for: equal for equal requests, however they were encoded.
+    """A hash of a request's content: the same for equal requests in any encoding.
 
     Args:
         support: image files and their labels.

@@ -1,4 +1,4 @@
-"""A model being served: a bundle, and the place where its embeddings are computed."""
+"""A served model: a bundle, and the batcher that computes its embeddings."""
 
 from typing import Literal
 
@@ -10,17 +10,17 @@ from comln_serve.settings import Settings
 
 
 class Model:
-    """A bundle and the batcher that embeds with its backbone. Safe from many threads.
+    """A bundle and the batcher that embeds with its backbone. Thread-safe.
 
     Attributes:
-        in_this_process: whether the backbone runs here.
+        in_this_process: whether the backbone runs in this process.
     """
 
     in_this_process = True
 
     def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
         self.bundle, self.batcher = bundle, batcher
-        self.embedder_sha256 = bundle.embedder_sha256  # every prediction compares it
+        self.embedder_sha256 = bundle.embedder_sha256  # kept here, as every prediction compares it
 
     @property
     def name(self) -> str:
@@ -28,15 +28,15 @@ class Model:
 
     @property
     def provider(self) -> Literal["cuda", "cpu"]:
-        """What the backbone really runs on; once warmed."""
+        """What the backbone runs on. Known once the model is warmed."""
         raise NotImplementedError
 
     def warm(self) -> None:
-        """Get ready to embed; before the first image."""
+        """Prepare to embed. Called before the first image."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """For readiness: whether there is something that embeds.
+        """Check, for readiness, that the model can embed.
 
         Raises:
             ServiceError: NOT_READY.
@@ -49,7 +49,7 @@ class Model:
             )
 
     def close(self) -> None:
-        """Finish what is under way, then release threads."""
+        """Finish running batches, then end the threads."""
         self.batcher.close()
 
 

@@ -1,4 +1,4 @@
-"""The models being served, by name."""
+"""The served models, by name."""
 
 from collections.abc import Iterator, Mapping
 
@@ -39,7 +39,7 @@ class Models(Mapping[str, Model]):
         """Choose the default.
 
         Raises:
-            StartupError: the settings name one that is not there.
+            StartupError: the settings name a model that does not exist.
         """
         self._models = dict(models)
         self.default = _choose_default(settings, models)
@@ -73,7 +73,7 @@ class Models(Mapping[str, Model]):
         """The model a classifier was adapted on.
 
         Raises:
-            ServiceError: MODEL_CHANGED, it is not served any more as it was.
+            ServiceError: MODEL_CHANGED, it is no longer served, or its embedder has changed.
         """
         model = self._models.get(classifier.model)
         if model is None or model.embedder_sha256 != classifier.embedder_sha256:

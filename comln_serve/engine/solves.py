@@ -1,4 +1,4 @@
-"""Whose turn it is to solve: a few requests at once, and only one that changes a classifier."""
+"""Queue of solves: a few run at once, and only one for the same classifier."""
 
 import time
 from collections.abc import Callable, Generator, Hashable
@@ -8,22 +8,24 @@ from threading import Condition
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode, ServiceError
 
-# How often a request that waits looks whether its client is still there.
-_LOOK_S = 0.1
+# How often a waiting request checks whether it has been cancelled.
+_CHECK_S = 0.1
 
 
 class Solves:
-    """A queue for solving, first come, first served. Safe from many threads.
+    """A first come, first served queue of solves. Thread-safe.
 
     A solve of thousands of images keeps a core busy for seconds and takes more than a hundred
-    megabytes: any number at once would all run out of time, and the process out of memory.
+    megabytes: without a limit, all would run out of time, and the process out of memory.
     """
 
     def __init__(self, at_once: int, max_waiting: int, max_seconds: float) -> None:
         """An empty queue.
 
         Args:
-            at_once: requests that solve. max_waiting: others that wait. max_seconds: for so long.
+            at_once: solves that run at once.
+            max_waiting: requests that may wait.
+            max_seconds: longest wait.
         """
         self._at_once, self._max_seconds = at_once, max_seconds
         self._places = Admission(at_once + max_waiting, "adaptations")
@@ -36,11 +38,11 @@ class Solves:
         """Wait for a turn, and keep it for the block.
 
         Args:
-            check: called now and then while it waits; what it raises ends the wait.
-            classifier: what is changed: of equal ones only one at a time has its turn.
+            check: called regularly during the wait; an error it raises ends the wait.
+            classifier: identifies the classifier to change: turns with equal values never overlap.
 
         Raises:
-            ServiceError: OVERLOADED, too many wait already; QUEUE_TIMEOUT.
+            ServiceError: OVERLOADED, too many requests wait already; QUEUE_TIMEOUT.
         """
         with self._places.admit():
             with self._changed:
@@ -61,7 +63,7 @@ class Solves:
             while self._next() is not ticket:
                 if time.monotonic() >= due:
                     raise _waited_too_long(self._max_seconds)
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_CHECK_S)
                 check()
         finally:
             self._line.remove(ticket)

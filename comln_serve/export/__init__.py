@@ -1,7 +1,7 @@
 """Classifiers as files for other programs: a whole ONNX graph, or the head alone.
 
-`onnx_file` is not imported here: it needs the `onnx` package, which a server that is asked for no
-export need not load.
+`onnx_file` is not imported here: it needs the `onnx` package, which the server loads only for the
+first export.
 """
 
 from comln_serve.export.head_file import head_file

@@ -1,4 +1,4 @@
-"""ONNX nodes written as Python expressions: `1.0 - x * x` adds a Mul and a Sub to a graph."""
+"""Builds ONNX nodes from Python expressions: `1.0 - x * x` adds a Mul and a Sub to a graph."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 
 class Nodes:
-    """Nodes in an order they can be run in, and the constants they take.
-
-    Every name made here begins with `prefix`.
-    """
+    """Nodes in topological order, and their constants. All their names begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self.nodes: list[NodeProto] = []
@@ -23,11 +20,11 @@ class Nodes:
         self._numbers = count()
 
     def tensor(self, name: str) -> "Tensor":
-        """A tensor that is made elsewhere."""
+        """A tensor that other nodes compute."""
         return Tensor(self, name)
 
     def op(self, kind: str, *operands: "Operand", **attributes: Any) -> "Tensor":
-        """Add a node and return its output; operands that are no tensors become constants."""
+        """Add a node and return its output. Operands other than tensors become constants."""
         inputs = [self._operand(operand).name for operand in operands]
         made = self._fresh(kind)
         self.nodes.append(helper.make_node(kind, inputs, [made], name=made, **attributes))
@@ -36,7 +33,7 @@ class Nodes:
     def choose(
         self, condition: "Tensor", then: Callable[[], "Tensor"], otherwise: Callable[[], "Tensor"]
     ) -> "Tensor":
-        """The result of one of two calls; only the nodes of that one are run."""
+        """Add an If node over the nodes that `then` and `otherwise` add; only one branch runs."""
         branches = {"then_branch": self._branch(then), "else_branch": self._branch(otherwise)}
         return self.op("If", condition, **branches)
 
@@ -60,7 +57,7 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """The output of a node or an input of the graph. A Python float beside it is a float64."""
+    """The output of a node or an input of the graph. Python floats become float64 constants."""
 
     nodes: Nodes
     name: str
@@ -93,15 +90,15 @@ class Tensor:
         return self.nodes.op("Abs", self)
 
     def cast(self, kind: int) -> "Tensor":
-        """As another type, a `TensorProto.DataType`."""
+        """Convert to a `TensorProto.DataType`."""
         return self.nodes.op("Cast", self, to=kind)
 
     def reshape(self, *shape: int) -> "Tensor":
-        """With another shape; -1 stands for what is left."""
+        """Reshape; one dimension may be -1."""
         return self.nodes.op("Reshape", self, np.array(shape))
 
     def transpose(self, *order: int) -> "Tensor":
-        """With its axes in another order."""
+        """Reorder the axes."""
         return self.nodes.op("Transpose", self, perm=order)
 
 

@@ -1,4 +1,4 @@
-"""The head alone, for those who have the bundle or the embeddings."""
+"""Exports the head alone, for users who have the bundle or the embeddings."""
 
 import numpy as np
 import safetensors.numpy

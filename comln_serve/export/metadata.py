@@ -1,4 +1,4 @@
-"""What an exported file says of itself, as the pairs of text that both formats have room for."""
+"""Metadata of an exported file, as the text pairs that both formats can store."""
 
 import json
 
@@ -10,7 +10,7 @@ FORMAT_VERSION = 1
 
 
 def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
-    """All that someone who has only the file needs to know. Keys are listed in docs/export.md."""
+    """What a user of the file alone needs to know. docs/export.md lists the keys."""
     manifest = bundle.manifest
     entries = {
         "format_version": str(FORMAT_VERSION),

@@ -1,4 +1,4 @@
-"""The whole way from decoded images to probabilities as one ONNX file."""
+"""Exports a classifier, from decoded images to probabilities, as one ONNX file."""
 
 import numpy as np
 import onnx
@@ -29,12 +29,12 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     Input `images`: uint8 (batch, height, width, 3) RGB. Output `probabilities`: float32 (batch, N).
 
     Raises:
-        ServiceError: CANNOT_EXPORT, the backbone is in an operator set too old for the rest.
+        ServiceError: CANNOT_EXPORT, the backbone's operator set is too old for the added nodes.
     """
     model = onnx.load_from_string(bundle.backbone)
     _check_opset(model, bundle)
     graph = model.graph
-    _add_prefix(graph, "backbone/")  # no name of its own is one of those added here
+    _add_prefix(graph, "backbone/")  # keeps its names apart from those added here
 
     before = Nodes("preprocessing/")
     prepared = resample(before, before.tensor(INPUT), bundle.manifest.preprocessing)
@@ -43,7 +43,7 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     after = Nodes("head/")
     embeddings = after.tensor(graph.output[0].name).cast(TensorProto.DOUBLE)
     W = np.ascontiguousarray(classifier.W.T)
-    # In float64, as the server does.
+    # In float64, as in the server.
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
     logits = logits / np.array(temperature(classifier, bundle.manifest.calibration) or 1.0)
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
@@ -68,13 +68,13 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
 
 
 def _add_prefix(graph: GraphProto, prefix: str) -> None:
-    """Put `prefix` before every name in a graph and the graphs inside its nodes.
+    """Put `prefix` before every name in a graph and in the graphs inside its nodes.
 
-    (`onnx.compose.add_prefix` leaves out what an inner graph takes from the initializers outside.)
+    (`onnx.compose.add_prefix` misses an inner graph's references to outer initializers.)
     """
 
     def prefixed(name: str) -> str:
-        return prefix + name if name else ""  # an input left out, a node without a name
+        return prefix + name if name else ""  # empty: an omitted input or an unnamed node
 
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = prefixed(value.name)

@@ -1,14 +1,14 @@
-"""A bundle's resize-and-crop policy as ONNX nodes: the pixels of `imaging`, bit for bit.
+"""A bundle's resize-and-crop policy as ONNX nodes. They give the pixels of `imaging`, bit for bit.
 
-Pillow resamples one axis after the other. Along an axis an output pixel is a weighted sum of the
-input's, the weights rounded to 22 binary digits and the sum to 8. Here the weights of an axis are a
-matrix K (S, length), made in the graph from the size of the image it meets, and an axis is
-resampled by a product with K in float64, which holds these sums exactly.
+Pillow resamples one axis after the other. Along an axis, an output pixel is a weighted sum of input
+pixels, with weights rounded to 22 binary digits and the sum rounded to 8 bits. Here the weights of
+an axis are a matrix K (S, length), which the graph computes from the image's size. A product with K
+in float64, which represents these sums exactly, resamples the axis.
 
-ONNX has an operator of its own for this, Resize with antialiasing, but ONNX Runtime's differs from
-Pillow by up to 27 levels with the bicubic filter, has no Lanczos filter, and cannot begin at half a
-pixel, as a centred cut may. The operators used mean the same in every operator set from
-`LEAST_OPSET` on, so that they can join a backbone in its own.
+ONNX's own operator, Resize with antialiasing, is not used: ONNX Runtime's version differs from
+Pillow by up to 27 levels with the bicubic filter, has no Lanczos filter, and cannot start at half a
+pixel, as a centred crop may. The operators used here have the same meaning in every operator set
+from `LEAST_OPSET` on, so they can be added to a backbone of any of these.
 """
 
 import math
@@ -28,7 +28,7 @@ _FIXED_POINT = 2.0**22
 
 
 def resample(nodes: Nodes, images: Tensor, policy: Preprocessing) -> Tensor:
-    """Images (batch, height, width, 3) uint8 RGB of any size as (batch, S, S, 3) uint8 RGB."""
+    """Resample images (batch, height, width, 3) uint8 RGB to (batch, S, S, 3) uint8 RGB."""
     shape = nodes.op("Shape", images)
     height, width = (nodes.op("Gather", shape, np.array(axis)).cast(_DOUBLE) for axis in (1, 2))
     rows, columns = _axis(height, width, policy), _axis(width, height, policy)
@@ -48,13 +48,13 @@ def resample(nodes: Nodes, images: Tensor, policy: Preprocessing) -> Tensor:
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one axis of the output shows one of the input. All tensors are float64.
+    """How an axis of the output maps to the same axis of the input. All tensors are float64.
 
     Attributes:
-        length: pixels of the input.
-        start, span: the stretch of the input that is shown, in its pixels.
-        place: (S,) of each output pixel, among those that show the input.
-        inside: how many do.
+        length: input pixels.
+        start, span: first pixel and length of the input's part that the output shows.
+        place: (S,) index of each output pixel, counted from the first that shows the input.
+        inside: number of output pixels that show the input.
     """
 
     length: Tensor
@@ -71,7 +71,7 @@ class _Axis:
 
 
 def _axis(length: Tensor, other: Tensor, policy: Preprocessing) -> _Axis:
-    """The policy for a side of the image, as `imaging.preprocessing` applies it."""
+    """The axis of length `length`, by the policy as `imaging.preprocessing` applies it."""
     nodes, size = length.nodes, float(policy.image_size)
     place = nodes.op("Identity", np.arange(size))
     if policy.resize == "stretch":
@@ -80,17 +80,17 @@ def _axis(length: Tensor, other: Tensor, policy: Preprocessing) -> _Axis:
         side = nodes.op("Min", length, other)
         return _Axis(length, (length - side) / 2.0, side, place, size)
     scale = size / nodes.op("Max", length, other)
-    # Round takes halves to the even number, as Python does.
+    # Round rounds halves to even, as Python does.
     inside = nodes.op("Max", nodes.op("Round", length * scale), 1.0)
     offset = nodes.op("Floor", (size - inside) / 2.0)
     return _Axis(length, 0.0, length, place - offset, inside)
 
 
 def _vertical_first(rows: _Axis, columns: _Axis) -> Tensor:
-    """Which axis Pillow 13 begins with: the height, where it loses twice as many pixels.
+    """Whether Pillow 13 begins with the height: if it loses more than twice the width's pixels.
 
-    It tells in the last digit, as what lies between is rounded to 8 bits. Earlier versions begin
-    with the width, but for extremes.
+    The order changes the last digit, as the result between the axes is rounded to 8 bits. Earlier
+    versions begin with the width, except for extreme sizes.
     """
     rows_lost, columns_lost = rows.length - rows.inside, columns.length - columns.inside
     op = rows.place.nodes.op
@@ -98,12 +98,12 @@ def _vertical_first(rows: _Axis, columns: _Axis) -> Tensor:
 
 
 def _weights(axis: _Axis, policy: Preprocessing) -> Tensor:
-    """K (S, length): what each input pixel counts for each output pixel."""
+    """K (S, length): the weight of each input pixel in each output pixel."""
     nodes, one_filter = axis.place.nodes, _FILTERS[policy.interpolation]
     pixel = nodes.op("Range", 0.0, axis.length, 1.0)
     ratio = axis.span / axis.inside
     centre = ((axis.place + 0.5) * ratio + axis.start).reshape(-1, 1)
-    wideness = 1.0 / nodes.op("Max", ratio, 1.0)  # shrinking, the filter spans the coarser pixels
+    wideness = 1.0 / nodes.op("Max", ratio, 1.0)  # a shrinking filter spans output pixels
     raw = one_filter(abs((pixel - centre + 0.5) * wideness))
     total = raw @ (pixel * 0.0 + 1.0).reshape(-1, 1)
     return nodes.op("Round", raw / total * _FIXED_POINT) / _FIXED_POINT
@@ -114,7 +114,7 @@ def _to_8_bits(sums: Tensor) -> Tensor:
     return nodes.op("Min", nodes.op("Max", nodes.op("Floor", sums + 0.5), 0.0), 255.0)
 
 
-# Pillow's filters, of the distance x >= 0.
+# Pillow's filters, as functions of the distance x >= 0.
 
 
 def _bilinear(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One integration in progress: the compiled integrator with its buffers, and its errors."""
+"""One integration in progress: the buffers of the compiled integrator, and its errors."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +12,23 @@ class FlowError(ArithmeticError):
 
 
 class Integration:
-    """The flow from time 0 towards its horizon, advanced all at once or some steps at a time.
+    """The flow from time 0 to its horizon, integrated at once or some steps at a time.
 
     Class-major, as in `kernels`; the arguments have passed `check_problem`.
 
     Args:
         features, back, logits, Y: F (M, r), G (r, M) or (0, 0), L0 (N, M) and Y (N, M).
-        w: (M,) weights. T, lam: scalars.
+        w: (M,) weights.
+        T, lam: scalars.
         rtol, atol: tolerance of the local error; atol is measured on the support logits.
-        max_steps: tried steps allowed.
+        max_steps: most tried steps.
         limit_steps: keep the steps short enough to be differentiated (see `kernels.integrate`).
-        cancel: (1,) array; another thread that sets it to True ends the integration.
-        marks: (m,) ascending flow times from 0 to T at which the state is wanted.
+        cancel: (1,) array; another thread sets it to True to end the integration.
+        marks: (m,) ascending flow times from 0 to T at which to record the state.
 
     Attributes:
         X: (N, r) the state.
-        marked: (m, N, r) the state at each of the marks that have been passed.
+        marked: (m, N, r) the state at each mark passed so far.
         done: whether X is the state at T.
     """
 
@@ -60,7 +61,7 @@ class Integration:
         self._P, self._rate, self._mode = np.empty(logits.shape), np.empty(shape), np.empty(shape)
         self._memory = np.zeros(kernels.MEMORY)
         self._marks = np.empty(0) if marks is None else marks
-        # Zeros: the state at time 0, which is all there is to pass where T is 0.
+        # Zeros are the state at time 0: for T = 0 the only one, and nothing is integrated.
         self.marked = np.zeros((len(self._marks), *shape))
         self.done = T == 0.0
 
@@ -75,15 +76,15 @@ class Integration:
         return int(self._memory[kernels.REJECTED])
 
     def advance(self, at_most: int = 0) -> tuple[Array, Array, Array]:
-        """Go on to T, or for `at_most` accepted steps, which are returned.
+        """Integrate to T, or for `at_most` accepted steps, which are returned.
 
         Args:
-            at_most: steps to take; 0 goes to T and keeps no step.
+            at_most: accepted steps to take; 0 integrates to T and returns no steps.
 
         Returns:
-            steps (n, 6), the flow time that each stage's rate stands for (see
+            steps (n, 6), the flow time by which each stage's rate is multiplied (see
             `kernels.integrate`), and X (n, 6, N, r) and softmax(logits) (n, 6, N, M) at the stages;
-            X at the first is the state at the start of the step.
+            X at the first stage is the state at the start of the step.
 
         Raises:
             FlowError: the tolerance could not be met, or the integration was cancelled.

@@ -27,8 +27,8 @@ from numba import njit
 
 from comln_serve.flow.tableau import NODES, STAGES, A, D, E
 
-# For exp_of_negatives: ln 2 in two parts, the first with zeros enough in its tail that k times it
-# is exact; 1.5 x 2^52; 1 / q! from q = 13 down to 0.
+# For exp_of_negatives: ln 2 in two parts, the first with enough trailing zeros that its product
+# with k is exact; 1.5 x 2^52; 1 / q! from q = 13 down to 0.
 _INVERSE_LN2 = 1.0 / np.log(2.0)
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
@@ -42,19 +42,18 @@ NOT_FINITE = 3
 CANCELLED = 4
 FULL = 5
 
-# What `integrate` remembers between calls: its own time and what relates it to flow time, step to
-# try, last error, whether the last try was rejected, the steps so far, whether the last step
-# followed the spectral radius, and how many marks have been passed.
+# Indices of the state that `integrate` keeps between calls: its own time, the knee that relates it
+# to flow time, step to try, last error, whether the last try was rejected, accepted and rejected
+# steps, whether the last step tracked the spectral radius, and the number of marks passed.
 TIME, KNEE, STEP, ERROR, SHRUNK, ACCEPTED, REJECTED, TRACKED, PASSED = range(9)
 MEMORY = 9
 
-# Re-association lets dot products use vector instructions. NaN and infinity keep their meaning:
-# the integrator relies on them to notice a step that left the domain.
+# Re-association lets dot products use vector instructions. NaN and infinity keep their meaning, as
+# the integrator detects a step that left the domain by them.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 
-# Kernels that are called from Python, and those that only other kernels call. The latter are
-# compiled into their callers: entries of their own and copies on disk would only cost time at the
-# first start.
+# Options of kernels that Python calls, and of those that only other kernels call. The latter are
+# compiled into their callers: separate entries and copies on disk would only slow the first start.
 _ENTRY: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
 _INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -68,13 +67,13 @@ _SHRINK, _GROW = 0.2, 10.0
 # Dormand-Prince is stable on the negative real axis to about -3.3; at -3 it damps by 0.57 a step.
 _STABLE = 3.0
 
-# A label is soft that is further from one class than the sum of a label may be from 1.
+# A label is soft if its largest entry is below 1 by more than the tolerance of a label's sum.
 _SOFT = 1e-6
 
-# Largest horizon in units of the knee: beyond it their quotient, or a pace, could overflow.
+# Largest horizon in units of the knee: beyond it their quotient or the pace could overflow.
 _MOST_KNEES = 1e290
 
-# Longest step in units of the knee (see `own_time`) that is differentiated.
+# Longest step that is differentiated, in units of the knee (see `own_time`).
 _LONGEST = 0.5
 
 
@@ -82,8 +81,8 @@ _LONGEST = 0.5
 def product(F, X, out):
     """out[n, i] = sum_j F[i, j] X[n, j] for F (I, J), X (N, J), out (N, I).
 
-    Tiles of 4 classes by 2 rows of F: every number loaded is used at least twice, and the eight
-    sums of a tile stay in registers. The classes left over go with four rows of F at a time.
+    Works in tiles of 4 classes by 2 rows of F: every loaded number is used at least twice, and the
+    eight sums of a tile stay in registers. The remaining classes take four rows of F at a time.
     """
     n_rows, n_inner = F.shape
     n_classes = X.shape[0]
@@ -144,8 +143,8 @@ def product(F, X, out):
 def copy_table(table, out):
     """out = table, for tables of the same shape.
 
-    `out[:] = table` would cost 5 s at the first start: Numba compiles the text of the error for
-    shapes that differ, too.
+    `out[:] = table` would add 5 s to the first start, as Numba would also compile the error message
+    for different shapes.
     """
     for n in range(table.shape[0]):
         for j in range(table.shape[1]):
@@ -154,21 +153,21 @@ def copy_table(table, out):
 
 @njit(**_ENTRY)
 def workspace(n_classes, n_examples):
-    """Scratch for one thread: the functions below take rows of it instead of allocating."""
+    """Scratch memory for one thread, whose rows the functions below use instead of allocating."""
     return np.empty((3 * n_classes + 3, n_examples))
 
 
 @njit(**_ENTRY, fastmath={"contract"}, error_model="numpy")
 def exp_of_negatives(x, work):
-    """exp in place of a flat array whose entries are <= 0, to 2 units in the last place.
+    """exp in place of a flat array whose entries are <= 0, accurate to 2 units in the last place.
 
-    Half of a small solve would be spent in the C library's exp, which takes one number at a time;
-    this is arithmetic alone, which the compiler turns into vector instructions. With k the integer
-    nearest x / ln 2 and r = x - k ln 2, exp(x) = 2^k exp(r), and the Taylor series of exp(r) to
-    r^13 is exact to 4e-18 for |r| <= ln(2) / 2. Below -708 the result stays at exp(-708) = 3e-308.
+    The C library's exp takes one number at a time and would take half of a small solve. This one is
+    plain arithmetic, which the compiler vectorises. With k the integer nearest x / ln 2 and
+    r = x - k ln 2, exp(x) = 2^k exp(r), and the Taylor series of exp(r) to r^13 is exact to 4e-18
+    for |r| <= ln(2) / 2. Below -708 the result stays at exp(-708) = 3e-308.
 
-    No re-association here: adding and subtracting 1.5 x 2^52 rounds to an integer, and leaves that
-    integer in the low bits of the sum. `work` (2, size) is scratch.
+    Must not be re-associated: adding and subtracting 1.5 x 2^52 rounds to an integer, and the sum
+    holds that integer in its low bits. `work` (2, size) is scratch.
     """
     rounded, power = work[0], work[1]
     bits, power_bits = rounded.view(np.int64), power.view(np.int64)
@@ -190,7 +189,7 @@ def exp_of_negatives(x, work):
 def softmax_classes(logits, P, work):
     """Softmax over the classes (axis 0) of logits (N, M) into P (N, M), safe for any magnitude.
 
-    `work` is a `workspace`, of which `logits` may be the first N rows.
+    `work` is a `workspace`; `logits` may be its first N rows.
     """
     n_classes, n_examples = logits.shape
     size = n_classes * n_examples
@@ -218,7 +217,7 @@ def softmax_classes(logits, P, work):
 
 @njit(**_INNER)
 def likeliest(table):
-    """(M,) int64: the class with the largest entry of each example of a table (N, M)."""
+    """(M,) int64: the class with each example's largest entry in a table (N, M)."""
     top = np.empty(table.shape[1], dtype=np.int64)
     for m in range(table.shape[1]):
         top[m] = 0
@@ -233,8 +232,8 @@ def likeliest(table):
 def weighted_residual(P, Y, top, w, out, work):
     """out[:, m] = w_m (p_m - y_m) for (N, M) tables; top = likeliest(Y).
 
-    A late flow has p_m = y_m to many digits: the entry of the largest label is taken as minus the
-    sum of the others, since p_m - y_m itself would be rounding error once 1 - p_m is near 1e-16.
+    Late in the flow p_m = y_m to many digits. The entry of the largest label is computed as minus
+    the sum of the others, as p_m - y_m would be rounding error once 1 - p_m is near 1e-16.
     """
     n_classes, n_examples = P.shape
     others = work[3 * n_classes]
@@ -252,8 +251,8 @@ def weighted_residual(P, Y, top, w, out, work):
 def combine(h, coefficients, first, end, terms, start, out):
     """out = start + h sum_q coefficients[q] terms[q] over first <= q < end.
 
-    For terms (S, size), start and out (size,); `out` may be `start`. Three terms a pass: what this
-    costs is the reading and writing of `out`.
+    For terms (S, size), start and out (size,); `out` may be `start`. Adds three terms per pass, as
+    reading and writing `out` takes most of the time.
     """
     q, source = first, start
     while q + 3 <= end:
@@ -278,8 +277,8 @@ def combine(h, coefficients, first, end, terms, start, out):
 def covariance_product(P, w, V, out, work):
     """out[:, m] = A_m V[:, m] with A_m = w_m (diag(p_m) - p_m p_m^T), for (N, M) tables.
 
-    A_m does not see a constant added to V[:, m]: measured from the likeliest class, V minus its
-    mean keeps its digits when that class has nearly all the probability. `out` may be V.
+    A_m ignores a constant added to V[:, m]. V is taken relative to the likeliest class, so that V
+    minus its mean keeps its digits when that class has nearly all the probability. `out` may be V.
     """
     n_classes, n_examples = P.shape
     largest, origin, mean = work[3 * n_classes], work[3 * n_classes + 1], work[3 * n_classes + 2]
@@ -326,7 +325,7 @@ def vector_field(F, G, L0, Y, top, w, lam, X, P, out, work):
 
 @njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def starting_vector(n_classes, size):
-    """A fixed vector with weight on every mode; what matters is only that no mode is missing."""
+    """A fixed pseudo-random vector (N, size), so that no mode is missing."""
     v = np.empty((n_classes, size))
     state = 1
     for n in range(n_classes):
@@ -349,9 +348,9 @@ def _absolute_row_sums(F):
 def _radius_bound(P, w, reach, work):
     """An upper bound of the spectral radius of A K; reach (M,): the absolute row sums of K.
 
-    A_m <= w_m trace(A_m / w_m) = w_m sum_n p_n (1 - p_n) =: alpha_m as a quadratic form, and A K is
-    similar to K^1/2 A K^1/2: its radius is at most that of diag(alpha) K, which is at most the
-    largest absolute row sum of it.
+    As quadratic forms A_m <= w_m trace(A_m / w_m) = w_m sum_n p_n (1 - p_n) =: alpha_m, and A K is
+    similar to K^1/2 A K^1/2. So its radius is at most that of diag(alpha) K, which is at most the
+    largest absolute row sum of diag(alpha) K.
     """
     n_classes, n_examples = P.shape
     trace = work[3 * n_classes]
@@ -377,8 +376,8 @@ def _norm(v):
 def _power_iterations(count, F, G, P, w, v, work):
     """Power iterations for the largest eigenvalue of the flow's Jacobian, v (N, r) in place.
 
-    The operator A K is similar to the positive semi-definite K^1/2 A K^1/2: its spectrum is real
-    and not negative, so the iteration converges to its spectral radius.
+    The operator A K is similar to the positive semi-definite K^1/2 A K^1/2. Its spectrum is real
+    and non-negative, so the iteration converges to its spectral radius.
     """
     n_classes = P.shape[0]
     radius = 0.0
@@ -402,27 +401,27 @@ def _power_iterations(count, F, G, P, w, v, work):
 
 @njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def _error_ratio(error, X, X_new, atol, rtol):
-    """Largest entry of |error| / (atol + rtol |X|), flat; infinite where a value is not finite."""
+    """Largest entry of |error| / (atol + rtol |X|), flat; infinite if a value is not finite."""
     largest = total = 0.0
     for j in range(error.size):
         ratio = abs(error[j]) / (atol + rtol * max(abs(X[j]), abs(X_new[j])))
         largest = max(largest, ratio)
-        total += ratio  # a maximum may pass over NaN, a sum does not
+        total += ratio  # a maximum may ignore NaN, a sum does not
     return largest if np.isfinite(total) else np.inf
 
 
-# The integrator's own time. Once the examples are fitted the loss falls as 1/t and W grows as
-# log t: in flow time steps can only grow in proportion to t. With t = knee (exp(tau / knee) - 1)
-# both times are the same before the knee, the inverse of the rate at which the fastest mode starts,
-# and tau runs as log t after it, where a step spans several times the time passed so far. The flow
-# becomes dX/dtau = pace(tau) dX/dt. A flow that is known to come to rest does so at a rate that
-# does not slow down: its knee is infinite, and tau is t.
+# The integrator's own time tau. Once the examples are fitted, the loss falls as 1/t and W grows as
+# log t, so that steps in flow time t can only grow in proportion to t. With
+# t = knee (exp(tau / knee) - 1), tau equals t well before the knee, the inverse of the rate at
+# which the fastest mode starts. After the knee, tau grows as log t, and a step spans several times
+# the flow time passed so far. The flow becomes dX/dtau = pace(tau) dX/dt. A flow that is known to
+# come to rest approaches it at a constant rate: its knee is infinite, and tau = t.
 
 
 @njit(**_ENTRY)
 def comes_to_rest(Y, w, lam):
     """Whether the loss is known to have its minimum at a finite W: it is regularised, or a label
-    that counts is soft. Hard labels that cannot be separated are not recognised.
+    with weight > 0 is soft. Does not recognise hard labels that cannot be separated.
     """
     if lam > 0.0:
         return True
@@ -437,25 +436,25 @@ def comes_to_rest(Y, w, lam):
 
 @njit(**_ENTRY)
 def flow_time(tau, knee):
-    """T at the integrator's time tau, both in flow time's unit."""
+    """Flow time t at the integrator's time tau, both in units of flow time."""
     return knee * math.expm1(tau / knee) if knee < np.inf else tau
 
 
 @njit(**_ENTRY)
 def own_time(t, knee):
-    """Tau at flow time t."""
+    """The integrator's time tau at flow time t."""
     return knee * math.log1p(t / knee) if knee < np.inf else t
 
 
 @njit(**_ENTRY)
 def pace(tau, knee):
-    """dt/dtau, 1 at time 0."""
+    """dt/dtau at tau; 1 at time 0."""
     return math.exp(tau / knee)
 
 
 @njit(**_INNER)
 def pace_weights(w, tau, knee, out):
-    """out (M,) = w pace(tau), which pace the right-hand side: lam = 0 where the pace is not 1."""
+    """out (M,) = w pace(tau). Scales the right-hand side: wherever the pace is not 1, lam = 0."""
     factor = pace(tau, knee)
     for m in range(w.size):
         out[m] = w[m] * factor
@@ -463,9 +462,9 @@ def pace_weights(w, tau, knee, out):
 
 @njit(**_INNER, fastmath=_FAST, error_model="numpy")
 def state_inside(theta, h, rates, start, out):
-    """out (size,) = the state at theta, 0 to 1, of the way of an accepted step of length h.
+    """out (size,) = the state at the fraction theta (0 to 1) of an accepted step of length h.
 
-    Order 4, from the stages' rates (7, size) and the state at the step's start (size,) alone.
+    Order 4, from the stages' rates (7, size) and the state at the step's start (size,).
     """
     weights = np.empty(STAGES)
     for i in range(STAGES):
@@ -482,34 +481,34 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
     X, P, rate, mode, memory, steps, stage_X, stage_P, marks, marked,
 ):  # fmt: skip
-    """Advance the flow to time T with Dormand-Prince 5(4), error and step controlled.
+    """Advance the flow to time T with Dormand-Prince 5(4) and step-size control.
 
     Args:
         F, G, L0, Y: (M, r), (r, M) or (0, 0), (N, M), (N, M); see the module.
         w: (M,) weight of each support example.
         lam, T: scalars, T > 0.
         rtol, atol: tolerance of the error of a step, atol on the logits.
-        max_steps: tried steps allowed from time 0, rejected ones included.
-        limit_steps: for trajectories that are differentiated. Keep h pace (rho + lam) <= 3, rho the
-            spectral radius of the Jacobian: error control of X alone lets the step grow to the edge
-            of stability once fast modes have died out, where their derivatives are no longer
-            damped. And keep h <= knee / 2: where X grows as log t, its derivative in lam grows
-            as t, which is exp(tau).
-        cancel: (1,) bool; set to True by another thread, it ends the solve at the next step.
+        max_steps: most tried steps from time 0, rejected ones included.
+        limit_steps: for trajectories that are differentiated. Keeps h pace (rho + lam) <= 3, rho
+            the spectral radius of the Jacobian: once fast modes have died out, error control of X
+            alone lets the step grow to the edge of stability, where their derivatives are no longer
+            damped. Also keeps h <= knee / 2: where X grows as log t, its derivative in lam grows as
+            t, which is exp(tau).
+        cancel: (1,) bool; another thread sets it to True to end the solve at the next step.
         X: (N, r) the state, advanced in place; 0 at time 0.
-        P, rate: (N, M) softmax(logits) and (N, r) right-hand side there, in place.
-        mode: (N, r) the power iteration's vector, in place.
-        memory: (9,) time and controller, in place; 0 at time 0. Indices TIME ... PASSED.
-        steps, stage_X, stage_P: (c, 6), (c, 6, N, r) and (c, 6, N, M): filled, for every accepted
-            step, with what multiplies dX/dt at each stage (the step's length times the pace there)
-            and with X and softmax(logits) at its stages; X at the first is the state at its start.
-            c = 0 keeps nothing.
+        P, rate: (N, M) softmax(logits) and (N, r) right-hand side at X, updated in place.
+        mode: (N, r) the power iteration's vector, updated in place.
+        memory: (9,) time and controller, updated in place; 0 at time 0. Indices TIME ... PASSED.
+        steps, stage_X, stage_P: (c, 6), (c, 6, N, r) and (c, 6, N, M), filled for every accepted
+            step with the factor of dX/dt at each stage (the step's length times the pace there) and
+            with X and softmax(logits) at the stages; X at the first stage is the state at the
+            step's start. c = 0 records nothing.
         marks, marked: (m,) ascending flow times up to T, and (m, N, r) filled with the state at
-            each, by interpolation inside the steps: they cost no step.
+            each, interpolated within the steps: marks cost no steps.
 
     Returns:
-        status, kept: OK at T; FULL when `steps` is, and a further call with what is kept in place
-        goes on; else one of the module's codes. The first `kept` steps of the buffers count.
+        status, kept: OK at T; FULL if `steps` is full, and a further call with the same arrays
+        continues; else one of the module's codes. The first `kept` steps of the buffers are valid.
     """
     n_classes, n_examples = L0.shape
     shape, size = X.shape, X.size
@@ -525,7 +524,7 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     work, paced = workspace(n_classes, n_examples), np.empty(n_examples)
     top = likeliest(Y)
 
-    # An error e in X is one of at most (largest absolute row sum of F) |e| in the logits.
+    # An error e in X changes the logits by at most (largest absolute row sum of F) |e|.
     reach, furthest = _absolute_row_sums(F), 1e-300
     for m in range(reach.size):
         furthest = max(furthest, reach[m])
@@ -533,8 +532,8 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
 
     if memory[STEP] == 0.0:
         vector_field(F, G, L0, Y, top, w, lam, X, P, rate, work)
-        # The first step: a tenth of the stability limit, found from a few power iterations more
-        # than a later step needs, so that it is on the right scale even when T is huge.
+        # The first step is a tenth of the stability limit, so that its scale is right even if T is
+        # huge. Finding the limit takes more power iterations here than at later steps.
         copy_table(starting_vector(shape[0], shape[1]), mode)
         radius = lam + _power_iterations(np.int64(6), F, G, P, w, mode, work)
         logarithmic = 0.0 < T * radius < _MOST_KNEES and not comes_to_rest(Y, w, lam)
@@ -552,14 +551,14 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         if memory[ACCEPTED] + memory[REJECTED] >= max_steps:
             return TOO_MANY_STEPS, kept
         if limit_steps and new_point:
-            # A power iteration costs more than a stage, and most flows never come near the limit,
-            # as a bound of the radius shows.
+            # A power iteration costs more than a stage. A cheap bound of the radius shows that most
+            # flows never come near the limit.
             near = True
             pace_weights(w, tau, knee, paced)
             if G.shape[0] == 0:
                 near = h * (lam + _radius_bound(P, paced, reach, work)) > _STABLE
             if near:
-                # From the vector of the step before, two iterations track the largest eigenvalue.
+                # From the previous step's vector, two iterations track the largest eigenvalue.
                 count = 2 if memory[TRACKED] != 0.0 else 6
                 radius = lam + _power_iterations(count, F, G, P, paced, mode, work)
                 if radius > 0.0:
@@ -583,7 +582,7 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
                 F, G, L0, Y, top, paced, lam, stage_X[slot, i], stage_P[slot, i], k[i], work
             )
         combine(h, A[STAGES - 1], 0, STAGES - 1, rates, old, new)
-        # The last stage before this one is at the end of the step, too: the pace is the same.
+        # The previous stage is at the end of the step, too, so `paced` is right for this one.
         vector_field(F, G, L0, Y, top, paced, lam, X_new, P, k[STAGES - 1], work)
 
         combine(h, E, 0, len(rates), rates, zero, error)

@@ -1,13 +1,13 @@
-"""The metric in which the flow descends: steps along what support images share are made shorter.
+"""The metric in which the flow descends: it shortens steps along directions that images share.
 
-The flow of the paper follows -grad L(W) as it is. Embeddings of a trained network agree in a few
-directions, along which W then moves first and farthest, long before the directions in which
-similar classes differ. With a whitening strength r > 0 the flow is
+The paper's flow follows -grad L(W). Embeddings of a trained network agree in a few directions. W
+moves along these first and farthest, long before it moves along the directions in which similar
+classes differ. With a whitening strength r > 0 the flow is
 
     dW/dt = -grad L(W) P,    P = (I + r phi^T D phi)^-1,    D = diag(M w_m)
 
 for M support embeddings phi (M, d) with weights w; r = 0 is the paper's. It descends the same loss,
-W(T) - W0 stays in the span of phi, and in reduced coordinates nothing but the Gram matrix changes:
+W(T) - W0 stays in the span of phi, and in reduced coordinates only the Gram matrix changes:
 
     W(t) = W0 - s(t)^T psi,    psi = phi P = B phi,    B = (I + r K D)^-1,    K' = psi phi^T = B K.
 
@@ -22,11 +22,11 @@ Array = NDArray[np.float64]
 
 
 def whitening_of_gram(gram: Array, weights: Array, strength: float) -> Array:
-    """B (M, M) = (I + r K D)^-1 for K (M, M), in a form whose inverse is of a symmetric matrix.
+    """B (M, M) = (I + r K D)^-1 for K (M, M), computed by inverting a symmetric matrix.
 
     Args:
-        weights: (M,) of the examples in the loss, summing to 1; those with weight 0 have no part
-            in the metric, and their rows of B K are the products of `psi` with a query.
+        weights: (M,) of the examples in the loss, summing to 1. Examples with weight 0 have no part
+            in the metric; their rows of B K are the products of `psi` with a query.
         strength: r > 0.
     """
     roots = np.sqrt(weights * np.count_nonzero(weights))
@@ -38,9 +38,9 @@ def whitening_of_gram(gram: Array, weights: Array, strength: float) -> Array:
 
 
 def whitened(phi: Array, weights: Array, strength: float) -> Array:
-    """Psi (M, d) = phi P for phi (M, d); phi itself for strength 0. See the module.
+    """psi (M, d) = phi P for phi (M, d); phi itself for strength 0. See the module.
 
-    By the smaller of the two inverses, of size M or d.
+    Inverts the smaller of two matrices, of size M or d.
     """
     if strength == 0.0:
         return phi
@@ -53,6 +53,6 @@ def whitened(phi: Array, weights: Array, strength: float) -> Array:
 
 
 def symmetric(gram: Array) -> Array:
-    """A Gram matrix (M, M) that is symmetric but for rounding, made so exactly."""
+    """Remove the rounding errors that make a Gram matrix (M, M) asymmetric."""
     result: Array = 0.5 * (gram + gram.T)
     return result

@@ -1,4 +1,4 @@
-"""What makes a flow: checks of its inputs, weights of its examples, its effective horizon."""
+"""Inputs of a flow: their checks, the examples' weights, the effective horizon."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 
@@ -12,8 +12,8 @@ Array = NDArray[np.float64]
 
 MIN_TOLERANCE = 1e-12
 
-# With lam > 0 the flow contracts at rate lam: after 60 / lam nothing moves any more in float64
-# (exp(-60) is 9e-27), neither the state nor its derivatives, so no later time is integrated.
+# With lam > 0 the flow contracts at rate lam: after 60 / lam neither the state nor its derivatives
+# change in float64 (exp(-60) is 9e-27), so later times are not integrated.
 _REGULARISED_TIMES = 60.0
 
 
@@ -23,27 +23,30 @@ def uniform_weights(n_examples: int) -> Array:
 
 
 def balanced_weights(class_of_example: NDArray[np.intp], n_classes: int) -> Array:
-    """(M,) weights 1/(N n_c): every class counts the same, however many examples it has."""
+    """(M,) weights 1/(N n_c): all classes have equal weight, however many examples they have."""
     counts = np.bincount(class_of_example, minlength=n_classes)
     return 1.0 / (n_classes * counts[class_of_example])
 
 
 def effective_horizon(T: float, lam: float) -> float:
-    """The time to integrate to: T, or less where lam > 0 has long brought the flow to rest."""
+    """The time to integrate to: T, or less if lam > 0 brings the flow to rest before."""
     return min(T, _REGULARISED_TIMES / lam) if lam > 0.0 else T
 
 
 def check_problem(
     features: Array, logits: Array, Y: Array, T: float, lam: float, weights: Array
 ) -> None:
-    """Refuse what makes no problem.
+    """Validate the inputs of a flow.
 
     Args:
-        features: the matrix that multiplies the state, K or phi. logits: (N, M), at time 0.
-        Y: (N, M), the transpose of `solve_flow`'s. weights: (M,). T, lam: as in `solve_flow`.
+        features: the matrix that multiplies the state, K or phi.
+        logits: (N, M), at time 0.
+        Y: (N, M), the transpose of `solve_flow`'s.
+        weights: (M,).
+        T, lam: as in `solve_flow`.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: an argument is invalid; the message names it.
     """
     N, M = Y.shape
     if N < 2:
@@ -68,7 +71,7 @@ def check_problem(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fault(features, logits, Y, weights):  # type: ignore[no-untyped-def]
-    """Which of the tables is no part of a problem; "" if none. One pass: small tasks count it."""
+    """Name of the first invalid table, or "". One pass: for small tasks its time matters."""
     for weight in weights:
         if not 0.0 <= weight < np.inf:
             return "weights"
@@ -91,7 +94,7 @@ def check_tolerances(rtol: float, atol: float) -> None:
     """Refuse tolerances that float64 cannot resolve.
 
     Raises:
-        ValueError: naming the tolerance.
+        ValueError: a tolerance is out of range; the message names it.
     """
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not MIN_TOLERANCE <= tolerance < 1.0:
@@ -102,12 +105,12 @@ def check_tolerances(rtol: float, atol: float) -> None:
 
 
 def as_float64(name: str, value: ArrayLike, ndim: int) -> Array:
-    """`value` as a finite float64 array of `ndim` axes that the kernels can take.
+    """Convert `value` to a finite float64 array with `ndim` axes for the kernels.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: `value` cannot be converted; the message names the argument.
     """
-    # Writeable too: the kernels write to no input, but would be compiled anew for read-only ones.
+    # Writeable, as Numba would compile the kernels anew for read-only inputs.
     array = np.require(value, np.float64, ["C", "A", "W"])
     if array.ndim != ndim or 0 in array.shape:
         raise ValueError(f"{name} must have {ndim} axes, none empty; got shape {array.shape}")

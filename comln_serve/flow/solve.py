@@ -7,10 +7,10 @@ Differentiation" (ICLR 2022): M support examples, N classes, d features;
     W   (N, d)  linear classifier           T          horizon, in units of flow time
     lam         weight of lam/2 ||W - W0||^2_F in the support loss
 
-The flow dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 4), is
-never integrated in W when W is the larger object: W(t) = W0 - s(t)^T phi (Proposition 1) and only
-s (M, N) moves (Algorithm 4). With more examples than features it is the other way round, and
-W0 - W(t) (N, d) is integrated. `FlowSolution.formulation` says which one was used.
+The flow is dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 4). With
+d >= M it is integrated in s (M, N), which is smaller than W: W(t) = W0 - s(t)^T phi (Proposition 1,
+Algorithm 4). With more examples than features, W0 - W(t) (N, d) is integrated.
+`FlowSolution.formulation` tells which one was used.
 """
 
 import math
@@ -41,8 +41,8 @@ class FlowSolution:
 
     Attributes:
         W: (N, d) float64, W(T).
-        formulation: "reduced" when s (M, N) was integrated, "weights" when W (N, d) was.
-        accepted, rejected: steps of the integrator.
+        formulation: "reduced" if s (M, N) was integrated, "weights" if W0 - W (N, d) was.
+        accepted, rejected: numbers of the integrator's steps.
     """
 
     W: Array
@@ -68,21 +68,21 @@ def solve_flow(
     """Adapt a linear classifier: follow the gradient flow of the support loss from W0 for time T.
 
     Args:
-        phi: (M, d) support embeddings, any real dtype; computed with in float64.
+        phi: (M, d) support embeddings, any real dtype; converted to float64.
         W0: (N, d) classifier at time 0, N >= 2.
         Y: (M, N) labels; rows are probability vectors (one-hot in the usual case).
         T: horizon, finite and >= 0, in flow time (gradient steps x learning rate).
         lam: strength of lam/2 ||W - W0||^2, >= 0.
         weights: (M,) weight of each example in the loss, >= 0; default 1/M each. Weights
             1/(N n_c), n_c the examples of the class, balance unequal classes; 0 ignores a row.
-        whitening: r >= 0, the strength of the metric in which the flow descends; 0 is the paper's
-            flow, see `comln_serve.flow.metric`.
+        whitening: r >= 0, the strength of the metric in which the flow descends; 0: the paper's
+            flow. See `comln_serve.flow.metric`.
         rtol, atol: tolerance of the local error; atol is measured on the support logits.
-        max_steps: tried steps allowed.
-        cancel: (1,) array; another thread that sets it to True ends the solve with `FlowError`.
+        max_steps: most tried steps.
+        cancel: (1,) array; another thread sets it to True to end the solve with `FlowError`.
 
     Raises:
-        ValueError: shapes, signs or values that make no problem; the message names them.
+        ValueError: an argument's shape, sign or values are invalid; the message names it.
         FlowError: the tolerance could not be met, or the solve was cancelled.
     """
     phi, W0, Y = as_float64("phi", phi, 2), as_float64("W0", W0, 2), as_float64("Y", Y, 2)
@@ -105,12 +105,19 @@ def solve_flow(
     check_problem(features, logits, labels, T, lam, w)
     check_tolerances(rtol, atol)
     flow = Integration(
-        features, np.empty((0, 0)) if reduced else np.ascontiguousarray(psi.T), logits,
-        labels, w, T, lam, rtol=rtol, atol=atol, max_steps=max_steps,
-        limit_steps=False, cancel=cancel,
-    )  # fmt: skip
+        features,
+        np.empty((0, 0)) if reduced else np.ascontiguousarray(psi.T),
+        logits,
+        labels,
+        w,
+        T,
+        lam,
+        rtol=rtol,
+        atol=atol,
+        max_steps=max_steps,
+        limit_steps=False,
+        cancel=cancel,
+    )
     flow.advance()
-    return FlowSolution(
-        W0 - (flow.X @ psi if reduced else flow.X), "reduced" if reduced else "weights",
-        flow.accepted, flow.rejected,
-    )  # fmt: skip
+    W = W0 - (flow.X @ psi if reduced else flow.X)
+    return FlowSolution(W, "reduced" if reduced else "weights", flow.accepted, flow.rejected)

@@ -3,7 +3,7 @@
 Source of the coefficients: J. R. Dormand and P. J. Prince, "A family of embedded Runge-Kutta
 formulae", Journal of Computational and Applied Mathematics 6 (1980), table 2 (RK5(4)7M).
 
-The nodes c serve the pace of the integrator's own time (`kernels.pace`); the flow is autonomous.
+The flow is autonomous; the nodes c are needed only for the integrator's own time (`kernels.pace`).
 """
 
 from fractions import Fraction as F
@@ -32,8 +32,8 @@ _B4 = [
 ]
 _C = [F(0), F(1, 5), F(3, 10), F(4, 5), F(8, 9), F(1), F(1)]
 
-# Of the continuous extension of order 4: E. Hairer, S. P. Norsett, G. Wanner, "Solving Ordinary
-# Differential Equations I", section II.6, as their program DOPRI5 has it.
+# Coefficients of the continuous extension of order 4: E. Hairer, S. P. Norsett, G. Wanner, "Solving
+# Ordinary Differential Equations I", section II.6, as in their program DOPRI5.
 _D = [
     F(-12715105075, 11282082432),
     F(0),
@@ -83,7 +83,7 @@ def check_tableau() -> None:
 
 
 def _weights_at(theta: F) -> list[F]:
-    """Weights b(theta) of the stages that give the state at theta, 0 to 1, of the way of a step."""
+    """Weights b(theta) of the stages for the state at the fraction theta (0 to 1) of a step."""
     weights = []
     for i, (b, d) in enumerate(zip(_B5, _D, strict=True)):
         first, last = F(i == 0), F(i == STAGES - 1)
@@ -110,13 +110,13 @@ A: np.ndarray = _lower_triangle()
 """(7, 7) strictly lower triangular; row 6 holds the weights of the solution (FSAL)."""
 
 NODES: np.ndarray = np.array([float(c) for c in _C])
-"""(7,) where in a step each stage lies, from 0 to 1."""
+"""(7,) position of each stage within a step, from 0 to 1."""
 
 E: np.ndarray = np.array([float(b5 - b4) for b5, b4 in zip(_B5, _B4, strict=True)])
 """(7,) weights of the local error estimate, b5 - b4."""
 
 D: np.ndarray = np.array([float(d) for d in _D])
-"""(7,) what the continuous extension adds to the step's own weights; see `kernels.state_inside`."""
+"""(7,) terms of the continuous extension beyond the step's weights; see `kernels.state_inside`."""
 
 A.setflags(write=False)
 D.setflags(write=False)

@@ -1,4 +1,4 @@
-"""Images as people have them, brought to what a backbone takes."""
+"""Turns image files as users have them into the input of a backbone."""
 
 from comln_serve.imaging.decode import (
     DEFAULT_MAX_PIXELS,

@@ -1,11 +1,11 @@
-"""How large the frames of an AV1 stream are, read from its sequence headers (AV1, 5.5.1)."""
+"""Reads the frame size of an AV1 stream from its sequence headers (AV1, 5.5.1)."""
 
 _SEQUENCE_HEADER = 1
 _MOST_UNITS = 10_000
 
 
 def coded_pixels(stream: bytes) -> int:
-    """Pixels of the largest frame that the stream announces, 0 without a sequence header.
+    """Pixels of the largest frame that the stream announces; 0 without a sequence header.
 
     Raises:
         ValueError: the stream has far more parts than a picture has.
@@ -28,7 +28,7 @@ def coded_pixels(stream: bytes) -> int:
 
 
 def _leb128(stream: bytes, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, the lowest first, and where it ends."""
+    """Read a LEB128 number: 7 bits a byte, lowest first. Returns it and the position after it."""
     value = 0
     for shift in range(0, 56, 7):
         value |= (stream[at] & 127) << shift
@@ -43,7 +43,7 @@ class _Bits:
         self._stream, self._at = stream, 8 * start
 
     def take(self, count: int) -> int:
-        """The next bits as a number, the highest first."""
+        """Read the next bits as a number, highest first."""
         value = 0
         for _ in range(count):
             value = value << 1 | self._stream[self._at >> 3] >> (7 - (self._at & 7)) & 1

@@ -1,9 +1,9 @@
-"""What a HEIC or AVIF file announces in the boxes of its container, found without its library.
+"""Reads the sizes that a HEIC or AVIF file announces in the boxes of its container.
 
 Both are ISO base media files (ISO/IEC 14496-12, 23008-12): boxes of a length, a type and a body.
-The libraries show the size of the picture after cropping, read metadata once for every picture in
-the file, and read the same bytes as often as items refer to them. What that can cost is bounded
-here.
+The libraries that decode them report the picture's size after cropping, read metadata once for
+every picture in the file, and read the same bytes as often as items refer to them. This module
+bounds what that can cost before a library gets the file.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from comln_serve.imaging.av1 import coded_pixels
 _MOST_BOXES = 20_000
 _MOST_EXTENTS = 20_000
 _DEEPEST = 6  # stbl is in minf, mdia, trak, moov
-# Items of a file that means no harm do not overlap, but for a few.
+# Items may refer to this many times the file's bytes: in harmless files, only a few overlap.
 _READ_AGAIN = 2
-# Bytes of metadata and colour profiles, once for each picture that the library lists.
+# Bytes of metadata and colour profiles, counted once for each picture that the library lists.
 _MOST_METADATA = 64 * 2**20
 
 _METADATA = {b"Exif", b"mime", b"uri "}
-_FULL = {b"meta"}  # these begin with a version and flags
+_FULL = {b"meta"}  # boxes that begin with a version and flags
 _PARENTS = {b"meta", b"iprp", b"ipco", b"moov", b"trak", b"mdia", b"minf", b"stbl"}
 
 
@@ -35,8 +35,8 @@ def announced_pixels(data: bytes) -> int:
     """The largest picture in a HEIC or AVIF file, before any cropping, in pixels.
 
     Raises:
-        ValueError: the boxes are malformed, or they would have a library read far more than there
-            is; the message says which.
+        ValueError: the boxes are malformed, or would make a library read far more than the file
+            has; the message says which.
     """
     try:
         return _Container(data).announced_pixels()
@@ -84,7 +84,7 @@ class _Container:
             raise ValueError("it is a collage of several pictures")
         sizes = [*self._sizes]
         sizes += [self._grid(item) for item in self._items.values() if item.kind == b"grid"]
-        # libheif holds HEVC to the size that the boxes announce, libavif does not hold AV1 to it.
+        # libheif refuses HEVC frames larger than the boxes announce; libavif accepts such AV1.
         coded = [item.extents for item in self._items.values() if item.kind == b"av01"]
         longest = max(self._sample_sizes, default=0)
         coded += [[(start, longest)] for start in self._first_samples]
@@ -92,8 +92,8 @@ class _Container:
         return max(sizes, default=0)
 
     def _boxes(self, at: int, end: int, deep: int = 0) -> Iterator[tuple[bytes, int, int]]:
-        """Type, start and end of the body of each box, and of those inside `_PARENTS`, so many
-        boxes deep.
+        """Yield type, start and end of each box's body, and of boxes inside `_PARENTS` to the depth
+        `deep`.
         """
         while at + 8 <= end:
             self._left -= 1
@@ -102,7 +102,9 @@ class _Container:
             size, kind, body = self._int(at, 4), self._data[at + 4 : at + 8], at + 8
             if size == 1:
                 size, body = self._int(at + 8, 8), at + 16
-            after = min(at + size, end) if size else end  # cut short: the library judges that
+            after = (
+                min(at + size, end) if size else end
+            )  # if it is cut short, the library reports that
             if after < body:
                 raise ValueError("a box is shorter than its own head")
             yield kind, body, after
@@ -149,17 +151,17 @@ class _Container:
         self._sizes.append(self._int(start + 4, 4) * self._int(start + 8, 4))
 
     def _read_chunks(self, kind: bytes, start: int, _end: int) -> None:
-        """Where the first picture of a sequence begins."""
+        """Note where the first picture of a sequence begins."""
         if self._int(start + 4, 4):
             self._first_samples.append(self._int(start + 8, 4 if kind == b"stco" else 8))
 
     def _read_sample_size(self, _: bytes, start: int, _end: int) -> None:
-        """Bytes of the first picture of a sequence."""
+        """Note the bytes of the first picture of a sequence."""
         of_all = self._int(start + 4, 4)
         self._sample_sizes.append(of_all or self._int(start + 12, 4))
 
     def _grid(self, item: _Item) -> int:
-        """Pixels of a picture that is put together of tiles."""
+        """Pixels of a picture that is composed of tiles."""
         grid = self._bytes(item.extents)
         wide = 4 if grid[1] & 1 else 2
         sides = [grid[at : at + wide] for at in (4, 4 + wide)]

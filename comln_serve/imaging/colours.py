@@ -1,9 +1,9 @@
-"""From the samples of a decoded picture to 8-bit RGB."""
+"""Converts a decoded picture to 8-bit RGB."""
 
 import numpy as np
 from PIL import Image, TiffImagePlugin
 
-# Samples that say nothing of what is black and what is white, or of which colours they are.
+# Modes whose samples do not define black and white, or the colours.
 UNSUPPORTED = {
     "I": "whole numbers of 32 bits, or with a sign",
     "F": "floating-point numbers",
@@ -15,30 +15,30 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
 
 
 def to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """The picture as 8-bit RGB, over `background` where it is transparent.
+    """Convert a picture to 8-bit RGB. Transparent pixels are laid over `background`.
 
     16-bit samples are scaled; palettes, greyscale and CMYK are converted.
     """
     if image.mode.startswith("I;16"):
         image = _scaled(image)
     if image.mode == "La":
-        image = image.convert("LA")  # which alone can become RGBA
+        image = image.convert("LA")  # as Pillow cannot convert La to RGBA
     if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
         layer = image if image.mode == "RGBA" else image.convert("RGBA")
         canvas = Image.new("RGB", layer.size, background)
         canvas.paste(layer, mask=layer)  # in place: a copy of an image can be 256 MB
         image = canvas
-    return image if image.mode == "RGB" else image.convert("RGB")  # which copies, too
+    return image if image.mode == "RGB" else image.convert("RGB")  # would copy RGB, too
 
 
 def _scaled(image: Image.Image) -> Image.Image:
-    """Greyscale of 16 bits as 8: Pillow's own conversion clips at 255 instead of scaling."""
+    """Scale 16-bit greyscale to 8 bits: Pillow's own conversion clips at 255 instead."""
     samples, key = np.asarray(image), image.info.get("transparency")
     table = _TO_8_BITS
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.tag_v2.get(_BITS_PER_SAMPLE) == (12,):
             table = _TO_8_BITS[np.arange(4096) * 65535 // 4095]
-        if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:  # Pillow heeds it up to 8 bits only
+        if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:  # Pillow applies it up to 8 bits only
             table = 255 - table
     scaled = Image.fromarray(table[samples], mode="L")
     if key is not None:

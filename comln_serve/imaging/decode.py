@@ -1,4 +1,4 @@
-"""From the bytes of an image file, as people have them, to an upright RGB picture."""
+"""Decodes an image file to an upright RGB picture."""
 
 import io
 import math
@@ -16,14 +16,14 @@ from comln_serve.imaging.formats import FORMATS, recognise
 from comln_serve.imaging.tiff import read_page
 
 DEFAULT_MAX_PIXELS = 64_000_000
-# Pillow itself refuses what is over twice its own limit of 89 million, whatever we would allow.
+# Pillow refuses images of more than twice its own limit of 89 million pixels.
 MOST_PIXELS = 178_000_000
-# A progressive JPEG has about ten scans. Each of them costs a pass over all pixels, even one that
-# takes 15 bytes.
+# A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15
+# bytes.
 _MOST_SCANS = 200
-# Reads that opening a file may take. Pillow reads a header piece by piece, padding byte by byte.
+# Reads to open a file. Pillow reads a header piece by piece, and padding byte by byte.
 _MOST_READS = 10_000
-# Entries of an EXIF block that is looked into; cameras write about fifty.
+# Entries of an EXIF block; cameras write about fifty.
 _MOST_EXIF_ENTRIES = 1000
 _EXIF = b"Exif\0\0"
 _EXIF_SEGMENT = 65536
@@ -31,15 +31,15 @@ _EXIF_SEGMENT = 65536
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image of which nothing but the header has been read.
+    """An image whose header alone has been read.
 
     Attributes:
-        picture: with the size that it will be decoded at.
+        picture: its size is the one it will be decoded at.
         kind: its format, one of `FORMATS`.
-        described: what was received, for messages.
-        full_size: its pixels as they are stored: before a HEIC or AVIF picture is cropped, or of
-            one tile of a TIFF file where that is larger than the picture.
-        formats: that are accepted, for errors.
+        described: description of the file for error messages.
+        full_size: stored pixels: before a HEIC or AVIF picture is cropped, or of one tile of a TIFF
+            file if that is larger than the picture.
+        formats: the accepted formats, for error messages.
     """
 
     picture: Image.Image
@@ -50,23 +50,25 @@ class ImageFile:
 
     @property
     def pixels(self) -> int:
-        """That decoding has in memory at once, in pixels of up to 16 bytes."""
+        """Memory that decoding takes, in pixels of up to 16 bytes."""
         if self.kind == "JPEG" and not self.picture.info.get("progressive"):
             return self.picture.width * self.picture.height
-        # All others are decoded whole. A progressive JPEG keeps all coefficients to the last scan.
-        # Samples of 10 or 12 bits are in memory as 16 first; of AVIF it is not known beforehand.
+        # All others are decoded whole. A progressive JPEG keeps all coefficients until its last
+        # scan. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
         deep = self.kind == "AVIF" or self.picture.info.get("bit_depth", 8) > 8
         return self.full_size * 3 // 2 if deep else self.full_size
 
     def decode(self, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
-        """The first page or frame, of HEIC the primary picture, upright, as 8-bit RGB. Once only.
+        """Decode the first page or frame (HEIC: the primary picture), upright, as 8-bit RGB.
+
+        May be called once only.
 
         Transparent pixels are laid over `background`; samples of more bits are scaled to 8;
         palettes, greyscale and CMYK are converted.
 
         Raises:
-            ImageError: it is truncated or corrupt.
-            StoppedError: the file's `check` has raised it.
+            ImageError: the file is truncated or corrupt.
+            StoppedError: the file's `check` raised it.
         """
         try:
             self.picture.load()
@@ -75,7 +77,7 @@ class ImageFile:
             raise
         except Exception as error:  # noqa: BLE001 - a hostile file can raise anything
             why = str(error)
-        # Raised here, not above: what an error was raised from it keeps, with all these pixels.
+        # Raised outside the handler: a chained error would keep all these pixels in memory.
         self.picture.close()
         raise _corrupt(self.described, why, self.formats)
 
@@ -88,20 +90,20 @@ def open_image(
     formats: Sequence[str] = FORMATS,
     check: Callable[[], None] = lambda: None,
 ) -> ImageFile:
-    """Look at an image file without decoding it.
+    """Read the header of an image file, without decoding it.
 
     Args:
         data: a whole file.
         max_pixels: width x height above which the file is refused.
-        enough: shorter side, in pixels, beyond which detail will not be used; a JPEG will then be
-            decoded at 1/2, 1/4 or 1/8 of its size, never below this.
-        formats: of `FORMATS`, those that are accepted.
-        check: called whenever the file is read, also while it is decoded; it raises StoppedError to
-            end that.
+        enough: length of the shorter side, in pixels, beyond which more detail is not needed: a
+            larger JPEG will be decoded at 1/2, 1/4 or 1/8 of its size, never below this.
+        formats: the accepted ones of `FORMATS`.
+        check: called whenever the file is read, also during decoding; it raises StoppedError to
+            stop.
 
     Raises:
-        ImageError: not an image, another format, or too large.
-        StoppedError: of `check`.
+        ImageError: the file is not an image, has another format, or is too large.
+        StoppedError: `check` raised it.
     """
     if not data:
         raise _invalid("the file is empty (0 bytes)", formats)
@@ -172,20 +174,20 @@ def decode_image(
     background: tuple[int, int, int] = (255, 255, 255),
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> Image.Image:
-    """`open_image` and `ImageFile.decode` in one, at the image's own size.
+    """Open and decode an image file, at its own size.
 
     Raises:
-        ImageError: as these.
+        ImageError: as `open_image` and `ImageFile.decode`.
     """
     return open_image(data, max_pixels=max_pixels).decode(background)
 
 
 class _RefusedError(ValueError):
-    """A file that its library is not given; the message says why."""
+    """The file must not be given to its library; the message says why."""
 
 
 class _Guarded(io.BytesIO):
-    """A file that can be taken away from the library that reads it."""
+    """A file whose reads `check` can stop, and whose number of reads is limited."""
 
     def __init__(self, data: bytes, check: Callable[[], None]) -> None:
         super().__init__(data)
@@ -201,7 +203,7 @@ class _Guarded(io.BytesIO):
 
 
 def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
-    """The picture, not decoded yet, and how many pixels of it are stored at least."""
+    """Open the picture without decoding it. Also returns a lower bound of its stored pixels."""
     stored = 0
     try:
         if kind in ("HEIC", "AVIF"):
@@ -214,7 +216,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         elif kind == "JPEG":
             if (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
                 raise _RefusedError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
-            if (start := data.find(_EXIF)) >= 0:  # read as soon as the file is opened
+            if (start := data.find(_EXIF)) >= 0:  # Pillow reads it when it opens the file
                 _check_exif(data[start : start + _EXIF_SEGMENT])
     except ValueError as error:
         raise _RefusedError(str(error)) from error
@@ -223,8 +225,8 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         _check_exif(picture.info.get("exif", b""))
         file.reads_left = math.inf
         return picture, stored
-    # Imported here: many servers never see such a file. Its class is used as it is, for registering
-    # it would change what Pillow opens in all of the process.
+    # Imported here, as many servers never receive HEIC. The class is used directly, as registering
+    # it would change what Pillow opens in the whole process.
     from pillow_heif import HeifImageFile  # noqa: PLC0415
 
     return HeifImageFile(file), stored
@@ -255,24 +257,24 @@ def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Apply the EXIF orientation; broken EXIF data does not make a readable image unreadable."""
-    with suppress(Exception):  # any damage to the EXIF block, of any kind
-        ImageOps.exif_transpose(image, in_place=True)  # which else copies images that are upright
+    """Apply the EXIF orientation. Ignores broken EXIF data, as the image can still be read."""
+    with suppress(Exception):  # damaged EXIF data can raise anything
+        ImageOps.exif_transpose(image, in_place=True)  # else it copies upright images
     return image
 
 
 def _check_exif(exif: bytes) -> None:
-    """Refuse a block that takes long to read: Pillow reads all entries, for the orientation.
+    """Refuse an EXIF block with too many entries, as Pillow reads all for the orientation.
 
     Raises:
-        _RefusedError: its first directory announces too many entries.
+        _RefusedError: the first directory announces too many entries.
     """
     tiff = exif.removeprefix(_EXIF)
     order = "<" if tiff.startswith(b"II") else ">"
     try:
         (offset,) = struct.unpack_from(f"{order}4xI", tiff)
         (entries,) = struct.unpack_from(f"{order}H", tiff, offset)
-    except struct.error:  # broken, which does not make a readable image unreadable
+    except struct.error:  # ignores broken EXIF data, as the image can still be read
         return
     if entries > _MOST_EXIF_ENTRIES:
         raise _RefusedError(

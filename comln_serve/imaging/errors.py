@@ -1,4 +1,4 @@
-"""What is wrong with an image file."""
+"""Errors of image files."""
 
 from typing import Any, Literal
 
@@ -6,12 +6,12 @@ Kind = Literal["invalid_image", "image_too_large"]
 
 
 class ImageError(ValueError):
-    """A file that cannot be used.
+    """The file cannot be used as an image.
 
     Attributes:
-        kind: "invalid_image" (not an image, of a format that is not accepted, or damaged) or
+        kind: "invalid_image" (not an image, a format that is not accepted, or damaged) or
             "image_too_large" (more pixels than allowed).
-        message: what was received, what is allowed, for a person.
+        message: what was received and what is allowed, for a person.
         detail: the same facts for a program; JSON values only.
     """
 
@@ -21,4 +21,4 @@ class ImageError(ValueError):
 
 
 class StoppedError(Exception):
-    """Decoding was told to stop: nobody waits for the picture any more."""
+    """Decoding was stopped, as nobody waits for the picture any more."""

@@ -1,14 +1,14 @@
-"""Which image formats there are, and which one a file is in, by its first bytes."""
+"""Recognises the format of a file by its first bytes."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "HEIC", "AVIF", "TIFF")
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
 _AVIF_BRANDS = {b"avif", b"avis"}
-_HEIF_BRANDS = {b"mif1", b"msf1"}  # the container of both, with pictures of any coding
+_HEIF_BRANDS = {b"mif1", b"msf1"}  # the container of both, with any codec
 _BRANDS_READ = 64
 
-# First bytes, and the name of the format that begins with them. Below the accepted formats those
-# that people send by mistake.
+# First bytes, and the format that begins with them: accepted formats, and others that users send by
+# mistake.
 _BEGINNINGS = (
     (b"\xff\xd8\xff", "JPEG"),
     (b"\x89PNG\r\n\x1a\n", "PNG"),
@@ -40,7 +40,7 @@ _AFTER_128 = ((b"DICM", "DICOM"),)
 
 
 def recognise(data: bytes) -> str | None:
-    """The format that a file is in by its first bytes, one of `FORMATS` or another; else None."""
+    """The format of a file by its first bytes: one of `FORMATS` or another; None: unknown."""
     if data[4:8] == b"ftyp":
         return _of_brands(data)
     if data[:4] == b"RIFF":
@@ -56,10 +56,10 @@ def recognise(data: bytes) -> str | None:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """Names of `FORMATS` that a comma-separated list holds, in the order of `FORMATS`.
+    """Parse a comma-separated list of formats. Returns them in the order of `FORMATS`.
 
     Raises:
-        ValueError: another name, or none.
+        ValueError: the list is empty or has a name that is not in `FORMATS`.
     """
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     unknown = sorted(names - set(FORMATS))
@@ -70,10 +70,10 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def _of_brands(data: bytes) -> str:
-    """The format of a file in the ISO container, by the brands that its first box lists."""
+    """The format of an ISO base media file, by the brands that its first box lists."""
     end = min(int.from_bytes(data[:4]), 16 + 4 * _BRANDS_READ)
     brands = [data[8:12], *(data[at : at + 4] for at in range(16, end, 4))]
-    # The first says what the file is meant to be; the others, what else can read it.
+    # The first brand is the file's own; the others name what else it is compatible with.
     for brand in brands:
         if brand in _AVIF_BRANDS:
             return "AVIF"

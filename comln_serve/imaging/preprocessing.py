@@ -1,7 +1,7 @@
-"""The bundle's resize-and-crop policy: the one path from a file to the backbone's input.
+"""The bundle's resize-and-crop policy: the only path from a file to the backbone's input.
 
-The trainer builds its arrays with `prepare_image` and the server calls it on every upload, so a
-model meets the same pixels in both. Scaling to floats and normalisation are inside the ONNX graph.
+The trainer builds its arrays with `prepare_image`, and the server prepares uploads with the same
+code, so a model gets the same pixels in both. The ONNX graph scales to floats and normalises.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _FILTERS = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
-# A JPEG is decoded at reduced size only while both sides keep this many times the pixels needed.
+# JPEGs are decoded at a reduced size if both sides keep this many times the needed pixels.
 _DRAFT_MARGIN = 2
 
 
@@ -32,8 +32,8 @@ class Preprocessing(BaseModel):
 
     Attributes:
         image_size: side of the square the backbone takes, in pixels.
-        resize: "crop" scales the largest centred square, "pad" the whole image and fills up with
-            the background, "stretch" ignores the aspect ratio.
+        resize: "crop" scales the largest centred square; "pad" scales the whole image and fills the
+            rest with the background; "stretch" ignores the aspect ratio.
         interpolation: resampling filter, with antialiasing.
         background: RGB under transparent pixels and beside padded images.
     """
@@ -52,7 +52,7 @@ def prepare_image(
     """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
     Args:
-        formats: of `FORMATS`, those that are accepted.
+        formats: the accepted ones of `FORMATS`.
 
     Raises:
         ImageError: as `decode_image`.
@@ -68,9 +68,9 @@ def open_for(
     formats: Sequence[str] = FORMATS,
     check: Callable[[], None] = lambda: None,
 ) -> ImageFile:
-    """Look at an image file; it will be decoded no larger than the policy needs.
+    """Open an image file so that it is decoded no larger than the policy needs.
 
-    Args: as of `open_image`.
+    Args: as in `open_image`.
 
     Raises:
         ImageError, StoppedError: as `open_image`.
@@ -99,7 +99,7 @@ def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
     if policy.resize == "stretch":
         return image.resize((size, size), resampling)
     if policy.resize == "crop":
-        # Cut and scale in one operation: scaling first would blow up very long images.
+        # Crops and scales in one operation: scaling first would enlarge very long images.
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)

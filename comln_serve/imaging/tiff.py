@@ -1,35 +1,34 @@
-"""What a TIFF file announces in the directory of its first page, found without Pillow.
+"""Reads the directory of a TIFF file's first page, and bounds its tags, before Pillow reads it.
 
-Pillow makes a Python object of each number in the tags it reads, thirty times what it is in the
-file, and of each fraction a larger one. What that can cost is bounded here. (TIFF 6.0, section 2;
-BigTIFF has wider fields.)
+Pillow makes a Python object of each number in the tags, thirty times its size in the file, and a
+larger one of each fraction. (TIFF 6.0, section 2; BigTIFF has wider fields.)
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-# Twice the tiles of an image of 64 million pixels in tiles of 16 x 16: their places and lengths.
+# Room for the offsets and lengths of 16 x 16 tiles of an image of 64 million pixels.
 _MOST_NUMBERS = 600_000
 _MOST_ENTRIES = 4096
-_FRACTION = 10  # that many times the memory of a whole number
+_FRACTION = 10  # memory of a fraction, in whole numbers
 
-# Bytes of a value, by the type of a tag; 1, 2, 6 and 7 stay bytes.
+# Bytes of a value by the type of a tag. Pillow keeps types 1, 2, 6 and 7 as bytes.
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4,
           16: 8, 17: 8, 18: 8}  # fmt: skip
 _BYTES, _FRACTIONS = {1, 2, 6, 7}, {5, 10}
 
 _NEW_SUBFILE_TYPE, _TILE_WIDTH, _TILE_LENGTH, _DNG_VERSION = 254, 322, 323, 50706
-_DIRECTORIES = {34665, 34853, 40965}  # EXIF, GPS, and what EXIF points to
+_DIRECTORIES = {34665, 34853, 40965}  # EXIF, GPS, and EXIF's interoperability
 _MOST_DIRECTORIES = 4
 
 
 @dataclass(frozen=True)
 class TiffPage:
-    """Of the first page of a TIFF file.
+    """The first page of a TIFF file.
 
     Attributes:
-        tile_pixels: of one tile, which may be larger than the picture; 0 where it is in strips.
-        raw: it is a preview beside the data of a camera's sensor, as in DNG, NEF and ARW files.
+        tile_pixels: of one tile, which may be larger than the picture; 0 if it is in strips.
+        raw: whether the page is the preview of a raw file, such as DNG, NEF and ARW.
     """
 
     tile_pixels: int
@@ -37,11 +36,11 @@ class TiffPage:
 
 
 def read_page(data: bytes) -> TiffPage:
-    """The first page of a TIFF or BigTIFF file.
+    """Read the first page of a TIFF or BigTIFF file.
 
     Raises:
-        ValueError: the file ends within a directory, or it holds far more numbers than an image
-            needs; the message says which.
+        ValueError: the file ends within a directory, or has far more numbers than an image needs;
+            the message says which.
     """
     return _Directories(data).page
 
@@ -66,7 +65,7 @@ class _Directories:
             self._read(where)
 
     def _read(self, at: int) -> None:
-        """Count the numbers of a directory, and remember single values."""
+        """Count the numbers in a directory, and keep single values."""
         width = 8 if self._wide else 4
         entries = self._int(at, 8 if self._wide else 2)
         if entries > _MOST_ENTRIES:

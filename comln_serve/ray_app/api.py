@@ -1,6 +1,6 @@
-"""The replica that answers HTTP: the plain server's application, with embeddings from elsewhere.
+"""The replica that answers HTTP: the plain server's application over embedding replicas.
 
-It keeps nothing of its own but caches, so any replica can answer any request.
+It holds no state but caches, so any replica can answer any request.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.engine.models import load_bundles
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
-from comln_serve.machine import keep_what_is_there, return_large_memory
+from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
 from comln_serve.settings import Settings
@@ -30,7 +30,7 @@ class Api:
     """An engine over embedding replicas, and the application around it."""
 
     async def __init__(self, settings: Settings, embedding: DeploymentHandle[Any]) -> None:
-        """Get ready; Ray Serve sends no request before. Waits for an embedding replica.
+        """Warm the engine before Ray Serve sends requests. Waits for an embedding replica.
 
         Raises:
             StartupError: bundles, database or embedding replicas cannot be used.
@@ -41,25 +41,25 @@ class Api:
         self._engine = await asyncio.to_thread(_ready_engine, settings, embedding)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """What `serve.ingress()` serves."""
-        # Names are the business of Ray Serve's proxy, unless the setting says otherwise.
+        """The application that `serve.ingress()` serves."""
+        # Unless host names are set, Ray Serve's proxy decides which to accept.
         names = self._engine.settings.host_names
         app = create_app(self._engine, hosts=AllowedHosts(names) if names else None)
         app.add_middleware(_WithoutRequestId)
         return app
 
     def check_health(self) -> None:
-        """Ray Serve replaces a replica that fails this.
+        """Raise an error if the engine is closed, so that Ray Serve replaces this replica.
 
-        It does not fail while embedding replicas are missing: to replace this one would not bring
-        them back. `/health/ready` tells that.
+        Passes without embedding replicas: replacing this replica would not bring them back.
+        `/health/ready` reports them missing.
         """
         if not self._engine.ready:
             raise RuntimeError("the engine has been closed")
 
 
 class _WithoutRequestId:
-    """ASGI middleware that leaves the header with the request's id to Ray Serve, which adds it."""
+    """ASGI middleware that removes the request id's header, as Ray Serve adds its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,5 +83,5 @@ def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engin
     if engine.failure is not None:
         engine.close()
         raise StartupError(str(engine.failure)) from engine.failure
-    keep_what_is_there()
+    freeze_garbage_collector()
     return engine

@@ -1,4 +1,4 @@
-"""The two deployments, and what Ray Serve is told of them."""
+"""Builds the two deployments and their Ray Serve options."""
 
 from math import ceil
 
@@ -9,17 +9,18 @@ from comln_serve.ray_app.api import Api
 from comln_serve.ray_app.embedding import Embedding
 from comln_serve.ray_app.options import Options
 
-# Requests that are neither adapt nor predict, which the application does not count.
+# Room for requests other than adapt and predict, which the application does not count.
 _LIGHT_REQUESTS = 64
 
 
 def build(options: Options) -> Application:
-    """The application, for `serve run comln_serve.ray_app:build name=value ...` or a config file.
+    """Build the application, for `serve run comln_serve.ray_app:build name=value ...` or a config
+    file.
 
-    A config file may override what is said of the deployments `Embedding` and `Api` here:
+    A config file may override the options of the deployments `Embedding` and `Api` set here:
     `num_replicas`, `autoscaling_config`, `ray_actor_options` and so on.
     """
-    # One batch runs while the next one gathers, of single images at the most.
+    # Enough calls of one image each for a batch that runs and one that gathers.
     at_a_time = 2 * options.max_batch_size
     embedding = serve.deployment(
         name="Embedding",
@@ -29,7 +30,7 @@ def build(options: Options) -> Application:
             "num_gpus": options.gpus_per_replica,
         },
         max_ongoing_requests=at_a_time,
-        # Of one API replica, beside what runs; more is answered 429. One request always fits.
+        # Per API replica, beside running calls; more are answered 429. One request always fits.
         max_queued_requests=max(
             options.max_pending_requests, ceil(options.max_images / options.max_batch_size)
         ),
@@ -39,7 +40,7 @@ def build(options: Options) -> Application:
         name="Api",
         num_replicas=options.api_replicas,
         ray_actor_options={"num_cpus": options.cpus_per_api_replica},
-        # Never reached: the application says 429 in its own words before.
+        # Never reached: the application answers 429 before, in its own error shape.
         max_ongoing_requests=options.max_pending_requests + _LIGHT_REQUESTS,
         graceful_shutdown_timeout_s=options.drain_seconds,
     )(serve.ingress()(Api))

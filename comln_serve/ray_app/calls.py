@@ -1,4 +1,4 @@
-"""Calls of embedding replicas, and what their failures mean to a client."""
+"""Calls embedding replicas, and translates their failures into errors for clients."""
 
 import logging
 import time
@@ -24,24 +24,24 @@ _ATTEMPTS = 3
 
 
 class EmbeddingReplicas:
-    """The replicas behind a handle of an `Embedding` deployment. Safe from many threads."""
+    """The replicas of an `Embedding` deployment. Thread-safe."""
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
 
     def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> "Call[NDArray[np.float32]]":
-        """Begin `Embedding.embed` on one of them."""
+        """Start `Embedding.embed` on one of the replicas."""
         return Call(self._handle, "embed", embedder_sha256, images)
 
     def describe(self) -> Served:
-        """What one of them says of itself; waits until there is one."""
+        """Describe one of the replicas. Waits until there is one."""
         call: Call[Served] = Call(self._handle, "describe")
         return call.result(None)
 
     def check(self) -> None:
-        """Whether one is running, as Ray Serve's controller knows.
+        """Check that a replica is running.
 
-        The controller is asked, not a replica: one that is busy is no reason to turn clients away.
+        Asks Ray Serve's controller, not a replica: busy replicas must not fail the check.
 
         Raises:
             ServiceError: NOT_READY.
@@ -63,7 +63,7 @@ class EmbeddingReplicas:
 
 
 class Call(Generic[T]):
-    """One call under way; it is made again where its replica dies, as embedding changes nothing."""
+    """A running call. It is repeated if its replica dies: embedding changes nothing."""
 
     def __init__(self, handle: DeploymentHandle[Any], method: str, *arguments: object) -> None:
         self._method, self._arguments = getattr(handle, method), arguments
@@ -72,19 +72,19 @@ class Call(Generic[T]):
         self._response = self._method.remote(*arguments)
 
     def cancel(self) -> None:
-        """Drop it, wherever it is; whoever waits for it gets CLIENT_GONE."""
+        """Cancel the call; `result` then raises CLIENT_GONE."""
         with self._lock:
             self._cancelled = True
             response = self._response
         response.cancel()
 
     def result(self, timeout_s: float | None) -> T:
-        """What the replica returns.
+        """Wait for the replica's result.
 
         Raises:
-            TimeoutError: not within `timeout_s`; it goes on.
+            TimeoutError: no result within `timeout_s`; the call goes on.
             ServiceError: the replica's; OVERLOADED, too many calls wait for a replica; NOT_READY,
-                replica after replica died; CLIENT_GONE, cancelled; INTERNAL.
+                several replicas died; CLIENT_GONE, cancelled; INTERNAL.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for attempt in range(1, _ATTEMPTS + 1):
@@ -98,7 +98,7 @@ class Call(Generic[T]):
             except TimeoutError:
                 raise
             except (RayError, RayServeException) as error:
-                raise _explained(error) from error
+                raise _to_service_error(error) from error
             else:
                 return result
         raise ServiceError(
@@ -114,8 +114,8 @@ class Call(Generic[T]):
             self._response = self._method.remote(*self._arguments)
 
 
-def _explained(error: RayError | RayServeException) -> ServiceError:
-    """The error a client is to see."""
+def _to_service_error(error: RayError | RayServeException) -> ServiceError:
+    """The error that the client gets."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, ServiceError):
         return error.cause
     if isinstance(error, BackPressureError):

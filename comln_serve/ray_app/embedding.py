@@ -1,8 +1,8 @@
-"""The replica that embeds: every bundle's backbone, on a GPU where Ray gave it one.
+"""The replica that embeds: every bundle's backbone, on a GPU if Ray assigned one.
 
-Batches are formed here, by the batcher of the plain server, from the images of all API replicas.
-While one is embedded the next gathers, so a batch is as large as the load asks for, and a lone
-request never waits; `serve.batch` would wait for a fixed time, and counts requests, not images.
+The plain server's batcher forms batches here from the images of all API replicas. The next batch
+gathers while one is embedded, so batches grow with the load, and a lone request never waits.
+`serve.batch` would wait for a fixed time, and counts requests, not images.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from comln_serve.settings import Settings
 
 @dataclass(frozen=True)
 class Served:
-    """What an embedding replica says of itself: its process, and what each model runs on."""
+    """An embedding replica's process id, and the provider of each model by `embedder_sha256`."""
 
     process: int
     providers: dict[str, Literal["cuda", "cpu"]]
 
 
 class Embedding:
-    """Backbones by `embedder_sha256`, so that another version of a bundle is never mistaken."""
+    """Backbones by `embedder_sha256`, so that versions of a bundle cannot be confused."""
 
     def __init__(self, settings: Settings, at_a_time: int) -> None:
-        """Open and warm every backbone; Ray Serve sends no request before.
+        """Open and warm every backbone before Ray Serve sends requests.
 
         Args:
-            at_a_time: calls of `embed` that may be under way.
+            at_a_time: most calls of `embed` at once.
 
         Raises:
             StartupError: a bundle or the provider cannot be used.
@@ -61,10 +61,10 @@ class Embedding:
         )
 
     async def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Embeddings (n, d) of images (n, S, S, 3); they are dropped when the call is cancelled.
+        """Embeddings (n, d) of images (n, S, S, 3). Cancelling the call drops its images.
 
         Raises:
-            ServiceError: NOT_READY, this replica has no such backbone; and as `Job.wait`.
+            ServiceError: NOT_READY, this replica has no such backbone; or as `Job.wait`.
         """
         model = self._models.get(embedder_sha256)
         if model is None:

@@ -1,4 +1,4 @@
-"""What can be said of the Ray Serve application: the server's settings and how it is spread."""
+"""Options of the Ray Serve application: the server's settings, replicas and resources."""
 
 from math import ceil
 from pathlib import Path
@@ -15,17 +15,17 @@ _SQLITE = "sqlite:///"
 
 
 class Options(Settings):
-    """The server's settings and these; each is an argument of `build` or a variable COMLN_*.
+    """The server's settings and those below; each is an argument of `build` or a variable COMLN_*.
 
-    As for the plain server, a file may hold its settings, and an unknown variable is refused.
+    As for the plain server, a file may hold the settings, and unknown variables are refused.
 
-    Replicas start in folders of Ray's own, on any machine: paths are absolute. `provider` follows
-    from `gpus_per_replica`; `host`, `port`, `cors_origins` and `allowed_hosts` excepted, what the
-    process around the plain server does is Ray Serve's business: listening, draining, log files.
+    Replicas start in folders that Ray chooses, on any machine, so paths must be absolute.
+    `gpus_per_replica` determines `provider`. Ray Serve listens, drains and writes log files, so
+    `host`, `port` and `drain_delay_seconds` have no effect.
     """
 
     config: Path | None = Field(
-        None, description="Configuration file, TOML, as of the server, where `build` runs."
+        None, description="The server's configuration file, TOML, on the machine that runs `build`."
     )
     embedding_replicas: Positive = Field(1, description="Replicas that embed images.")
     api_replicas: Positive = Field(
@@ -52,15 +52,15 @@ class Options(Settings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, variables, the file that these name; the first that has a setting wins.
+        """Read arguments, variables and the file that these name; the first of them wins.
 
         Raises:
-            StartupError: a variable that does not exist, or a file that cannot be read.
+            StartupError: a variable does not exist, or the file cannot be read.
         """
         check_variables()
         path = init_settings().get("config", env_settings().get("config"))
         file = InitSettingsSource(settings_cls, read_file(Path(path)) if path else {})
-        # Of the last two kinds there are none.
+        # No values come from the last two sources.
         return init_settings, env_settings, file, dotenv_settings, file_secret_settings
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class Options(Settings):
 
     @property
     def embedding_settings(self) -> Settings:
-        """The settings an embedding replica works by."""
+        """The settings of an embedding replica."""
         return self._settings(
             provider="cuda" if self.gpus_per_replica else "cpu",
             inference_threads=self.inference_threads or ceil(self.cpus_per_embedding_replica),
@@ -88,7 +88,7 @@ class Options(Settings):
 
     @property
     def api_settings(self) -> Settings:
-        """The settings an API replica works by."""
+        """The settings of an API replica."""
         return self._settings(decode_threads=self.decode_threads or ceil(self.cpus_per_api_replica))
 
     def _settings(self, **changes: object) -> Settings:

@@ -1,4 +1,4 @@
-"""A model whose embeddings are computed by embedding replicas."""
+"""A model whose embeddings are computed on embedding replicas."""
 
 from typing import Literal
 
@@ -13,12 +13,12 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.settings import Settings
 
-# Calls of replicas under way at once, for each model and each replica of the API.
+# Simultaneous calls of replicas, for each model and API replica.
 _CALLS = 16
 
 
 class RemoteModel(Model):
-    """The bundle is read here, its backbone runs elsewhere."""
+    """A bundle that is read in this process, and whose backbone runs on embedding replicas."""
 
     in_this_process = False
 
@@ -44,7 +44,7 @@ class RemoteModel(Model):
         """Wait for an embedding replica, which has warmed its backbones before it answers.
 
         Raises:
-            ServiceError: NOT_READY, it has another version of this bundle.
+            ServiceError: NOT_READY, the replica has another version of this bundle.
         """
         providers = self._replicas.describe().providers
         if self.embedder_sha256 not in providers:
@@ -74,7 +74,7 @@ class _RemoteNetwork:
         images: NDArray[np.uint8],
         cancellation: Cancellation,
         *,
-        alone: bool,  # noqa: ARG002 - a replica knows better
+        alone: bool,  # noqa: ARG002 - the replica's batcher decides
     ) -> NDArray[np.float32]:
         """See `Network`."""
         call = self._replicas.embed(self._sha256, images)
@@ -82,5 +82,5 @@ class _RemoteNetwork:
             try:
                 return call.result(self._max_queue_s)
             except TimeoutError:
-                self._replicas.check()  # where there is none, more patience would be in vain
-            return call.result(None)  # until the deadlines of its jobs have cancelled it
+                self._replicas.check()  # without a replica, waiting longer is useless
+            return call.result(None)  # the time limits of its jobs will cancel it

@@ -1,4 +1,4 @@
-"""What a support set says of the classifier made of it, and what predictions take from that."""
+"""Reports on a classifier from its support images, and what predictions take from them."""
 
 from comln_serve.report.adapt import Adaptation, adapt
 from comln_serve.report.content import HeldOutReport, HorizonChoice, Report, Suspect

@@ -1,6 +1,6 @@
-"""Adapting to a support set by the rule that its horizon follows, with what holding out showed.
+"""Adapts to a support set, chooses the horizon by its rule, and holds out support images.
 
-Server and trainer both adapt through here, so what the trainer measures is what is served.
+Server and trainer both adapt through here, so the trainer measures what is served.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,14 @@ Stage = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A classifier, and its support images as classifiers see them that were adapted without them.
+    """An adapted classifier, and the results of holding out its support images.
 
     Attributes:
-        solution: with W(T). horizon: that T.
-        choice: how T was chosen; None where it was given, learned, or nothing could be held out.
-        found: at the horizon `horizon`; None where nothing was held out.
-        asked: (M,) whether the example was to be held out.
+        solution: with W(T).
+        horizon: T.
+        choice: how T was chosen; None if it was given, learned, or nothing could be held out.
+        found: results at `horizon`; None if nothing was held out.
+        asked: (M,) whether the example was selected to be held out.
     """
 
     solution: FlowSolution
@@ -49,19 +50,19 @@ def adapt(
     cancel: NDArray[np.bool_] | None = None,
     stage: Stage = nullcontext,
 ) -> Adaptation:
-    """Adapt, choose the horizon where that is the rule, and hold out the support images.
+    """Adapt, choose the horizon if the rule is "auto", and hold out the support images.
 
-    Without an image that could be held out, or with a support set for which that takes too long,
-    "auto" is "learned".
+    If no image can be held out, or holding out would take too long, "auto" acts as "learned".
 
     Args:
         phi, classes, n_classes, cancel: as in `Head.adapt`.
-        horizon: T, or the rule that T follows; None: the head's own rule.
-        judge: hold images out even where no choice depends on it.
-        stage: a context that times "solve" and "report", the latter with the choice.
+        horizon: T, or the rule that sets T; None: the head's own rule.
+        judge: hold images out even if no choice depends on it.
+        stage: returns a context that times "solve" or "report" (which includes the choice).
 
     Raises:
-        ValueError: input that makes no problem. FlowError: the solve missed its tolerance.
+        ValueError: the input is invalid.
+        FlowError: the solve missed its tolerance.
     """
     rule = head.horizon_rule if horizon is None else horizon
     given = None if isinstance(rule, str) else rule
@@ -76,11 +77,17 @@ def adapt(
         found = None
         if len(left_out):
             found = hold_out(
-                head, phi, classes, n_classes, left_out, horizon=given, factors=factors,
+                head,
+                phi,
+                classes,
+                n_classes,
+                left_out,
+                horizon=given,
+                factors=factors,
                 cancel=cancel,
-            )  # fmt: skip
+            )
         choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
-        # What is judged when time is up differs from run to run; a classifier must not.
+        # A run cut by its time limit must not decide: the classifier would depend on timing.
         if found is not None and found.cut is None and rule == "auto":
             index, choice = choose_horizon(found, classes, n_classes, T)
     if choice is not None and choice.candidates[index].horizon != T:
@@ -88,17 +95,15 @@ def adapt(
         with stage("solve"):
             solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if found is not None:
-        found = replace(
-            found, logits=found.logits[index : index + 1],
-            similarity=found.similarity[index : index + 1],
-        )  # fmt: skip
+        at = slice(index, index + 1)
+        found = replace(found, logits=found.logits[at], similarity=found.similarity[at])
     return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)))
 
 
 def _folds(
     classes: NDArray[np.intp], n_classes: int, solution: FlowSolution, phi: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
-    """(F, M) the examples that each fold leaves out; no fold where two would take too long."""
+    """(F, M) examples that each fold leaves out; F = 0 if even two folds would take too long."""
     largest = int(np.bincount(classes, minlength=n_classes).max())
     folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))
     return assign(classes, n_classes, folds)

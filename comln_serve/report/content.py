@@ -1,4 +1,4 @@
-"""What a report says, as it is stored and sent."""
+"""The content of a report, as it is stored and sent."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,10 +11,10 @@ class Suspect(_Part):
     """A support image that may carry the wrong label."""
 
     number: int = Field(
-        description="What it is called among the classifier's examples, where it can be removed; "
-        "of the images of one POST /adapt the first is 1."
+        description="The example's number, by which it can be removed; the first image of a POST "
+        "/adapt is number 1."
     )
-    label: str = Field(description="The label it was sent with.")
+    label: str = Field(description="The label sent with the image.")
     likelier: str = Field(description="The label the other support images suggest.")
     score: float = Field(
         description="Probability of `likelier` against `label`, by a classifier that has not seen "
@@ -26,10 +26,13 @@ class HeldOutReport(_Part):
     """Support images classified by classifiers that were adapted without them."""
 
     folds: int = Field(
-        description="Classifiers this took, each adapted without an equal share of every class."
+        description="Number of classifiers adapted for this, each without an equal share of every "
+        "class."
     )
     judged: int = Field(description="Support images that were left out and classified.")
-    accuracy: float = Field(ge=0, le=1, description="Share of these that were classified right.")
+    accuracy: float = Field(
+        ge=0, le=1, description="Share of these that were classified correctly."
+    )
     confusion: list[list[int]] = Field(
         description="Counts by label given (rows) and predicted (columns), in the order of "
         "`classes`."
@@ -38,15 +41,15 @@ class HeldOutReport(_Part):
 
 
 class HorizonCandidate(_Part):
-    """One horizon, as the held-out support images see it."""
+    """One horizon, and its results on the held-out support images."""
 
     horizon: float = Field(description="T, in flow time.")
     loss: float = Field(
-        description="Cross-entropy of the held-out images at its best temperature, every class "
-        "counting the same."
+        description="Cross-entropy of the held-out images at its best temperature; all classes "
+        "have equal weight."
     )
     accuracy: float = Field(
-        ge=0, le=1, description="Share of these classified right, every class counting the same."
+        ge=0, le=1, description="Share classified correctly; all classes have equal weight."
     )
 
 
@@ -56,27 +59,27 @@ class HorizonChoice(_Part):
     learned: float = Field(description="The horizon of the model's own law, for comparison.")
     least_loss: float = Field(description="The candidate with the least loss.")
     level: tuple[float, float] = Field(
-        description="Shortest and longest candidate whose loss is the least but for noise (two "
-        "standard errors); of these the one nearest to `learned` is used."
+        description="Shortest and longest candidate whose loss is within noise (two standard "
+        "errors) of the least; the one of these nearest to `learned` is used."
     )
-    candidates: list[HorizonCandidate] = Field(description="The curve, shortest first.")
+    candidates: list[HorizonCandidate] = Field(description="All candidates, shortest first.")
 
 
 class Report(_Part):
-    """What the support images say of the classifier made of them."""
+    """How good a classifier is, judged by its own support images."""
 
     held_out: HeldOutReport | None = Field(
-        description="Null where no image could be left out; `notes` says why."
+        description="Null if no image could be left out; `notes` says why."
     )
-    notes: list[str] = Field(description="What was not judged, or not in full, and why.")
+    notes: list[str] = Field(description="What was not judged, or only in part, and why.")
     horizon_choice: HorizonChoice | None = Field(
-        None, description="Where the horizon was chosen from the support images; else null."
+        None, description="How the horizon was chosen from the support images; null if it was not."
     )
     own_horizon: bool = Field(
-        description="Whether the horizon follows the model's own rule: its calibration holds for "
-        "no other."
+        description="Whether the horizon follows the model's own rule; only then does the model's "
+        "calibration apply."
     )
     unknown_threshold: float | None = Field(
-        description="Similarity under which an image is unknown, from the images left out; null: "
-        "there were too few, and the model's threshold is used where its horizon was."
+        description="Similarity below which an image is unknown, from the images left out; null: "
+        "these were too few, and the model's threshold is used if `own_horizon`."
     )

@@ -1,18 +1,18 @@
-"""Which examples are held out together, and how many times that is worth the time."""
+"""Chooses the number of folds within a budget, and the examples that each fold leaves out."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.flow import FlowSolution
 
-# What a report may cost for each support image, in the units of `fold_cost`; of which a core
-# does about 1.5e10 a second. Decoding and embedding an image takes 0.6 ms and more.
+# Cost of a report per support image, in the units of `fold_cost`, of which a core does about 1.5e10
+# a second: 0.3 ms. Decoding and embedding an image takes 0.6 ms and more.
 BUDGET_PER_EXAMPLE = 5e6
 MOST_FOLDS = 20
-# Two folds, the fewest there are, are solved even where the budget is for half of one.
+# Two folds, the minimum, are solved if the budget is for at least this many.
 _LEAST = 0.5
 
-# Softmax and controller cost as much for an entry as this many multiply-adds.
+# Multiply-adds that cost as much as softmax and controller do per entry.
 _OVERHEAD = 64
 _STAGES = 6
 
@@ -23,7 +23,7 @@ def reduced_is_cheaper(examples: int, width: int) -> bool:
 
 
 def fold_cost(solution: FlowSolution, examples: int, width: int) -> float:
-    """Multiply-adds of solving once more what `solution` solved for (M, d) embeddings.
+    """Multiply-adds to repeat the solve that gave `solution`, for embeddings (M, d).
 
     Counted, not timed, so that the same images always get the same report.
     """
@@ -34,23 +34,27 @@ def fold_cost(solution: FlowSolution, examples: int, width: int) -> float:
 
 
 def count_folds(largest: int, cost: float, examples: int) -> int:
-    """How many folds to hold out, each of a cost, where the largest class has so many examples;
-    0 where two cost far too much.
+    """The number of folds within the budget; 0 if two are far beyond it.
+
+    Args:
+        largest: number of examples of the largest class.
+        cost: of one fold, from `fold_cost`.
+        examples: M.
     """
     affordable = examples * BUDGET_PER_EXAMPLE / max(cost, 1.0)
     if affordable < _LEAST or largest < 2:
         return 0
     share = -(-largest // min(max(int(affordable), 2), largest, MOST_FOLDS))
-    return -(-largest // share)  # no more than it takes to leave everything out once
+    return -(-largest // share)  # the fewest that leave every example out once
 
 
 def assign(classes: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.bool_]:
-    """(folds, M) which examples each fold leaves out: of every class the same number in all folds.
+    """(folds, M) examples that each fold leaves out: of every class the same number in all folds.
 
-    A class that had fewer examples than others only where one of its own is judged could be told
-    by that: a flow and its start depend on how many examples a class has. So every fold leaves out
-    an equal share, rounded up, of every class. Where that comes to more than all examples, some
-    are left out of several folds. The only example of a class is left out of none.
+    The flow and its start depend on the classes' numbers of examples. If a fold left out examples
+    of one class only, these numbers would give away the class of the judged image. So every fold
+    leaves out an equal share, rounded up, of every class; if the shares add up to more than all
+    examples, several folds leave out the same ones. No fold leaves out a class's only example.
     """
     left_out = np.zeros((folds, len(classes)), dtype=np.bool_)
     for c in range(n_classes):

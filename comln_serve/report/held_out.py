@@ -1,9 +1,9 @@
-"""What a classifier would say of its own support images, had it not seen them.
+"""Classifies support images with classifiers that were adapted without them.
 
-An example that is held out has weight 0 in the loss and no part in start and metric. In reduced
-coordinates (see docs/derivation.md) its row of s then stays 0 and its logits are those of an image
-the classifier has never seen: all folds share one Gram matrix, and no W is formed. One integration
-of a fold passes every horizon that is asked about.
+A held-out example has weight 0 in the loss and no part in start and metric. In reduced coordinates
+(see docs/derivation.md) its row of s then stays 0, and its logits are those of an image the
+classifier has never seen. So all folds share one Gram matrix, and no W is formed. One integration
+of a fold passes every requested horizon.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,28 @@ from comln_serve.report.folds import reduced_is_cheaper
 
 Array = NDArray[np.float64]
 
-# Of the held-out logits; they are compared and counted, and never served. Half the steps of 1e-6.
+# Tolerance of held-out logits, which are never served. Takes half the steps of 1e-6.
 TOLERANCE = 1e-3
 
-# In each array of what is computed for several folds at once: 8 MB, of which there are about 8.
+# Numbers in each array computed for several folds at once: 8 MB; there are about 8 such arrays.
 _MOST_NUMBERS = 2**20
 
 _SMALLEST = 1e-30
 
-# The law's own horizon alone.
+# Factors for the horizon of the head's law alone.
 LAW = np.ones(1)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Support examples as seen by classifiers adapted without them, at each of m horizons.
+    """Results for support examples of classifiers adapted without them, at each of m horizons.
 
     Attributes:
-        logits: (m, M, N), and similarity: (m, M) as `unknown.similarity` has it; NaN where not
-            judged.
+        logits: (m, M, N), NaN if not judged.
+        similarity: (m, M) as in `unknown.similarity`, NaN if not judged.
         judged: (M,) whether the example was held out.
-        folds: classifiers that were solved for.
-        cut: why fewer examples were judged than asked for, else None.
+        folds: number of classifiers solved for.
+        cut: why fewer examples were judged than requested, else None.
     """
 
     logits: Array
@@ -60,16 +60,16 @@ def hold_out(
     factors: Array = LAW,
     cancel: NDArray[np.bool_] | None = None,
 ) -> HeldOut:
-    """Adapt without each fold in turn, as `head.adapt` would, and look at what was left out.
+    """Adapt without each fold in turn, as `head.adapt` would, and classify the examples left out.
 
     An example is judged by the first fold that leaves it out.
 
     Args:
         phi, classes: (M, d) and (M,), as in `Head.adapt`.
-        left_out: (F, M) the examples without which each fold adapts; never a whole class.
-        horizon: T to use instead of the head's own for the smaller support sets.
-        factors: (m,) ascending; the horizons asked about are T times each.
-        cancel: as in `solve_flow`; the folds that are done by then count.
+        left_out: (F, M) examples that each fold leaves out; never a whole class.
+        horizon: T; default: the head's T for the smaller support sets.
+        factors: (m,) ascending; the requested horizons are T times each.
+        cancel: as in `solve_flow`; folds finished before it is set count.
     """
     task = _Task(head, phi, classes, n_classes, len(factors))
     logits = np.full((len(factors), len(classes), n_classes), np.nan)
@@ -77,7 +77,7 @@ def hold_out(
     first = left_out & (np.cumsum(left_out, axis=0) == 1)
     cut, done = None, 0
     while done < len(left_out) and cut is None:
-        tables, lengths, cut = task.without(
+        tables, lengths, cut = task.adapt_without(
             left_out[done : done + task.at_once], horizon, factors, cancel
         )
         fold, example = np.nonzero(first[done : done + len(tables)])
@@ -89,7 +89,7 @@ def hold_out(
 
 
 class _Task:
-    """A support set, and what all folds share. Class-major, as `comln_serve.flow.kernels`."""
+    """A support set, and the arrays that all folds share. Class-major, as in `flow.kernels`."""
 
     def __init__(
         self,
@@ -111,19 +111,19 @@ class _Task:
         self.width = len(classes) if self.reduced else phi.shape[1]
         self.at_once = max(1, _MOST_NUMBERS // (horizons * n_classes * max(self.width, len(phi))))
 
-    def without(
+    def adapt_without(
         self,
         left_out: NDArray[np.bool_],
         horizon: float | None,
         factors: Array,
         cancel: NDArray[np.bool_] | None,
     ) -> tuple[Array, Array, str | None]:
-        """Classifiers adapted without some examples each, for up to `at_once` folds (F, M).
+        """Adapt without the examples that each of up to `at_once` folds (F, M) leaves out.
 
         Returns:
-            Logits (F', m, N, M) of all examples, and the average length (F', m) of the rows of
-            W(T), as `unknown.average_length` has it, of the first F' <= F folds; and why there are
-            no more, None where that is all.
+            For the first F' <= F folds: logits (F', m, N, M) of all examples, and the average
+            length (F', m) of the rows of W(T) as in `unknown.average_length`. Then why F' < F, or
+            None.
         """
         mixtures = self._mixtures(~left_out)
         starts = mixtures @ self.gram if self.start is None else [self.start] * len(left_out)
@@ -132,7 +132,7 @@ class _Task:
         solved, cut = 0, None
         for out, start in zip(left_out, starts, strict=True):
             try:
-                moved_by[solved] = self._follow(~out, start, horizon, factors, cancel)
+                moved_by[solved] = self._solve_fold(~out, start, horizon, factors, cancel)
             except FlowError as error:
                 cut = str(error)
                 break
@@ -148,7 +148,7 @@ class _Task:
         squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=3)
         return start - moved, _average(squares), cut
 
-    def _follow(
+    def _solve_fold(
         self,
         kept: NDArray[np.bool_],
         start: Array,
@@ -156,11 +156,11 @@ class _Task:
         factors: Array,
         cancel: NDArray[np.bool_] | None,
     ) -> Array:
-        """X (m, N, r) with W(T) = W0 - X phi (reduced) or W0 - X at each horizon, of the flow that
-        starts at logits (N, M), of the examples kept.
+        """X (m, N, r) with W(T) = W0 - X phi (reduced) or W0 - X at each horizon, for the examples
+        kept (M,) and the logits `start` (N, M) at time 0.
 
         Raises:
-            FlowError: it was cancelled, or missed its tolerance.
+            FlowError: the solve was cancelled, or missed its tolerance.
         """
         weights = np.zeros(len(kept))
         weights[kept] = self.head.example_weights(self.classes[kept], self.n_classes)
@@ -171,16 +171,26 @@ class _Task:
         features, back, B = self._products(weights)
         solver = self.head.solver
         flow = Integration(
-            features, back, start, self.Y, weights, float(marks[-1]), self.head.regularisation,
-            rtol=max(solver.rtol, TOLERANCE), atol=max(solver.atol, TOLERANCE),
-            max_steps=solver.max_steps, limit_steps=False, cancel=cancel, marks=marks,
-        )  # fmt: skip
+            features,
+            back,
+            start,
+            self.Y,
+            weights,
+            float(marks[-1]),
+            self.head.regularisation,
+            rtol=max(solver.rtol, TOLERANCE),
+            atol=max(solver.atol, TOLERANCE),
+            max_steps=solver.max_steps,
+            limit_steps=False,
+            cancel=cancel,
+            marks=marks,
+        )
         flow.advance()
         return flow.marked if B is None else flow.marked @ B
 
     def _products(self, weights: Array) -> tuple[Array, Array, Array | None]:
-        """The matrices F and G of the flow of a fold (see `kernels`), and B (M, M) of its metric
-        where that is not the identity and the flow is reduced.
+        """The matrices F and G of a fold's flow (see `kernels`), and B (M, M) of its metric, or
+        None if the metric is the identity or the flow is not reduced.
         """
         nothing, strength = np.empty((0, 0)), self.head.whitening
         if not self.reduced:
@@ -191,8 +201,9 @@ class _Task:
         return symmetric(B @ self.gram), nothing, B
 
     def _mixtures(self, kept: NDArray[np.bool_]) -> Array:
-        """An A (F, N, M) with W(0) = A phi for each fold, of a start that is made of the examples
-        kept (F, M), or zero."""
+        """A (F, N, M) with W(0) = A phi for each fold, for a prototype start made of the examples
+        kept (F, M), or a zero start.
+        """
         members = self.Y * kept[:, None, :]
         if self.head.start != "prototype":
             return np.zeros_like(members)
@@ -203,6 +214,6 @@ class _Task:
 
 
 def _average(squares: Array) -> Array:
-    """Root mean square over the classes, the last axis, of lengths whose squares these are."""
+    """Root mean square of lengths over the classes, the last axis, given their squares."""
     result: Array = np.sqrt(np.maximum(squares.mean(axis=-1), _SMALLEST**2))
     return result

@@ -1,6 +1,6 @@
-"""The horizon chosen for one task, from how its own support images are classified when held out.
+"""Chooses the horizon of one task by cross-validation on its support images.
 
-The flow of a fold passes every candidate, so a curve over horizons costs one integration a fold.
+The flow of a fold passes every candidate, so all candidates cost one integration per fold.
 """
 
 import numpy as np
@@ -12,34 +12,36 @@ from comln_serve.report.held_out import HeldOut
 Array = NDArray[np.float64]
 
 FACTORS: Array = 10.0 ** (np.arange(-8, 9) / 4)
-"""Candidates, in units of the learned horizon: from a hundredth to a hundred times of it."""
+"""Candidates in units of the learned horizon, from 1/100 to 100."""
 
 _LEARNED = int(np.flatnonzero(FACTORS == 1.0)[0])
 
-# A candidate is as good as the best where its loss is higher by no more standard errors of the
-# difference than this.
+# A candidate counts as good as the best if its loss is higher by at most this many standard errors
+# of the difference.
 _STANDARD_ERRORS = 2.0
 _ROUNDING = 1e-9
 
-# Newton steps towards the scale of the logits with the least loss, and bounds of each and of all.
+# Newton steps to the logits' best scale, and largest factors of one step and of all together.
 _NEWTON_STEPS, _LARGEST_FACTOR, _LARGEST_SCALE = 12, 4.0, 1e3
 
 
 def choose_horizon(
     found: HeldOut, classes: NDArray[np.intp], n_classes: int, learned: float
 ) -> tuple[int, HorizonChoice]:
-    """The candidate to adapt to, of those whose held-out logits `found` has.
+    """Choose the candidate horizon by its loss on the held-out images.
 
-    Compared is the cross-entropy of the held-out images, every class counting the same, with the
-    logits of each candidate at their own best temperature: a longer flow makes larger logits,
-    which is no merit. Accuracy is too coarse on a handful of images. Of all candidates that are as
-    good as the best but for noise, the one nearest to the learned horizon is taken.
+    The loss is the cross-entropy with equal weight for all classes, with each candidate's logits at
+    their own best temperature: a longer flow makes larger logits, which is no merit. Accuracy is
+    too coarse on a handful of images. Of the candidates within noise of the best, the one nearest
+    to the learned horizon is chosen.
 
     Args:
-        found: at the horizons `learned` x FACTORS. classes: (M,). learned: T of the head's law.
+        found: results at the horizons `learned` x FACTORS.
+        classes: (M,).
+        learned: T of the head's law.
 
     Returns:
-        The candidate's index, and the curve.
+        The candidate's index, and the losses of all candidates.
     """
     logits, given = found.logits[:, found.judged], classes[found.judged]
     per_class = np.bincount(given, minlength=n_classes)
@@ -52,7 +54,9 @@ def choose_horizon(
     level = means - means[best] <= _STANDARD_ERRORS * errors + _ROUNDING
     candidates = np.flatnonzero(level)
     chosen = int(candidates[np.abs(candidates - _LEARNED).argmin()])
-    right = np.minimum((logits.argmax(axis=2) == given) @ weights, 1.0)  # the weights are rounded
+    right = np.minimum(
+        (logits.argmax(axis=2) == given) @ weights, 1.0
+    )  # rounded weights may add up to more than 1
     horizons = learned * FACTORS
     return chosen, HorizonChoice(
         learned=learned,
@@ -66,10 +70,10 @@ def choose_horizon(
 
 
 def _losses_at_best_scale(logits: Array, given: NDArray[np.intp], weights: Array) -> Array:
-    """(m, n) cross-entropy of each example, logits (m, n, N) scaled to the least weighted mean.
+    """(m, n) cross-entropy of each example, with logits (m, n, N) scaled for the least mean loss.
 
-    The mean is convex in the scale; Newton's method, its steps bounded by a factor, as logits that
-    put every example right have their least loss at infinity.
+    The weighted mean is convex in the scale. Newton's method finds the minimum; its steps are
+    bounded, as logits that classify every example correctly have their least loss at infinity.
     """
     logits = logits - logits.mean(axis=2, keepdims=True)
     truth = np.take_along_axis(logits, given[None, :, None], axis=2)[:, :, 0]

@@ -1,4 +1,4 @@
-"""From an adaptation, and what holding out has shown, to a report."""
+"""Makes the report of an adaptation."""
 
 from collections.abc import Sequence
 
@@ -24,12 +24,13 @@ def make_report(
     numbers: Sequence[int] | None = None,
     calibration: Calibration | None = None,
 ) -> Report:
-    """Say what holding the support images out has shown.
+    """Make the report of an adaptation, from its held-out support images.
 
     Args:
-        classes: (M,) of the examples. labels: (N,) names of the classes.
+        classes: (M,) class indices of the examples.
+        labels: (N,) names of the classes.
         own_horizon: whether T followed the rule for which `calibration` was measured.
-        numbers: (M,) of the examples; by default 1 to M.
+        numbers: (M,) of the examples; default: 1 to M.
         calibration: of the model; without one the suspects are found at temperature 1.
     """
     per_class = np.bincount(classes, minlength=len(labels))

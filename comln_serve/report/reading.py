@@ -1,4 +1,4 @@
-"""What a prediction takes from a classifier's report and its model's calibration."""
+"""Reads temperature and threshold from a classifier's report and its model's calibration."""
 
 from comln_serve.bundle import Calibration
 from comln_serve.classifier import ClassifierInfo
@@ -6,14 +6,13 @@ from comln_serve.report.content import Report
 
 
 def report_of(classifier: ClassifierInfo) -> Report | None:
-    """A classifier's report, None where it has none."""
+    """A classifier's report; None if it has none."""
     return None if classifier.report is None else Report.model_validate(classifier.report)
 
 
 def temperature(classifier: ClassifierInfo, calibration: Calibration | None) -> float | None:
-    """What the logits are divided by; None where the classifier's probabilities are uncalibrated:
-
-    the model is, or it was adapted to a horizon of the caller's, for which nothing was measured.
+    """The temperature that the logits are divided by; None if the model is not calibrated, or if
+    the horizon does not follow the model's own rule, for which the calibration was measured.
     """
     if calibration is None or not _own_horizon(classifier):
         return None
@@ -21,8 +20,8 @@ def temperature(classifier: ClassifierInfo, calibration: Calibration | None) -> 
 
 
 def unknown_threshold(classifier: ClassifierInfo, calibration: Calibration | None) -> float | None:
-    """Similarity under which an image is unknown; None where neither report nor model says: what
-    was measured of the model holds for a horizon of its own only.
+    """Similarity below which an image is unknown: the report's, else the model's if the horizon
+    follows its own rule, else None.
     """
     report = report_of(classifier)
     if report is not None and report.unknown_threshold is not None:

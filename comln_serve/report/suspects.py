@@ -1,24 +1,25 @@
-"""Support images whose label the other support images speak against."""
+"""Scores how likely the labels of support images are wrong."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.classifier import softmax
 
-# How likely the other label must be, of the two. docs/reports.md has what this finds.
+# Score from which an image is listed. docs/reports.md has what this finds.
 THRESHOLD = 0.95
 
 
 def suspicion(
     logits: NDArray[np.float64], classes: NDArray[np.intp], temperature: float
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """How much likelier the likeliest other label is than the one given.
+    """Compare the given label with the likeliest other label.
 
     Args:
-        logits: (n, N) of examples that were held out. classes: (n,) their given labels.
+        logits: (n, N) of held-out examples.
+        classes: (n,) class indices of their given labels.
 
     Returns:
-        (n,) p_other / (p_other + p_given), from 0 to 1, and (n,) that other label.
+        (n,) p_other / (p_other + p_given), from 0 to 1, and (n,) class indices of the other labels.
     """
     rows = np.arange(len(classes))
     given = logits[rows, classes]

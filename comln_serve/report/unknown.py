@@ -1,25 +1,25 @@
-"""Images that are unlike every class: how alike is measured, and where `unknown` begins.
+"""Similarity of images to their likeliest class, and the threshold below which they are `unknown`.
 
-How docs/reports.md compares this score with others, and what share of known images is refused.
+docs/reports.md compares this score with others, and has the share of known images it refuses.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-# The share of images of known classes that is given up.
+# Share of images of known classes that the threshold calls unknown.
 REFUSED = 0.05
-# So many held-out images it takes to say below what a twentieth of them lies.
+# Held-out images needed to estimate the 5% quantile of their similarities.
 LEAST_JUDGED = 20
 
 _SMALLEST = 1e-30
 
 
 def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n,) how like its likeliest class each embedding (n, d) is, for W (N, d).
+    """(n,) similarity of each embedding (n, d) to its likeliest class, for W (N, d).
 
-    The largest logit, over the length of the embedding, which says little of it, and over the
-    length that the rows of W have on average: the cosine, were all rows of one length. Differences
-    between their lengths are part of what was learned, and tell strangers apart.
+    The largest logit, divided by the embedding's length, which carries little information, and by
+    the average length of the rows of W. It would be the cosine if all rows had one length. The
+    differences between their lengths are learned and help to detect unknown classes.
     """
     q, rows = embeddings.astype(np.float64), W.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(q, axis=1), _SMALLEST)
@@ -33,9 +33,8 @@ def average_length(rows: NDArray[np.float64]) -> float:
 
 
 def threshold(held_out: NDArray[np.float64]) -> float | None:
-    """Below what an image is unknown, from the similarities (n,) of held-out support images.
-
-    None where they are too few to say.
+    """Similarity below which an image is unknown, from those (n,) of held-out support images; None
+    if these are too few.
     """
     if len(held_out) < LEAST_JUDGED:
         return None

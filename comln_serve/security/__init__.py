@@ -1,4 +1,4 @@
-"""API keys: what they are, whether one is right, and how often it may be used. No HTTP here."""
+"""API keys: making, parsing, verifying and rate-limiting them. No HTTP here."""
 
 from comln_serve.security.hashing import is_right
 from comln_serve.security.key_ring import KeyRing

@@ -1,10 +1,10 @@
-"""Keys in use, so that not every request asks the database."""
+"""Cache of API keys, so that not every request queries the database."""
 
 from comln_serve.security.keys import ApiKey
 from comln_serve.short_memory import ShortMemory
 
 
 class KeyRing(ShortMemory[str, ApiKey]):
-    """Keys by id. One that is revoked is worth nothing on any server after this time."""
+    """Keys by id. All servers refuse a revoked key after at most `seconds`."""
 
     seconds = 1.0

@@ -1,4 +1,4 @@
-"""What an API key is: a text that its owner holds, and what the server keeps of it."""
+"""API keys: the text that the owner holds, and the record that the server stores."""
 
 import re
 import secrets
@@ -9,34 +9,34 @@ from enum import StrEnum
 
 from comln_serve.security.hashing import hashed
 
-# Recognised by people, and by programs that look for keys where none should be.
+# Lets people and secret scanners recognise a key.
 _PREFIX = "comln"
 _ID_BYTES, _SECRET_BYTES = 8, 32
 _TEXT = re.compile(rf"{_PREFIX}_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})")
 
-# The empty tenant owns what was made without keys.
+# The empty tenant owns classifiers made while keys were not required.
 TENANT_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$"
 
 
 class Scope(StrEnum):
     """What a key may be used for."""
 
-    PREDICT = "predict"  # predicting, and reading
-    ADAPT = "adapt"  # changing classifiers, and reading
-    ADMIN = "admin"  # both, and what operators ask
+    PREDICT = "predict"  # predict and read
+    ADAPT = "adapt"  # change classifiers and read
+    ADMIN = "admin"  # both, and metrics
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """What is kept of a key.
+    """The stored record of a key.
 
     Attributes:
-        id: the public part of its text.
-        tenant: whose classifiers it sees; "" for those made without keys.
-        secret_sha256: of the secret part, as hexadecimal digits.
-        name: what its maker calls it, or None.
-        requests_per_minute: None for the server's own.
-        expires_at, revoked_at: UTC, from when on it is worth nothing; None: not so.
+        id: the public part of the key's text.
+        tenant: whose classifiers the key can use; "" for those made without keys.
+        secret_sha256: hash of the secret part, as hexadecimal digits.
+        name: chosen by the key's maker, or None.
+        requests_per_minute: None: the server's setting.
+        expires_at, revoked_at: UTC, after which the key is invalid; None: never.
     """
 
     id: str
@@ -50,17 +50,17 @@ class ApiKey:
     revoked_at: datetime | None = None
 
     def allows(self, any_of: Collection[Scope]) -> bool:
-        """Whether it has one of these scopes, or the one that includes all."""
+        """Whether the key has one of these scopes, or `admin`."""
         return Scope.ADMIN in self.scopes or not self.scopes.isdisjoint(any_of)
 
     def is_valid(self, now: datetime) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 @dataclass(frozen=True)
 class Presented:
-    """A text that has the form of a key, in parts; whether it is one is not known yet."""
+    """The parts of a text in the form of a key, not verified yet."""
 
     id: str
     secret: str
@@ -75,7 +75,7 @@ def make_key(
     requests_per_minute: int | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key: what to keep of it, and its text, `comln_<id>_<secret>`, which is not kept."""
+    """Make a key. Returns its record and its text, `comln_<id>_<secret>`, which is not stored."""
     presented = Presented(secrets.token_hex(_ID_BYTES), secrets.token_hex(_SECRET_BYTES))
     key = ApiKey(
         id=presented.id,
@@ -91,6 +91,6 @@ def make_key(
 
 
 def parse_key(text: str) -> Presented | None:
-    """The parts of a text that has the form of a key."""
+    """Parse `comln_<id>_<secret>`; None if the text has another form."""
     found = _TEXT.fullmatch(text)
     return None if found is None else Presented(*found.groups())

@@ -1,4 +1,4 @@
-"""How many requests a minute: a token bucket for each key, in this process."""
+"""Limits requests per minute with a token bucket for each key, in this process."""
 
 import time
 from collections import OrderedDict
@@ -9,23 +9,23 @@ _MINUTE = 60.0
 
 
 class RateLimiter:
-    """Buckets that hold a minute's requests, and are filled evenly. Safe from many threads.
+    """Token buckets that hold a minute's requests and refill evenly. Thread-safe.
 
-    A bucket that nobody has taken from for a minute is full again, and forgotten: memory is for
-    the keys of the last minute only.
+    A bucket that was not used for a minute is full again and is removed, so only keys of the last
+    minute take memory.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        # Requests left, and when that was; the one used longest ago first.
+        # By key: requests left, and at what time. The key used longest ago is first.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def take(self, key_id: str, per_minute: int) -> float:
-        """Take a request from a key's bucket; 0, or the seconds until there is one to take."""
+        """Take a request from a key's bucket. Returns 0, or the seconds until one is available."""
         with self._lock:
             now = self._clock()
             while self._buckets and now - next(iter(self._buckets.values()))[1] >= _MINUTE:

@@ -1,4 +1,4 @@
-"""Where classifiers are kept: one database, SQLite's or PostgreSQL's."""
+"""Stores classifiers and API keys in one database, SQLite or PostgreSQL."""
 
 from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
 from comln_serve.storage.database import sqlite_file
@@ -21,9 +21,9 @@ __all__ = [
 
 
 def open_store(url: str) -> Store:
-    """The store at a database URL, `sqlite:///FILE` or `postgresql://...`.
+    """Open the store at a database URL, `sqlite:///FILE` or `postgresql://...`.
 
     Raises:
-        StartupError: another kind of URL, or a database that cannot be used.
+        StartupError: the URL has another form, or the database cannot be used.
     """
     return Store(url)

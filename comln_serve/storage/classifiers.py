@@ -1,4 +1,4 @@
-"""The classifiers of one tenant: adding, finding, listing, changing and deleting them."""
+"""Adds, finds, lists, changes and deletes the classifiers of one tenant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,20 +15,20 @@ from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.positions import next_position
 from comln_serve.storage.tables import classifiers, supports
-from comln_serve.storage.versions import Rows
+from comln_serve.storage.versions import RowQuery
 from comln_serve.support import SupportSet
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a reference stands for at the moment."""
+    """The classifier and revision that a reference stands for now."""
 
     id: str
     revision: int
 
 
 class ChangedError(Exception):
-    """What a change started from is not there any more as it was; start over."""
+    """The classifier that a change is based on has changed or is gone; start over."""
 
 
 class TenantStore:
@@ -43,24 +43,24 @@ class TenantStore:
     # --- Reading ---------------------------------------------------------------------------------
 
     def resolve(self, reference: str) -> Resolved | None:
-        """What `find` would find; cheaper, as it reads no weights."""
-        with self._database.glancing() as connection:
+        """Id and revision of the classifier that a reference stands for, or None."""
+        with self._database.single_read() as connection:
             return self._resolve(connection, reference)
 
     def find(self, reference: str) -> Classifier | None:
-        """The classifier a reference stands for."""
+        """The classifier that a reference stands for, or None."""
         with self._database.reading() as connection:
             row = self._row(connection, reference, classifiers.c.weights)
         return None if row is None else rows.to_classifier(row)
 
     def describe(self, reference: str) -> ClassifierInfo | None:
-        """The same without its weights."""
+        """The classifier without its weights, or None."""
         with self._database.reading() as connection:
             row = self._row(connection, reference)
         return None if row is None else rows.to_info(row)
 
     def support(self, reference: str) -> tuple[ClassifierInfo, SupportSet] | None:
-        """The same with its support set."""
+        """The classifier without its weights, and its support set, or None."""
         of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
             row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
@@ -74,15 +74,14 @@ class TenantStore:
         name: str | None = None,
         model: str | None = None,
     ) -> tuple[list[ClassifierInfo], int | None]:
-        """At most `limit` classifiers without their reports, newest first, and where the next page
-        starts.
+        """List at most `limit` classifiers without their reports, newest first.
 
         Args:
-            before: a start from an earlier call; None for the newest.
-            name, model: only classifiers of these.
+            before: where the page starts, from an earlier call; None: with the newest.
+            name, model: list only classifiers with this name or model.
 
         Returns:
-            The page, and `before` of the next one (None: there is no more).
+            The page, and `before` of the next page (None: this is the last).
         """
         now = self._clock()
         query = (
@@ -105,7 +104,7 @@ class TenantStore:
         return page, found[limit - 1].position if len(found) > limit else None
 
     def made_by(self, key: IdempotencyKey) -> str | None:
-        """The id of the classifier that a request with this key has made; None: there was none.
+        """The id of the classifier that an earlier request with this key made, or None.
 
         Raises:
             ServiceError: IDEMPOTENCY_MISMATCH.
@@ -114,13 +113,13 @@ class TenantStore:
             return idempotency.made_by(connection, self._tenant, key, self._clock())
 
     def check_room(self, limit: int) -> None:
-        """Refuse what `add` would refuse at the moment, before work goes into it.
+        """Check early, before work on a classifier, that `add` would have room for it now.
 
         Raises:
             ServiceError: TOO_MANY_CLASSIFIERS.
         """
-        with self._database.glancing() as connection:
-            self._need_room(connection, limit, self._clock())
+        with self._database.single_read() as connection:
+            self._check_room(connection, limit, self._clock())
 
     # --- Writing ---------------------------------------------------------------------------------
 
@@ -134,19 +133,21 @@ class TenantStore:
         key: IdempotencyKey | None = None,
         derived_from: tuple[str, Resolved] | None = None,
     ) -> Classifier:
-        """Store a new classifier; one with a name becomes the next version of it.
+        """Store a new classifier. A named one becomes the next version of its name.
 
         Args:
-            limit: classifiers the tenant may have.
-            promote: let the name stand for it; the first version of a name always does.
-            key: of the request, remembered with it.
-            derived_from: a reference and what it must still stand for.
+            limit: most classifiers the tenant may have.
+            promote: let the name stand for this version; it always stands for its first version.
+            key: of the request, stored with the classifier.
+            derived_from: a reference, and what it must still stand for.
 
         Returns:
-            The same, with its version.
+            The classifier with its version.
 
         Raises:
-            ServiceError: TOO_MANY_CLASSIFIERS. KeyTakenError, ChangedError.
+            ServiceError: TOO_MANY_CLASSIFIERS.
+            KeyTakenError: another request with the key has made its classifier.
+            ChangedError: `derived_from` is out of date.
         """
         now = self._clock()
         promotion = 0
@@ -154,7 +155,7 @@ class TenantStore:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
             position = next_position(connection, self._tenant)
-            self._need_room(connection, limit, now)
+            self._check_room(connection, limit, now)
             if classifier.name is not None:
                 versions.lock(connection, self._tenant, classifier.name)
             if derived_from is not None:
@@ -172,12 +173,12 @@ class TenantStore:
                     tenant=self._tenant,
                     position=position,
                     promotion=promotion,
-                    **rows.of_classifier(classifier),
+                    **rows.classifier_values(classifier),
                 )
                 .returning(classifiers.c.sequence)
             ).scalar_one()
             connection.execute(
-                insert(supports).values(classifier=sequence, **rows.of_support(support))
+                insert(supports).values(classifier=sequence, **rows.support_values(support))
             )
         return classifier
 
@@ -188,10 +189,11 @@ class TenantStore:
         *,
         key: IdempotencyKey | None = None,
     ) -> None:
-        """Put a classifier and its support set in the place of their `revision` before.
+        """Replace the previous revision of a classifier and its support set.
 
         Raises:
-            KeyTakenError, ChangedError.
+            KeyTakenError: another request with the key has made its classifier.
+            ChangedError: the stored revision is not the previous one.
         """
         now = self._clock()
         with self._database.writing() as connection:
@@ -205,7 +207,7 @@ class TenantStore:
                     classifiers.c.revision == classifier.revision - 1,
                     versions.alive(now),
                 )
-                .values(**rows.of_classifier(classifier))
+                .values(**rows.classifier_values(classifier))
                 .returning(classifiers.c.sequence)
             ).scalar_one_or_none()
             if sequence is None:
@@ -213,14 +215,15 @@ class TenantStore:
             connection.execute(
                 update(supports)
                 .where(supports.c.classifier == sequence)
-                .values(**rows.of_support(support))
+                .values(**rows.support_values(support))
             )
 
     def promote(self, reference: str) -> ClassifierInfo | None:
-        """Let its name stand for a version; what it is then, None where there is none.
+        """Let a classifier's name stand for it. Returns its new description, or None if there is
+        none.
 
         Raises:
-            ServiceError: INVALID_REQUEST, it has no name.
+            ServiceError: INVALID_REQUEST, the classifier has no name.
         """
         with self._database.writing() as connection:
             row = self._row(connection, reference)
@@ -238,11 +241,11 @@ class TenantStore:
         return None if promoted is None else rows.to_info(promoted)
 
     def roll_back(self, name: str) -> ClassifierInfo | None:
-        """Let a name stand for the version promoted before; that one, None where there is no such
-        name.
+        """Let a name stand for the version promoted before. Returns that version, or None if the
+        name does not exist.
 
         Raises:
-            ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, it is no name.
+            ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is an id or a version.
         """
         reference = parse_reference(name)
         if reference is None:
@@ -260,7 +263,7 @@ class TenantStore:
         return None if row is None else rows.to_info(row)
 
     def delete(self, reference: str) -> Resolved | None:
-        """Remove what a reference stands for; what that was."""
+        """Delete the classifier that a reference stands for. Returns it, or None."""
         with self._database.writing() as connection:
             found = self._resolve(connection, reference)
             if found is not None:
@@ -288,14 +291,16 @@ class TenantStore:
         *more: Any,
         where: ColumnElement[bool] | None = None,
     ) -> Any:
-        """Of the classifier a reference stands for `rows.INFO`, `promoted`, and more columns; of
-        another table where `where` says which of its rows.
+        """Columns `rows.INFO`, `promoted` and `more` of the classifier that a reference stands for.
+
+        Args:
+            where: joins the table of the columns `more`, if that is another one.
         """
         parsed = parse_reference(reference)
         if parsed is None:
             return None
         promoted = versions.is_promoted(self._clock()).label("promoted")
-        query = _standing_for(
+        query = _where_referenced(
             select(*rows.INFO, promoted, *more),
             by_name=parsed.name is not None,
             by_version=parsed.version is not None,
@@ -305,7 +310,7 @@ class TenantStore:
         return connection.execute(query, self._parameters(parsed)).first()
 
     def _parameters(self, reference: Reference) -> dict[str, Any]:
-        """Of `_standing_for`."""
+        """Values for the parameters of `_where_referenced`."""
         return {
             "of_tenant": self._tenant,
             "of_id": reference.id,
@@ -314,7 +319,7 @@ class TenantStore:
             "now": self._clock(),
         }
 
-    def _need_room(self, connection: Connection, limit: int, now: datetime) -> None:
+    def _check_room(self, connection: Connection, limit: int, now: datetime) -> None:
         stored = connection.execute(_COUNT, {"of_tenant": self._tenant, "now": now}).scalar_one()
         if stored >= limit:
             raise ServiceError(
@@ -326,8 +331,8 @@ class TenantStore:
             )
 
 
-def _standing_for(query: Rows, *, by_name: bool, by_version: bool) -> Rows:
-    """Of a query, the row that a reference stands for: one or none. It has parameters."""
+def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> RowQuery:
+    """Restrict a query to the row that a reference stands for; `_parameters` has the reference."""
     tenant, now = bindparam("of_tenant"), bindparam("now")
     if not by_name:
         return query.where(
@@ -341,14 +346,14 @@ def _standing_for(query: Rows, *, by_name: bool, by_version: bool) -> Rows:
     return versions.promoted_first(query)
 
 
-# Asked all the time; putting a statement together costs more than asking it.
+# Built once: building these frequent statements costs more than running them.
 _COUNT = (
     select(func.count())
     .select_from(classifiers)
     .where(classifiers.c.tenant == bindparam("of_tenant"), versions.alive(bindparam("now")))
 )
 _RESOLVE = {
-    (by_name, by_version): _standing_for(
+    (by_name, by_version): _where_referenced(
         select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version
     )
     for by_name, by_version in ((False, False), (True, False), (True, True))

@@ -1,4 +1,4 @@
-"""A connection to SQLite or PostgreSQL: URLs, transactions, and what is said when they fail."""
+"""Connects to SQLite or PostgreSQL: URLs, transactions, and errors if the database fails."""
 
 import logging
 from collections.abc import Generator
@@ -29,18 +29,17 @@ _POOL_SIZE = 16
 
 
 class Database:
-    """Transactions on one database. Safe from many threads, and from many servers.
+    """Transactions on one database. Safe from many threads and many servers.
 
-    SQLite writes ahead and flushes at every commit. Whoever writes says so at the beginning
-    (BEGIN IMMEDIATE): a transaction that reads first and then finds the file locked could only
-    start over.
+    SQLite uses a write-ahead log and flushes it at every commit. Writing transactions begin with
+    BEGIN IMMEDIATE: one that first reads and then finds the file locked would have to start over.
     """
 
     def __init__(self, url: str) -> None:
-        """Prepare; nothing is connected to yet.
+        """Set up the connection pool, without connecting yet.
 
         Raises:
-            StartupError: a URL of another kind, or PostgreSQL without its driver.
+            StartupError: the URL has another form, or PostgreSQL's driver is not installed.
         """
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -52,22 +51,23 @@ class Database:
                 max_overflow=0,
                 pool_timeout=LOCK_SECONDS,
                 pool_pre_ping=not self.is_sqlite,
-                hide_parameters=True,  # errors go to logs
-                connect_args=_SQLITE_ARGUMENTS if self.is_sqlite else _patience(self.url),
+                hide_parameters=True,  # errors are logged
+                connect_args=_SQLITE_ARGUMENTS if self.is_sqlite else _timeouts(self.url),
                 execution_options={_BEGIN: "BEGIN"},
             )
         except ModuleNotFoundError as error:
             raise StartupError(
                 "PostgreSQL needs its driver: pip install 'comln-serve[postgres]'"
             ) from error
-        # SQLite has one writer at a time: of one server's none is starved while others take turns
-        # at the file's lock. In PostgreSQL those that wait for a lock leave connections to readers.
+        # SQLite has one writer at a time: waiting here, in order, no thread of this server starves
+        # at the file's lock. In PostgreSQL, writers that wait for a lock leave connections to
+        # readers.
         self._writers = BoundedSemaphore(1 if self.is_sqlite else max(1, _POOL_SIZE // 2))
         self._closed = False
-        # Views of one pool, by what their transactions begin with.
+        # Views of one pool that differ in how a transaction begins.
         self._reads = self._engine
         self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
-        self._glances = self._engine.execution_options(
+        self._single_reads = self._engine.execution_options(
             **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
         self._file: OpenedFile | None = None
@@ -83,43 +83,45 @@ class Database:
             event.listen(self._engine, "connect", _configure_postgresql)
 
     @contextmanager
-    def glancing(self) -> Generator[Connection, None, None]:
-        """For one statement that reads: a transaction of its own would be most of its cost.
+    def single_read(self) -> Generator[Connection, None, None]:
+        """A connection without a transaction, for one reading statement: a transaction would be
+        most of its cost.
 
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        with self._explained(), self._glances.connect() as connection:
+        with self._translated_errors(), self._single_reads.connect() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Generator[Connection, None, None]:
-        """A transaction that changes nothing.
+        """A reading transaction.
 
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        with self._explained(), self.connection() as connection:
+        with self._translated_errors(), self.connection() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Generator[Connection, None, None]:
-        """A transaction that is committed, and flushed, at the end of the block.
+        """A transaction that is committed and flushed at the end of the block.
 
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        with self._explained(), self._turn(), self.connection(writes=True) as connection:
+        with (
+            self._translated_errors(),
+            self._writer_turn(),
+            self.connection(writes=True) as connection,
+        ):
             yield connection
             try:
                 connection.commit()
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                raise _unavailable(
-                    self._why(error),
-                    _NOT_KNOWN,
-                ) from error
+                raise _unavailable(self._reason(error), _NOT_KNOWN) from error
         if self._file is not None and (wrong := self._file.fault()) is not None:
             raise _unavailable(wrong, _NOT_KNOWN)
 
@@ -127,11 +129,11 @@ class Database:
     def connection(
         self, *, writes: bool = False, patient: bool = False
     ) -> Generator[Connection, None, None]:
-        """A connection in a transaction that is rolled back unless it is committed; errors are
-        the driver's own.
+        """A connection in a transaction that is rolled back unless committed. Raises the driver's
+        errors.
 
         Args:
-            patient: wait for answers of PostgreSQL for as long as they take.
+            patient: wait for PostgreSQL's answers without a time limit.
         """
         with (self._writes if writes else self._reads).connect() as connection:
             connection.begin()
@@ -151,12 +153,12 @@ class Database:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a database that cannot be used raises."""
+        """The exceptions that an unusable database raises."""
         return (DBAPIError, PoolTimeout, self._engine.dialect.loaded_dbapi.Error)
 
     @contextmanager
-    def _turn(self) -> Generator[None, None, None]:
-        """Wait to be one of the writers, as long as for a lock of the database's own."""
+    def _writer_turn(self) -> Generator[None, None, None]:
+        """Wait for one of the writers' places, at most as long as for a lock of the database."""
         if not self._writers.acquire(timeout=LOCK_SECONDS):
             raise _unavailable(f"others have been writing to it for {LOCK_SECONDS:g} s")
         try:
@@ -165,7 +167,7 @@ class Database:
             self._writers.release()
 
     @contextmanager
-    def _explained(self) -> Generator[None, None, None]:
+    def _translated_errors(self) -> Generator[None, None, None]:
         if self._closed:
             raise _unavailable("it is closed")
         if self._file is not None and (wrong := self._file.fault()) is not None:
@@ -174,10 +176,10 @@ class Database:
             yield
         except self.errors as error:
             logger.warning("the database cannot be used: %s", error)
-            raise _unavailable(self._why(error)) from error
+            raise _unavailable(self._reason(error)) from error
 
-    def _why(self, error: Exception) -> str:
-        """The reason in the database's words, without the address and user that a driver tells."""
+    def _reason(self, error: Exception) -> str:
+        """The database's message, without the address and user that the driver's message has."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
         if self.is_sqlite:
             return str(cause)
@@ -186,10 +188,10 @@ class Database:
 
 
 def parse_url(url: str) -> URL:
-    """`sqlite:///FILE` or `postgresql://...` as SQLAlchemy takes it.
+    """Convert `sqlite:///FILE` or `postgresql://...` to SQLAlchemy's URL.
 
     Raises:
-        StartupError: it is neither.
+        StartupError: the URL is neither.
     """
     if url.startswith(_SQLITE) and url.removeprefix(_SQLITE) not in {"", ":memory:"}:
         return URL.create("sqlite", database=url.removeprefix(_SQLITE))
@@ -199,7 +201,7 @@ def parse_url(url: str) -> URL:
             return make_url(url).set(drivername="postgresql+psycopg")
         except (ArgumentError, ValueError):
             scheme = "postgresql"
-    # What follows the scheme may hold a password.
+    # Only the scheme is shown: the rest may hold a password.
     raise StartupError(
         f"database URL must read {_SQLITE}FILE or {_POSTGRESQL}USER:PASSWORD@HOST:PORT/DATABASE, "
         f"got one that begins with {scheme[:20]!r}"
@@ -207,10 +209,10 @@ def parse_url(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of an SQLite database, as an absolute path; None for a database of another kind.
+    """The absolute path of an SQLite database; None for PostgreSQL.
 
     Raises:
-        StartupError: a URL of neither kind.
+        StartupError: the URL is neither.
     """
     parsed = parse_url(url)
     return Path(str(parsed.database)).absolute() if parsed.drivername == "sqlite" else None
@@ -219,12 +221,13 @@ def sqlite_file(url: str) -> Path | None:
 _SQLITE_ARGUMENTS = {"timeout": LOCK_SECONDS, "check_same_thread": False}
 
 
-def _patience(url: URL) -> dict[str, Any]:
-    """How long PostgreSQL may be silent; what the URL says itself wins."""
+def _timeouts(url: URL) -> dict[str, Any]:
+    """Connection arguments that limit how long PostgreSQL may be silent. The URL's own win."""
     defaults = {
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": _SILENCE_MILLISECONDS,
-        "keepalives_idle": _SILENCE_MILLISECONDS // 1000,  # of a machine that is gone, mid-answer
+        "keepalives_idle": _SILENCE_MILLISECONDS
+        // 1000,  # notices a machine that vanishes mid-answer
         "keepalives_interval": 1,
         "application_name": "comln-serve",
     }
@@ -232,13 +235,13 @@ def _patience(url: URL) -> dict[str, Any]:
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where _begin_sqlite says so
+    connection.isolation_level = None  # _begin_sqlite begins transactions
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _configure_postgresql(connection: Any, _record: Any) -> None:
-    # Not in the connection's options: poolers between us and the database refuse these.
+    # Not among the connection's options, which poolers in front of the database refuse.
     connection.execute(f"SET lock_timeout = '{int(LOCK_SECONDS * 1000)}ms'")
     connection.commit()
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: which classifier a request has made, for as long as its key is kept."""
+"""Idempotency keys: remembers which classifier a request has made, until the key expires."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,11 +12,12 @@ from comln_serve.storage.tables import idempotency_keys as keys
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A key a client chose for a request, so that sending it again does nothing again.
+    """A client's key for a request, so that repeating the request makes nothing new.
 
     Attributes:
-        key: the client's. fingerprint: of the request; equal for equal requests only.
-        expires_at: UTC, until when it is remembered.
+        key: chosen by the client.
+        fingerprint: of the request; equal for equal requests only.
+        expires_at: UTC, when the key is forgotten.
     """
 
     key: str
@@ -25,17 +26,17 @@ class IdempotencyKey:
 
 
 class KeyTakenError(Exception):
-    """Another request with the key has made its classifier in the meantime."""
+    """Another request with the key has made its classifier meanwhile."""
 
 
 def claim(
     connection: Connection, tenant: str, key: IdempotencyKey, classifier_id: str, now: datetime
 ) -> None:
-    """Note which classifier the request makes. To be the first thing its transaction does: of two
-    with the same key the later one waits here for the other.
+    """Store which classifier the request makes. Must be the transaction's first statement: the
+    later of two requests with the same key waits here for the other.
 
     Raises:
-        KeyTakenError: the key is remembered already.
+        KeyTakenError: the key is stored already.
     """
     values = {
         "fingerprint": key.fingerprint,
@@ -53,10 +54,10 @@ def claim(
 
 
 def made_by(connection: Connection, tenant: str, key: IdempotencyKey, now: datetime) -> str | None:
-    """The id of the classifier that the request made when it came before; None: it did not.
+    """The id of the classifier that an earlier request with this key made, or None.
 
     Raises:
-        ServiceError: IDEMPOTENCY_MISMATCH, the key came with another request.
+        ServiceError: IDEMPOTENCY_MISMATCH, the earlier request was a different one.
     """
     row = connection.execute(
         select(keys.c.fingerprint, keys.c.classifier).where(

@@ -1,4 +1,4 @@
-"""API keys in the database."""
+"""Stores API keys in the database."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -24,7 +24,7 @@ class KeyStore:
             connection.execute(insert(api_keys).values(values))
 
     def find(self, key_id: str) -> ApiKey | None:
-        """The key of an id, valid or not."""
+        """The key with this id, valid or not, or None."""
         with self._database.reading() as connection:
             row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).first()
         return None if row is None else _to_key(row)
@@ -36,7 +36,7 @@ class KeyStore:
             return [_to_key(row) for row in connection.execute(query)]
 
     def any_valid(self) -> bool:
-        """Whether there is a key that can be used."""
+        """Whether there is a valid key."""
         query = (
             select(api_keys.c.id)
             .where(
@@ -49,7 +49,7 @@ class KeyStore:
             return connection.execute(query).first() is not None
 
     def revoke(self, key_id: str) -> bool:
-        """Make a key worthless, for good; whether there is such a key."""
+        """Revoke a key, for good. Returns whether it exists."""
         with self._database.writing() as connection:
             there = connection.execute(select(api_keys.c.id).where(api_keys.c.id == key_id)).first()
             connection.execute(

@@ -1,7 +1,6 @@
-"""Whether SQLite's file is still the one that was opened.
+"""Detects that SQLite's file has been moved, deleted or replaced since it was opened.
 
-A file that is moved or deleted stays open: SQLite would go on writing, and acknowledge what nobody
-will find again.
+SQLite keeps a moved or deleted file open: it would acknowledge writes that are lost.
 """
 
 import logging
@@ -13,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class OpenedFile:
-    """The file of a database, as it was when it was opened first. Safe from many threads."""
+    """The file of a database, identified when it was first opened. Thread-safe."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
@@ -22,34 +21,34 @@ class OpenedFile:
         self._wrong: str | None = None
 
     def opened(self) -> None:
-        """A connection has been made."""
+        """Record the file's identity at the first connection. Called for every one."""
         if self._opened is None:
-            self._opened = self._there()
+            self._opened = self._identity()
 
     def fault(self) -> str | None:
-        """What is wrong with the file, for whoever asked; None where it is the one opened. Told to
-        the log once, with its path.
+        """What is wrong with the file; None if it is the opened one. Logs each change once, with
+        the file's path.
         """
-        if self._opened is None:  # nobody has connected yet
+        if self._opened is None:  # no connection yet
             return None
-        there = self._there()
-        if there == self._opened:
+        found = self._identity()
+        if found == self._opened:
             wrong = None
-        elif there is None:
+        elif found is None:
             wrong = "its file is gone; it has to be put back, or the server started anew"
         else:
-            # What is remembered of classifiers, and of its schema, would be of another database.
+            # Cached classifiers and the checked schema are those of the opened file.
             wrong = "another file has taken the place of its own; the server has to be started anew"
         with self._lock:
-            told, self._wrong = self._wrong, wrong
-        if wrong != told:
+            logged, self._wrong = self._wrong, wrong
+        if wrong != logged:
             logger.error("database %s: %s", self._path, wrong or "its file is back")
         return wrong
 
-    def _there(self) -> tuple[int, int] | None:
-        """Which file has the name now."""
+    def _identity(self) -> tuple[int, int] | None:
+        """Device and inode of the file that has the path now; None if there is none."""
         try:
-            found = os.stat(self._path)  # noqa: PTH116 - asked often, and half as fast by pathlib
+            found = os.stat(self._path)  # noqa: PTH116 - called often; pathlib takes twice as long
         except OSError:
             return None
         return found.st_dev, found.st_ino

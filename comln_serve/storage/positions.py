@@ -1,7 +1,7 @@
-"""Where classifiers stand among those of their tenant, for paging.
+"""Numbers the classifiers of each tenant, for paging.
 
-The tables' own sequence counts all tenants' classifiers: pages that started from it would tell one
-tenant how busy the others are.
+The table's own sequence counts all tenants' classifiers: used for paging, it would tell a tenant
+how many classifiers others make.
 """
 
 from sqlalchemy import Connection
@@ -11,7 +11,7 @@ from comln_serve.storage.tables import tenants
 
 
 def next_position(connection: Connection, tenant: str) -> int:
-    """One more than the last; until the transaction ends no other gets one."""
+    """The tenant's next position. Other transactions wait for theirs until this one ends."""
     statement = upsert(connection, tenants).values(tenant=tenant, last_position=1)
     position: int = connection.execute(
         statement.on_conflict_do_update(

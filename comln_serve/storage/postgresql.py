@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that wait for an answer for so long and no longer.
+"""Connections to PostgreSQL with a time limit on answers.
 
-A server that is gone is noticed by TCP. One that has stopped, or a pooler in front of one, goes on
-to acknowledge what it receives and never answers; without this its clients would wait for ever.
+TCP notices a server that is gone. A server that hangs, or a pooler in front of one, still
+acknowledges what it receives but never answers: without a limit its clients would wait for ever.
 """
 
 from typing import Any
@@ -9,15 +9,15 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-# Longer than a lock is waited for, but for that of a migration.
+# Longer than the wait for a lock, except that of a migration.
 ANSWER_SECONDS = 10.0
 
 
 class Connection(psycopg.Connection[Any]):
-    """One that ends when an answer does not come.
+    """A connection that is closed if an answer takes longer than ANSWER_SECONDS.
 
     Attributes:
-        patient: it waits for ever.
+        patient: wait without a limit.
     """
 
     patient = False
@@ -26,14 +26,16 @@ class Connection(psycopg.Connection[Any]):
         """Drive one exchange with the server.
 
         Raises:
-            psycopg.OperationalError: the server did not answer; the connection is closed then.
+            psycopg.OperationalError: the server did not answer; the connection is then closed.
         """
         if timeout is None and not self.patient:
             timeout = ANSWER_SECONDS
         try:
             return super().wait(gen, interval, timeout)
         except psycopg.OperationalError:
-            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:  # nobody knows with what
+            if (
+                self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            ):  # a late answer would be taken for the next one's
                 self.pgconn.finish()
             raise
 
@@ -41,5 +43,5 @@ class Connection(psycopg.Connection[Any]):
 def connect(
     _dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]
 ) -> Connection:
-    """What SQLAlchemy's `do_connect` event asks for."""
+    """Open a connection, for SQLAlchemy's `do_connect` event."""
     return Connection.connect(*arguments, **parameters)

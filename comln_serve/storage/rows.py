@@ -1,4 +1,4 @@
-"""Between rows and the values they stand for. Arrays are little-endian float32, row by row."""
+"""Converts between rows and values. Arrays are stored as little-endian float32, row by row."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from comln_serve.classifier import Classifier, ClassifierInfo
 from comln_serve.storage.tables import classifiers, supports
 from comln_serve.support import SupportSet
 
-# Columns of the same name as the fields they hold.
+# Fields of `ClassifierInfo` whose columns have the same names.
 _FIELDS = (
     "id", "name", "version", "revision", "model", "embedder_sha256", "labels", "examples",
     "horizon", "horizon_rule", "support_loss", "support_accuracy", "metadata", "created_at",
@@ -18,9 +18,9 @@ _FIELDS = (
 )  # fmt: skip
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
-# A report takes up to megabytes, and a list of classifiers shows none.
+# Without reports, which may be megabytes and which lists do not show.
 LISTED = (*INFO[:-1], null().label("report"))
-# Both tables have labels: of the classes, and of the examples.
+# Labelled, as both tables have a column `labels`: of the classes, and of the examples.
 SUPPORT = (
     supports.c.labels.label("example_labels"),
     supports.c.numbers,
@@ -29,24 +29,24 @@ SUPPORT = (
 )
 
 
-def of_classifier(classifier: Classifier) -> dict[str, Any]:
-    """What the columns of `classifiers` hold, but for tenant and promotion."""
+def classifier_values(classifier: Classifier) -> dict[str, Any]:
+    """A classifier's values in `classifiers`, without tenant, position and promotion."""
     values = {field: getattr(classifier, field) for field in _FIELDS}
     return {**values, "metadata": dict(classifier.metadata), "weights": _bytes(classifier.W)}
 
 
 def to_info(row: Row[Any]) -> ClassifierInfo:
-    """From `INFO` or `LISTED`, and `promoted`."""
+    """Convert a row of `INFO` or `LISTED`, and `promoted`."""
     return ClassifierInfo(**_info(row))
 
 
 def to_classifier(row: Row[Any]) -> Classifier:
-    """From `INFO`, `promoted` and `weights`."""
+    """Convert a row of `INFO`, `promoted` and `weights`."""
     return Classifier(**_info(row), W=_matrix(row.weights, len(row.labels)))
 
 
-def of_support(support: SupportSet) -> dict[str, Any]:
-    """What the columns of `supports` hold, but for the classifier."""
+def support_values(support: SupportSet) -> dict[str, Any]:
+    """A support set's values in `supports`, without the classifier."""
     return {
         "labels": support.labels,
         "numbers": support.numbers,
@@ -56,7 +56,7 @@ def of_support(support: SupportSet) -> dict[str, Any]:
 
 
 def to_support(row: Row[Any]) -> SupportSet:
-    """From `SUPPORT`."""
+    """Convert a row of `SUPPORT`."""
     return SupportSet(
         _matrix(row.embeddings, len(row.example_labels)),
         tuple(row.example_labels),

@@ -1,7 +1,7 @@
-"""Bringing a database to the newest schema at start, or refusing it.
+"""Migrates a database to the newest schema at start, or refuses it.
 
-Alembic is imported only where there is something to migrate: it takes longer to load than a
-database that is up to date takes to open.
+Alembic is imported only for a migration: importing it takes longer than opening a database that is
+up to date.
 """
 
 import sqlite3
@@ -18,16 +18,16 @@ VERSION_TABLE = "comln_schema"
 # The newest file in migrations/versions.
 NEWEST = "0005"
 
-# Any number that other programs in the same PostgreSQL are unlikely to lock.
+# A number that other programs in the same PostgreSQL are unlikely to lock.
 _ADVISORY_LOCK = int.from_bytes(b"comln", "big")
 
 
 def prepare(database: Database) -> None:
-    """Make the tables, or migrate them, where that is needed. Of servers that start together one
-    does it and the others wait.
+    """Make or migrate the tables, if needed. If several servers start together, one migrates and
+    the others wait.
 
     Raises:
-        StartupError: it cannot be reached, is another program's, or of a later release.
+        StartupError: the database cannot be used, is another program's, or of a later release.
     """
     try:
         with database.connection() as connection:
@@ -68,10 +68,10 @@ def migrate(connection: Connection, revision: str = "head") -> None:
 
 
 def _stamp(connection: Connection, database: Database) -> str | None:
-    """The revision a database is at, None where it is empty.
+    """The schema revision of a database; None if it is empty.
 
     Raises:
-        StartupError: it is another program's, or of a later release.
+        StartupError: the database is another program's, or of a later release.
     """
     tables = inspect(connection).get_table_names()
     if not tables:
@@ -93,12 +93,12 @@ def _stamp(connection: Connection, database: Database) -> str | None:
 
 
 def _use_wal(database: Database) -> None:
-    """Switch to write-ahead logging; while another server does the same SQLite does not wait."""
+    """Switch to write-ahead logging. Retries: SQLite fails if another server switches too."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             with database.connection() as connection:
-                connection.rollback()  # it cannot be switched within a transaction
+                connection.rollback()  # the mode cannot change within a transaction
                 driver = connection.connection.dbapi_connection
                 if driver is not None:
                     driver.execute("PRAGMA journal_mode = WAL")

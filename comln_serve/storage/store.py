@@ -1,4 +1,4 @@
-"""The store: one database with the classifiers of every tenant, and the keys to them."""
+"""The store: one database with the classifiers and API keys of every tenant."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,25 +14,25 @@ from comln_serve.storage.versions import alive
 
 Clock = Callable[[], datetime]
 
-_AT_ONCE = 500  # expired classifiers removed in a transaction
+_AT_ONCE = 500  # expired classifiers deleted in a transaction
 
 
 def utc_now() -> datetime:
-    """The time, UTC."""
+    """The current time, UTC."""
     return datetime.now(UTC)
 
 
 class Store:
-    """Durable classifiers. Safe to call from many threads, and from many servers on one database.
+    """Durable classifiers. Safe from many threads, and from many servers on one database.
 
-    What a call has written survives a crash of the process or the machine once it returns.
+    A change survives a crash of the process or the machine once its call has returned.
     """
 
     def __init__(self, url: str, clock: Clock = utc_now) -> None:
         """Open the database, and make or migrate its tables.
 
         Raises:
-            StartupError: it cannot be used; the message says why.
+            StartupError: the database cannot be used; the message says why.
         """
         self._database = Database(url)
         self._clock = clock
@@ -45,19 +45,19 @@ class Store:
 
     @property
     def description(self) -> str:
-        """The database, without its password."""
+        """The database's file or URL, without its password."""
         return self._database.description
 
     def for_tenant(self, tenant: str) -> TenantStore:
-        """The classifiers of one tenant; there is nothing to close."""
+        """The classifiers of one tenant. Needs no closing."""
         return TenantStore(self._database, tenant, self._clock)
 
     def is_past(self, moment: datetime | None) -> bool:
-        """Whether what expires at that moment has; what expires never has not."""
+        """Whether an expiry time has passed; None never passes."""
         return moment is not None and moment <= self._clock()
 
     def count(self) -> int:
-        """How many classifiers there are. Also the check that the store can be reached.
+        """The number of classifiers. Also serves as the check that the store can be reached.
 
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
@@ -67,15 +67,15 @@ class Store:
             return connection.execute(query).scalar_one()
 
     def purge(self) -> int:
-        """Remove what has expired: classifiers, which nobody has found since, and idempotency
-        keys. How many classifiers it was.
+        """Delete expired classifiers, which queries skip already, and idempotency keys. Returns
+        the number of classifiers.
 
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
         now, removed = self._clock(), 0
         some = select(classifiers.c.sequence).where(classifiers.c.expires_at <= now).limit(_AT_ONCE)
-        while True:  # a transaction for each lot: nobody waits for all that has piled up
+        while True:  # in several transactions, so that other writers need not wait for all
             with self._database.writing() as connection:
                 query = delete(classifiers).where(classifiers.c.sequence.in_(some))
                 lot = connection.execute(query).rowcount
@@ -87,5 +87,5 @@ class Store:
         return removed
 
     def close(self) -> None:
-        """Release what is held; no call may follow."""
+        """Close all connections. No call may follow."""
         self._database.close()

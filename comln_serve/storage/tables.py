@@ -1,8 +1,8 @@
 """The tables, as the newest migration leaves them, and the types of their columns.
 
-Which version a name stands for is not written anywhere: it is the one with the highest
-`promotion`, else the highest `version`, of those that are there and have not expired. So deleting
-and expiring need no bookkeeping, and rolling back is taking a promotion away.
+The version that a name stands for is not stored. It is the one with the highest `promotion`, then
+the highest `version`, of those that have not been deleted or expired. So deleting and expiring need
+no further update, and a rollback resets one promotion.
 """
 
 import json
@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 
 class JsonText(TypeDecorator[Any]):
-    """A JSON value as ASCII text: PostgreSQL's text and jsonb cannot hold NUL, labels may."""
+    """A JSON value as ASCII text: labels may hold NUL, which PostgreSQL's text and jsonb cannot."""
 
     impl = Text
     cache_ok = True
@@ -41,7 +41,7 @@ class JsonText(TypeDecorator[Any]):
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment, given in any zone and read in UTC; SQLite knows no zones."""
+    """A time, written from any zone and read in UTC. SQLite stores no zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -58,7 +58,7 @@ class UtcTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
-# SQLite counts up by itself in a column of type INTEGER only.
+# SQLite autoincrements only columns of type INTEGER.
 _Sequence = BigInteger().with_variant(Integer, "sqlite")
 
 metadata = MetaData()
@@ -92,10 +92,10 @@ classifiers = Table(
     Index("classifiers_by_position", "tenant", "position", unique=True),
     Index("classifiers_by_expiry", "tenant", "expires_at"),
     Index("classifiers_by_expiry_of_all", "expires_at"),
-    sqlite_autoincrement=True,  # a sequence number is never given twice
+    sqlite_autoincrement=True,  # sequence numbers are never reused
 )
 
-# One row a classifier, apart from it: predicting never reads them.
+# One row per classifier. A separate table, as predicting never reads it.
 supports = Table(
     "supports",
     metadata,
@@ -112,8 +112,8 @@ supports = Table(
     Column("embeddings", LargeBinary, nullable=False),
 )
 
-# What has been given out under a name; it outlives the versions, whose numbers are not reused.
-# Whoever changes a name's versions locks its row here first.
+# The last numbers used under a name. Rows outlive the versions, whose numbers are not reused. A
+# transaction that changes a name's versions locks the name's row first.
 names = Table(
     "names",
     metadata,
@@ -123,7 +123,7 @@ names = Table(
     Column("last_promotion", Integer, nullable=False),
 )
 
-# Whoever adds a classifier locks its tenant's row here first.
+# A transaction that adds a classifier locks its tenant's row first.
 tenants = Table(
     "tenants",
     metadata,
@@ -142,7 +142,7 @@ idempotency_keys = Table(
     Index("idempotency_keys_by_expiry", "expires_at"),
 )
 
-# What is kept of a key: never its secret.
+# Holds hashes of the keys' secrets, never the secrets.
 api_keys = Table(
     "api_keys",
     metadata,

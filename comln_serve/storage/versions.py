@@ -1,7 +1,6 @@
-"""Versions of a name: their numbers, and which of them the name stands for.
+"""Versions of a name: numbers them, and promotes the one that the name stands for.
 
-Every function that writes locks the row of the name first, so changes of one name happen one after
-another.
+Every function that writes first locks the name's row, so that changes of a name are serialised.
 """
 
 from datetime import datetime
@@ -24,11 +23,11 @@ from comln_serve.storage.tables import classifiers, names
 
 _BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
 
-Rows = Select[*tuple[Any, ...]]
+RowQuery = Select[*tuple[Any, ...]]
 
 
 def alive(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
-    """Whether a classifier has not expired."""
+    """SQL condition: the classifier has not expired."""
     return or_(classifiers.c.expires_at.is_(None), classifiers.c.expires_at > now)
 
 
@@ -37,17 +36,17 @@ def of_name(
     name: str | BindParameter[Any],
     now: datetime | BindParameter[Any],
 ) -> ColumnElement[bool]:
-    """Whether a classifier is one of the versions of a name."""
+    """SQL condition: the classifier is a version of the name, and has not expired."""
     return and_(classifiers.c.tenant == tenant, classifiers.c.name == name, alive(now))
 
 
-def promoted_first(query: Rows) -> Rows:
-    """Of the versions of a name, the one that the name stands for."""
+def promoted_first(query: RowQuery) -> RowQuery:
+    """Restrict a query over the versions of a name to the one that the name stands for."""
     return query.order_by(*_BY_PROMOTION).limit(1)
 
 
 def is_promoted(now: datetime) -> ColumnElement[bool]:
-    """Whether a row of `classifiers` is what its name stands for."""
+    """SQL condition: the classifier is the version that its name stands for."""
     other = classifiers.alias("other")
     promoted = (
         select(other.c.id)
@@ -66,10 +65,10 @@ def is_promoted(now: datetime) -> ColumnElement[bool]:
 def next_version(
     connection: Connection, tenant: str, name: str, now: datetime, *, promote: bool
 ) -> tuple[int, int]:
-    """The number of a new version and its promotion, 0 for none; the row is the caller's to insert.
+    """The number and the promotion (0: none) of a new version, whose row the caller inserts.
 
-    The first version of a name is promoted whatever is asked for. Where a name stands for its
-    newest version for want of a promoted one, that one is promoted before a newer is added.
+    The first version of a name is always promoted. If a name stands for its newest version because
+    none is promoted, that version is promoted first, so that the name does not move to the new one.
     """
     version, _ = _advance(connection, tenant, name, versions=1)
     if not promote:
@@ -85,12 +84,12 @@ def next_version(
 
 
 def lock(connection: Connection, tenant: str, name: str) -> None:
-    """Let nobody else change the versions of a name until the transaction ends."""
+    """Lock the versions of a name against other changes until the transaction ends."""
     _advance(connection, tenant, name)
 
 
 def promote_version(connection: Connection, tenant: str, name: str, classifier_id: str) -> None:
-    """Let a name stand for one of its versions, if that is still there."""
+    """Let a name stand for one of its versions, if that still exists."""
     _, promotion = _advance(connection, tenant, name, promotions=1)
     connection.execute(
         update(classifiers)
@@ -100,13 +99,14 @@ def promote_version(connection: Connection, tenant: str, name: str, classifier_i
 
 
 def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> str | None:
-    """Let a name stand for the version promoted before; its id, or None if there is no such name.
+    """Let a name stand for the version promoted before. Returns its id; None if the name does not
+    exist.
 
     Raises:
         ServiceError: NOTHING_TO_ROLL_BACK_TO.
     """
     row = select(names.c.name).where(names.c.tenant == tenant, names.c.name == name)
-    # Locked as `lock` does it, which would make a row for a name that was never given.
+    # Not by `lock`, which would insert a row for a name that does not exist.
     if connection.execute(row.with_for_update()).first() is None:
         return None
     latest = connection.execute(
@@ -133,7 +133,7 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
 def _advance(
     connection: Connection, tenant: str, name: str, *, versions: int = 0, promotions: int = 0
 ) -> tuple[int, int]:
-    """The last version and promotion given out under a name, after giving out more of them."""
+    """Raise a name's last version and promotion, and return them. Locks the name's row."""
     insert = upsert(connection, names).values(
         tenant=tenant, name=name, last_version=versions, last_promotion=promotions
     )

@@ -1,5 +1,5 @@
-"""The Open Inference Protocol, version 2, in which a classifier is a model.
+"""The Open Inference Protocol, version 2. Each classifier is one of the protocol's models.
 
-What Triton's and KServe's clients speak: https://github.com/kserve/open-inference-protocol, with
-Triton's extensions for binary tensors and for classification. Requests run as `/predict` does.
+Triton's and KServe's clients speak it: https://github.com/kserve/open-inference-protocol. Triton's
+extensions for binary tensors and for classification are supported. Requests run as `/predict` does.
 """

@@ -1,4 +1,4 @@
-"""Reading inference requests: JSON, and tensors behind it in binary."""
+"""Reads inference requests: JSON, which binary tensors may follow."""
 
 import re
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ _DIGITS = re.compile("[0-9]{1,15}")
 
 @dataclass(frozen=True)
 class Output:
-    """An output that is asked for.
+    """An output that the client requested.
 
     Attributes:
         name: PROBS or LABEL.
-        classes: how many of the likeliest to list instead of PROBS; 0: PROBS itself.
-        binary: behind the JSON rather than in it.
+        classes: number of likeliest classes to list instead of PROBS; 0: PROBS itself.
+        binary: send it as bytes after the JSON rather than in it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Inference:
-    """Encoded images, what is asked of them, and the request's own id."""
+    """A request: encoded images, the requested outputs, and the client's request id."""
 
     images: list[bytes]
     outputs: list[Output]
@@ -48,10 +48,10 @@ class Inference:
 
 
 async def read_inference(request: Request, settings: Settings) -> Inference:
-    """The body of an `infer` request, whatever its Content-Type: clients send none.
+    """Read the body of an `infer` request. Ignores its Content-Type: clients send none.
 
     Raises:
-        ServiceError: anything wrong with it.
+        ServiceError: anything wrong with the body.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
@@ -69,7 +69,7 @@ async def read_inference(request: Request, settings: Settings) -> Inference:
 
 
 def _json_length(request: Request) -> int | None:
-    """Bytes of the JSON that tensors follow; None: it is all of the body."""
+    """Bytes of the JSON before the binary tensors; None: the whole body is JSON."""
     text = request.headers.get(JSON_LENGTH)
     if text is None:
         return None

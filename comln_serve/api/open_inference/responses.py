@@ -1,4 +1,4 @@
-"""Writing inference responses: JSON, and tensors behind it in binary."""
+"""Writes inference responses: JSON, which binary tensors may follow."""
 
 import numpy as np
 from starlette.responses import JSONResponse, Response
@@ -9,16 +9,16 @@ from comln_serve.api.open_inference.schemas import InferenceResponse, OutputTens
 from comln_serve.api.open_inference.tensors import pack
 from comln_serve.engine.engine import Predicted
 
-_NUMBER_BYTES = 24  # of a probability in JSON, and of what stands beside a label
+_NUMBER_BYTES = 24  # of a probability in JSON, and of the rest of an entry beside its label
 
 
 def inference_response(
     inference: Inference, predicted: Predicted, model: str, version: str | None
 ) -> Response:
-    """The outputs that were asked for, in that order.
+    """The requested outputs, in the request's order.
 
     Raises:
-        ServiceError: TOO_MANY_IMAGES, they would take too many bytes.
+        ServiceError: TOO_MANY_IMAGES, the outputs would take too many bytes.
     """
     images = len(predicted.probabilities)
     check_answer(images, images * sum(_row_bytes(out, predicted) for out in inference.outputs))
@@ -41,7 +41,7 @@ def inference_response(
 
 
 def _row_bytes(output: Output, predicted: Predicted) -> int:
-    """What an output takes for each image, estimated from above."""
+    """Upper bound of an output's bytes per image."""
     labels = predicted.classifier.labels
     if output.name == PROBS and not output.classes:
         return len(labels) * (4 if output.binary else _NUMBER_BYTES)
@@ -50,7 +50,7 @@ def _row_bytes(output: Output, predicted: Predicted) -> int:
 
 
 def _tensor(output: Output, predicted: Predicted) -> tuple[OutputTensor, bytes]:
-    """An output in its place in the JSON, and the bytes that follow it there."""
+    """An output's JSON, and its bytes to send after the JSON."""
     if output.name == PROBS and not output.classes:
         probabilities = predicted.probabilities
         shape = list(probabilities.shape)
@@ -69,7 +69,7 @@ def _tensor(output: Output, predicted: Predicted) -> tuple[OutputTensor, bytes]:
 
 
 def _texts(output: Output, predicted: Predicted) -> tuple[list[str], list[int]]:
-    """The likeliest class of each image, or its likeliest few with all that is known of them."""
+    """Each image's likeliest label, or its `classes` likeliest as "probability:index:label"."""
     labels, probabilities = predicted.classifier.labels, predicted.probabilities
     count = min(output.classes or 1, len(labels))
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]

@@ -56,9 +56,10 @@ async def live() -> ServerLive:
 
 
 @router.get(
-    "/health/ready", summary="Models are warmed and the store can be reached",
+    "/health/ready",
+    summary="Models are warmed and the store can be reached",
     responses=_errors(*WAITING_ERRORS),
-)  # fmt: skip
+)
 @public
 @any_query
 async def ready(request: Request) -> ServerReady:
@@ -147,7 +148,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
 
 
 def _find(request: Request, model: str, version: str | None) -> Classifier:
-    """The classifier, which can be used; else the error that says why not."""
+    """Find the classifier. Raises ServiceError if it or its model cannot be used."""
     engine = engine_of(request)
     classifier = engine.find_classifier(_reference(model, version), tenant_of(request))
     engine.models.of(classifier)
@@ -155,5 +156,5 @@ def _find(request: Request, model: str, version: str | None) -> Classifier:
 
 
 def _reference(model: str, version: str | None) -> str:
-    """The classifier as the engine calls it."""
+    """The engine's reference for the classifier."""
     return model if version is None else f"{model}@{version}"

@@ -1,4 +1,4 @@
-"""Wire types of the protocol. Parameters that are not known here are ignored, as it asks."""
+"""Wire types of the protocol. Unknown parameters are ignored, as the protocol requires."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 
 from comln_serve.api.requests import Base64
 
-# One more than could be right is enough to say what is wrong.
+# Longest list of dimensions, inputs or outputs that is parsed; valid requests have fewer.
 _MOST = 8
 
 
@@ -41,7 +41,9 @@ class InputTensor(_Wire):
 class OutputParameters(_Wire):
     binary_data: bool | None = None
     classification: int = Field(
-        default=0, ge=0, description="The so many likeliest classes, as 'probability:index:label'."
+        default=0,
+        ge=0,
+        description="List this many of the likeliest classes, as 'probability:index:label'.",
     )
     shared_memory_region: SharedMemory = None
 
@@ -52,11 +54,13 @@ class RequestedOutput(_Wire):
 
 
 class RequestParameters(_Wire):
-    binary_data_output: bool = Field(default=False, description="For outputs that do not say.")
+    binary_data_output: bool = Field(
+        default=False, description="Default of the outputs' `binary_data`."
+    )
 
 
 class InferenceRequest(_Wire):
-    """The one input is IMAGE, BYTES [n]: n encoded image files; as JSON strings, in base64."""
+    """The one input is IMAGE, BYTES [n]: n image files; as JSON strings, in base64."""
 
     id: str | None = Field(None, description="Comes back in the answer.")
     parameters: RequestParameters = RequestParameters()

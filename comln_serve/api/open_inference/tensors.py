@@ -1,5 +1,6 @@
-"""Tensors of datatype BYTES in their binary form: elements one after the other, each behind its
-length in 4 bytes, little-endian."""
+"""Encodes and decodes binary tensors of datatype BYTES: elements in order, each preceded by its
+length in 4 bytes, little-endian.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,17 +10,17 @@ _LENGTH = 4
 
 
 def pack(elements: Iterable[bytes]) -> bytes:
-    """The binary form of some elements."""
+    """Encode the elements of a tensor."""
     return b"".join(
         part for item in elements for part in (len(item).to_bytes(_LENGTH, "little"), item)
     )
 
 
 def unpack(data: memoryview, count: int) -> Iterator[memoryview]:
-    """The elements, `count` of them, that take all of `data`. Nothing is copied.
+    """Decode the `count` elements of a tensor, as views of `data`: nothing is copied.
 
     Raises:
-        ServiceError: INVALID_REQUEST, there are not exactly so many.
+        ServiceError: INVALID_REQUEST, `data` does not hold exactly `count` elements.
     """
     position = 0
     for number in range(count):

@@ -1,7 +1,7 @@
 """`/try`: a page to make a classifier and use it, with images from the user's own disk.
 
-It is a client like any other and knows nothing that its user's API key does not open, so everybody
-may have it. Its files are what is served: nothing is built, and nothing comes from elsewhere.
+It is public: it is a plain API client and gets only what its user's API key allows. Its files are
+served as they are, without a build step, and load nothing from other hosts.
 """
 
 from importlib.resources import files
@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-# Labels and messages are hostile. The page only ever sets texts; a browser that knows the last two
-# directives would refuse anything else, too.
+# Labels and messages may be hostile. The page sets them as text only; the last two directives make
+# browsers that know them enforce that.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
@@ -19,7 +19,7 @@ _POLICY = (
 )
 _HEADERS = {"Content-Security-Policy": _POLICY}
 
-# By path; the page refers to the others relatively, so that a proxy may serve it under a prefix.
+# By path. The page links to its files relatively, so that a proxy may serve it under a prefix.
 PAGE_FILES = {
     "/try": ("try.html", "text/html"),
     "/try/page.css": ("page.css", "text/css"),
@@ -29,7 +29,7 @@ PAGE_FILES = {
 
 
 def install_page(app: FastAPI) -> None:
-    """Serve the files of the page, read once."""
+    """Serve the page's files, which are read once, here."""
     for path, (name, media_type) in PAGE_FILES.items():
         content = files(__name__).joinpath(name).read_text(encoding="utf-8").encode()
         _serve(app, path, content, media_type)

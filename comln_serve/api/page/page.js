@@ -1,5 +1,5 @@
-// The page to try the server with. Labels, file names and the server's answers are hostile: they
-// only ever become text, by textContent and properties, never HTML.
+// The page to try the server with. Labels, file names and the server's answers may be hostile: they
+// are inserted as text only, by textContent and properties, never as HTML.
 
 const TOP = 5;
 
@@ -12,7 +12,7 @@ function element(tag, text = "", className = "") {
   return made;
 }
 
-/** What a user or the server named, in an element of its own: its direction of writing is its own. */
+/** An element for text from a user or the server, whose writing direction may differ from the page's. */
 function named(tag, text, className = "") {
   const made = element(tag, text, className);
   made.dir = "auto";
@@ -28,10 +28,10 @@ const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
 class Refused extends Error {}
 
-/** The JSON of an answer. Throws Refused, in the server's own words where it has any. */
+/** The JSON of an answer. Throws Refused, with the server's message if it sent one. */
 async function ask(path, options = {}) {
   const key = byId("key").value.trim();
-  // What no header can hold is no key. Said here, as the browser would say it of the network.
+  // Headers cannot hold these characters: the browser would report a network error.
   if (/[^\x21-\x7e]/.test(key)) throw new Refused("An API key holds no such characters.");
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   let answer;
@@ -49,7 +49,7 @@ async function ask(path, options = {}) {
   );
 }
 
-/** Messages of errors that are the server's or the network's; others are bugs and go on. */
+/** The message of an error of the server or the network. Throws others on, as they are bugs. */
 function wordsOf(error) {
   if (error instanceof Refused) return error.message;
   throw error;
@@ -57,7 +57,7 @@ function wordsOf(error) {
 
 // --- Images -------------------------------------------------------------------------------------
 
-/** Calls back with the files that are chosen in, or dropped on, an area. */
+/** Calls back with the files that the user chooses in, or drops on, an area. */
 function takeFiles(area, input, take) {
   input.addEventListener("change", () => {
     const chosen = [...input.files];
@@ -75,12 +75,12 @@ function takeFiles(area, input, take) {
   });
 }
 
-// A file that misses its area must not take the place of the page.
+// A file dropped outside of an area must not replace the page.
 for (const kind of ["dragover", "drop"]) {
   window.addEventListener(kind, (event) => event.preventDefault());
 }
 
-/** An image in a copy of a template, with its button to remove it. */
+/** Shows an image in a copy of a template, with a button to remove it. */
 function show(file, template, removed) {
   const node = copyOf(template);
   const picture = node.querySelector("img");
@@ -90,7 +90,7 @@ function show(file, template, removed) {
   button.setAttribute("aria-label", `Remove ${file.name}`);
   const image = { file, node, drop, turn: 0 };
   function drop() {
-    image.turn = 0; // it waits for no answer any more
+    image.turn = 0; // ignores answers that arrive later
     URL.revokeObjectURL(picture.src);
     node.remove();
   }
@@ -113,7 +113,7 @@ function addClass() {
     for (const file of files) {
       const image = show(file, "thumbnail-template", () => {
         made.images = made.images.filter((other) => other !== image);
-        input.focus(); // the button that had the focus is gone
+        input.focus(); // the focused button has been removed
       });
       made.images.push(image);
       node.querySelector(".thumbnails").append(image.node);
@@ -168,7 +168,7 @@ async function adapt() {
     showReport(made, support);
     byId("classifier").value = reference;
     listClassifiers();
-    classify(queries); // with the new one
+    classify(queries); // with the new classifier
   } catch (error) {
     byId("adapt-status").textContent = "";
     byId("adapt-error").textContent = wordsOf(error);
@@ -178,7 +178,7 @@ async function adapt() {
   }
 }
 
-// --- 2. What the images say ---------------------------------------------------------------------
+// --- 2. How good is it? -------------------------------------------------------------------------
 
 function showReport(made, support) {
   const heldOut = made.report?.held_out ?? null;
@@ -240,7 +240,7 @@ function showConfusion(counts, labels) {
   const header = (text, scope) => {
     const cell = named("th", text);
     cell.scope = scope;
-    cell.title = text; // where it is cut short
+    cell.title = text; // full text, as the cell may cut it short
     return cell;
   };
   const top = element("tr");
@@ -263,7 +263,7 @@ function showConfusion(counts, labels) {
 // --- 3. Classify --------------------------------------------------------------------------------
 
 let queries = [];
-let turns = 0; // requests, counted so that a late answer does not undo a later one
+let turns = 0; // numbers requests, so that a late answer does not replace that of a newer request
 
 function addQueries(files) {
   const added = files.map((file) =>
@@ -282,13 +282,13 @@ function addQueries(files) {
 
 async function classify(images) {
   if (images.length === 0) return;
-  images = [...images]; // others may be added before the answer is there
+  images = [...images]; // a copy, as images may be added before the answer arrives
   turns += 1;
   const turn = turns;
   const waiting = () => images.filter((image) => image.turn === turn);
   const form = new FormData();
   for (const image of images) {
-    image.turn = turn; // and no other's answer is shown there
+    image.turn = turn; // only this request's answer is shown
     form.append("images", image.file, image.file.name);
     image.node.querySelector(".best").textContent = "...";
     image.node.querySelector(".bars").replaceChildren();
@@ -329,7 +329,7 @@ function showPrediction(node, { label, probability, top, unknown }) {
     ...top.map((entry) => {
       const line = element("li");
       const name = named("span", entry.label, "name");
-      name.title = entry.label; // where it is cut short
+      name.title = entry.label; // full text, as it may be cut short
       const track = element("span", "", "track");
       const bar = element("span", "", "bar");
       bar.style.width = percent(entry.probability).replace(" ", "");
@@ -340,9 +340,9 @@ function showPrediction(node, { label, probability, top, unknown }) {
   );
 }
 
-// --- What the server has ------------------------------------------------------------------------
+// --- Lists of models and classifiers ------------------------------------------------------------
 
-/** What a key does not open is left out of the choices: nobody has asked for it. */
+/** The JSON of an answer; nothing, without an error, if the key does not allow it or the server fails. */
 const askQuietly = (path) => ask(path).catch((error) => void wordsOf(error));
 
 let models = [];

@@ -1,4 +1,4 @@
-"""The HTTP routes: read, call the engine, write. No decisions are made here."""
+"""The HTTP routes: each reads the request, calls the engine and writes the answer."""
 
 from fastapi import APIRouter
 

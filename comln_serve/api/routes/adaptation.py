@@ -1,4 +1,4 @@
-"""Adapting to labelled images, and classifying others."""
+"""`POST /adapt` and `POST /predict`."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,7 +17,7 @@ from comln_serve.security import Scope
 
 router = APIRouter()
 
-# The JSON of a class that is listed, and of an image, without labels; generously.
+# Upper bounds of the JSON bytes of a listed class and of an image, without labels.
 _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 
 
@@ -43,7 +43,8 @@ async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
     engine = engine_of(request)
     record = current_record()
     record.operation = "adapt"
-    # Who is slow to send keeps nobody out: only a request that is there takes a place.
+    # Only checks for room: `make` takes a place once the body has arrived, so that slow senders
+    # keep nobody out.
     request.app.state.requests.check()
     support, options = await read_adapt(request, engine.settings)
     record.images = len(support)

@@ -1,4 +1,4 @@
-"""The stored classifiers and their versions."""
+"""Routes that list, show, delete, promote and roll back classifiers."""
 
 from typing import Annotated
 
@@ -64,7 +64,9 @@ def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
 )
 @needs(Scope.ADAPT)
 async def delete_classifier(request: Request, ref: Ref) -> Response:
-    """A name stands for the version promoted before then, else for the newest that is left."""
+    """If the promoted version is deleted, the name stands for the version promoted before it, or
+    else for the newest that is left.
+    """
     engine, tenant = engine_of(request), tenant_of(request)
     await change(request, lambda: engine.delete_classifier(ref, tenant))
     return Response(status_code=204)
@@ -91,6 +93,6 @@ async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
 )
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
-    """Takes a name. Rolling back again goes one further."""
+    """Takes a name. Each further rollback goes back one more promotion."""
     engine, tenant = engine_of(request), tenant_of(request)
     return schemas.ClassifierInfo.of(await change(request, lambda: engine.roll_back(ref, tenant)))

@@ -1,4 +1,4 @@
-"""The support set of a classifier: listed, extended, reduced."""
+"""Routes that list, add and remove a classifier's support examples."""
 
 from typing import Annotated
 
@@ -38,7 +38,7 @@ _CHANGE_ERRORS = (
 )
 @needs(*READING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
-    """Their images are not kept, only what the model sees in them."""
+    """The server keeps the images' embeddings, not the images."""
     return schemas.ExampleList.of(*engine_of(request).examples(ref, tenant_of(request)))
 
 
@@ -52,8 +52,8 @@ def examples(request: Request, ref: Ref) -> schemas.ExampleList:
 )
 @needs(Scope.ADAPT)
 async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -> Response:
-    """A classifier with a name gets a new version, one without changes in place. New labels are
-    new classes.
+    """A named classifier gets a new version; an unnamed one changes in place. New labels become new
+    classes.
     """
     engine = engine_of(request)
     record = current_record()
@@ -96,8 +96,8 @@ async def remove_example(
         bool, Query(description="Let the name stand for the new version at once.")
     ] = True,
 ) -> Response:
-    """A classifier with a name gets a new version, one without changes in place. The last example
-    of a class takes the class with it.
+    """A named classifier gets a new version; an unnamed one changes in place. Removing the last
+    example of a class removes the class.
     """
     engine = engine_of(request)
     current_record().operation = "adapt"

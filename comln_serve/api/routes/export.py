@@ -17,7 +17,7 @@ from comln_serve.export import head_file
 
 router = APIRouter()
 
-# Each holds a few copies of its backbone in memory until it is sent.
+# Each export holds a few copies of its backbone in memory until it is sent.
 MOST_EXPORTS = 4
 
 _MEDIA_TYPE = "application/octet-stream"
@@ -56,7 +56,7 @@ async def export(
         Query(description="onnx: images in, probabilities out. safetensors: the last layer only."),
     ] = "onnx",
 ) -> Response:
-    """See docs/export.md for what is in the files and how to run them."""
+    """See docs/export.md for the files' contents and how to run them."""
     engine = engine_of(request)
     tenant = tenant_of(request)
     name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
@@ -72,7 +72,7 @@ def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[st
     classifier = engine.find_classifier(reference, tenant)
     bundle = engine.models.of(classifier).bundle
     if kind == "onnx":
-        # Not before it is asked for: importing it takes a third of a second.
+        # Imported on first use, as the import takes a third of a second.
         from comln_serve.export.onnx_file import onnx_file  # noqa: PLC0415
 
         content = onnx_file(classifier, bundle)

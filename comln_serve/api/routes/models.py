@@ -1,4 +1,4 @@
-"""The models that are served."""
+"""`GET /models`."""
 
 from fastapi import APIRouter, Request
 

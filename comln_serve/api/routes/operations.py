@@ -1,4 +1,4 @@
-"""What orchestrators and monitoring ask."""
+"""Health probes and metrics, for orchestrators and monitoring."""
 
 from fastapi import APIRouter, Request, Response
 

@@ -1,4 +1,4 @@
-"""What several routes have in common."""
+"""Error lists, parameters and helpers that several routes share."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
@@ -15,7 +15,7 @@ from comln_serve.errors import ErrorCode
 
 _Result = TypeVar("_Result")
 
-# Of whatever waits for the store or for its turn: the server may stop meanwhile.
+# Errors of any route that waits for the store or in a queue: the server may stop meanwhile.
 WAITING_ERRORS = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
 BODY_ERRORS = (
     ErrorCode.INVALID_REQUEST,
@@ -31,7 +31,7 @@ BODY_ERRORS = (
     *WAITING_ERRORS,
 )
 ONE_CLASSIFIER_ERRORS = (
-    ErrorCode.INVALID_REQUEST,  # FastAPI documents one wherever there is a parameter
+    ErrorCode.INVALID_REQUEST,  # FastAPI documents it for every route with a parameter
     ErrorCode.CLASSIFIER_NOT_FOUND,
     *WAITING_ERRORS,
 )
@@ -42,15 +42,16 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=r"^[!-~]{1,255}$",
-        description="1 to 255 visible ASCII characters. Repeating a request with its key makes "
-        "nothing new; the answer then has the header Idempotency-Replayed.",
+        description="1 to 255 visible ASCII characters. A repeated request with the same key makes "
+        "nothing new; its answer has the header Idempotency-Replayed.",
     ),
 ]
 
 
 async def change(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Let the engine write to the store, on a thread of its own pool: writers wait for each other,
-    and what reads is answered meanwhile."""
+    """Run an engine call that writes to the store on the worker threads: writers wait for each
+    other, and must not keep routes that only read waiting.
+    """
     with request.app.state.requests.admit():
         return await work(request, lambda _cancellation: call())
 
@@ -58,7 +59,7 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
 async def make(
     request: Request, call: Callable[[Cancellation], Adapted], *, status: int
 ) -> Response:
-    """Let the engine make, or change, a classifier, and answer with it and that status."""
+    """Run an engine call that makes or changes a classifier. Answer with the classifier."""
     record = current_record()
 
     def written(cancellation: Cancellation) -> Response:
@@ -77,6 +78,7 @@ async def make(
 def as_json(
     body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer as bytes, which the framework would make of it on the event loop, checking it once
-    more."""
+    """Serialise an answer here, on a worker thread: the framework would validate it once more and
+    serialise it on the event loop.
+    """
     return Response(body.model_dump_json(), status, headers, media_type="application/json")

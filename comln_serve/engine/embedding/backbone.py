@@ -1,4 +1,4 @@
-"""The embedding network in ONNX Runtime, on the provider the operator asked for."""
+"""Runs the embedding network in ONNX Runtime, on the configured provider."""
 
 import logging
 import os
@@ -24,18 +24,18 @@ _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 class Backbone:
     """f_Phi: uint8 RGB images (n, S, S, 3) -> embeddings (n, d) float32.
 
-    On CUDA a batch is padded with zeros up to one of a few sizes: CUDA plans each new input shape
-    anew, and a handful of shapes can all be warmed before the server says it is ready.
+    On CUDA a batch is padded with zeros to one of a few sizes: CUDA plans each new input shape
+    anew, and a few shapes can all be warmed before the server is ready.
 
-    On a CPU images are run one by one, each on a core of its own: the activations of one image stay
-    in a core's cache, those of a batch do not, and threads that share an image wait for each other
-    in every layer. An image that is alone is spread over all cores. That needs a second session, as
-    the number of threads belongs to a session, so the weights are in memory twice. An embedding is
-    the same to the last bit either way.
+    On a CPU each image runs on its own core: the activations of one image stay in a core's cache,
+    those of a batch do not, and threads that share an image wait for each other in every layer. If
+    only one image is in work, all cores share it. That needs a second session, as a session has a
+    fixed number of threads, so the weights are in memory twice. Both give the same embedding, bit
+    for bit.
 
     Attributes:
-        provider: "cuda" or "cpu": what the session really runs on.
-        threads: of inference on CPU.
+        provider: "cuda" or "cpu", which the session runs on.
+        threads: number of inference threads on a CPU.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Backbone:
         """Open the graph and check its signature against the manifest.
 
         Args:
-            threads: threads of inference on CPU; default: the CPUs this process may use.
-            max_batch_size: images in one batch; on a CPU fewer may do.
+            threads: inference threads on a CPU; default: the CPUs this process may use.
+            max_batch_size: images in one batch on CUDA; a CPU takes one at a time.
 
         Raises:
-            StartupError: not a readable graph, another signature than the manifest's, or "cuda"
-                asked for where CUDA does not run.
+            StartupError: the graph cannot be read, its signature differs from the manifest's, or
+                the provider is "cuda" and CUDA does not run.
         """
         self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
@@ -76,11 +76,11 @@ class Backbone:
 
     @property
     def batches(self) -> bool:
-        """Whether many images at once are faster than one after another."""
+        """Whether a batch is faster than its images one after another."""
         return self.provider == "cuda"
 
     def warm(self) -> None:
-        """Run every batch size once, so that no request pays for planning.
+        """Run every batch size once, so that no request waits for CUDA's planning.
 
         Raises:
             StartupError: the embeddings are not finite.
@@ -101,11 +101,11 @@ class Backbone:
         *,
         alone: bool = True,
     ) -> NDArray[np.float32]:
-        """Embeddings (n, d) of images (n, S, S, 3); n >= 1. On a CPU safe from many threads.
+        """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Thread-safe on a CPU.
 
         Args:
-            cancellation: makes it raise soon where it is raised.
-            alone: it may have all cores of a CPU.
+            cancellation: makes this call end soon, with an error, when raised.
+            alone: whether to use all cores of a CPU.
         """
         session = self._session if alone else self._one_core
         largest = self._batch_sizes[-1]
@@ -123,7 +123,7 @@ class Backbone:
             )
 
     def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
-        """Run a batch, with zeros after it up to one of the sizes that are planned for."""
+        """Run a batch, padded with zeros to one of the warmed batch sizes."""
         count = len(images)
         size = next(size for size in self._batch_sizes if size >= count)
         if size != count:
@@ -157,11 +157,11 @@ def batch_sizes(largest: int) -> tuple[int, ...]:
 
 
 def open_session(graph: bytes, where: str, provider: Provider, threads: int | None = None) -> Any:
-    """An ONNX Runtime session of a graph, on CUDA where asked for and possible.
+    """Open an ONNX Runtime session, on CUDA if `provider` allows and it can run.
 
     Args:
-        where: the graph's origin, for messages.
-        threads: of inference on CPU; default: the CPUs this process may use.
+        where: the graph's origin, for error messages.
+        threads: inference threads on a CPU; default: the CPUs this process may use.
 
     Raises:
         StartupError: ONNX Runtime cannot open the graph.
@@ -170,10 +170,10 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or usable_cpus()
         options.inter_op_num_threads = 1
-        # Threads that wait for work by spinning would take the CPU from those that decode images.
+        # Threads that spin while waiting would take the CPU from those that decode images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # A graph may name other files to take weights from, which no checksum covers: let it look
-        # for them in an empty folder.
+        # A graph may load weights from other files, which no checksum covers: give it an empty
+        # folder.
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", nowhere
         )
@@ -199,7 +199,7 @@ def _session(graph: bytes, where: str, options: Any, providers: list[Any]) -> An
 
 
 def _has_cuda_device() -> bool:
-    """Whether there is a device at all: without one, loading CUDA's libraries only logs errors."""
+    """Whether a device exists: without one, loading CUDA's libraries only logs errors."""
     if os.name == "nt":
         return True
     return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))

@@ -1,13 +1,12 @@
-"""Dynamic batching: images of concurrent requests are embedded together.
+"""Dynamic batching: embeds images of concurrent requests together.
 
-Decoded images arrive one by one. Each thread takes a batch and runs the network on it, as soon as
+Decoded images arrive one by one. A thread takes a batch and runs the network on it as soon as
 
 - the batch is full,
-- or no image that was announced is still to come, so that a lone request never waits,
-- or its oldest image has waited for the batching delay.
+- or every announced image has arrived, so that a lone request never waits,
+- or the batch's oldest image has waited for the batching delay.
 
-Requests take turns, image by image. Images of one that is over are dropped before anything is
-computed.
+Requests take turns, image by image. Images of a request that has ended are dropped unembedded.
 """
 
 import logging
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Network(Protocol):
-    """What a batcher runs, from as many threads as it has."""
+    """The network that a batcher runs, from all of its threads."""
 
     def embed(
         self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool
@@ -39,21 +38,21 @@ class Network(Protocol):
         """Embeddings (n, d) of images (n, S, S, 3).
 
         Args:
-            cancellation: raised where nobody waits for them any more.
-            alone: nothing else is to be embedded.
+            cancellation: raised when no request needs the embeddings any more.
+            alone: whether no other image is in work or expected.
         """
         ...
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How batches are made.
+    """Limits of batches.
 
     Attributes:
         max_images: images in one batch.
         max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
         threads: batches that are embedded at the same time.
-        max_run_s: a thread that is at one batch for twice as long counts as stuck.
+        max_run_s: a thread counts as stuck after twice as many seconds in one batch.
     """
 
     max_images: int = 64
@@ -71,7 +70,7 @@ class _Item:
 
 
 class Batch:
-    """A batch under way: its `Cancellation` is raised once all of its jobs are over."""
+    """A batch that is being embedded. Its `Cancellation` is raised once all its jobs are over."""
 
     def __init__(self, items: Sequence[_Item]) -> None:
         self.items = items
@@ -89,12 +88,12 @@ class Batch:
 
 
 class Batcher:
-    """Forms batches and embeds them. Safe from many threads."""
+    """Forms batches and embeds them. Thread-safe."""
 
     def __init__(self, network: Network, limits: BatchLimits, *, name: str = "") -> None:
         """Start the threads."""
         self.network, self.limits = network, limits
-        # Told of every batch that was embedded: how many images, in how many seconds.
+        # Called after every batch with its number of images and the seconds it took.
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self._changed = Condition()
         self._waiting: dict[Job, deque[_Item]] = {}
@@ -102,7 +101,7 @@ class Batcher:
         self._coming = 0
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
-        # Daemons, for servers that give up before they were ever ready; `close` ends them properly.
+        # Daemons, so that they do not keep a server alive that failed to start; `close` ends them.
         self._threads = [
             Thread(target=self._work, name=f"embed-{name}", daemon=True)
             for _ in range(limits.threads)
@@ -117,10 +116,9 @@ class Batcher:
 
     @contextmanager
     def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8]], None], None, None]:
-        """Announce the images of a job, for the duration of the block; it yields what takes them.
+        """Announce the images of a job for the duration of the block. Yields a function `put`.
 
-        What it yields is called, by any thread, with the position and the pixels (S, S, 3) of each
-        image.
+        Call `put`, from any thread, with each image's position and pixels (S, S, 3).
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
@@ -130,7 +128,7 @@ class Batcher:
         def put(position: int, image: NDArray[np.uint8]) -> None:
             nonlocal left
             with self._changed:
-                if left:  # otherwise nobody waits any more
+                if left:  # 0 once the block has ended: nobody waits for the image
                     left -= 1
                     self._coming -= 1
                     item = _Item(job, position, image, time.monotonic())
@@ -151,19 +149,19 @@ class Batcher:
                 self._coming -= left
                 left = 0
                 self._queued -= len(self._waiting.pop(job, ()))
-                if not self._coming:  # nothing to wait for any more
+                if not self._coming:  # batches need not wait for more images
                     self._changed.notify_all()
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread has ended, which must not happen, or all are at one batch for ever."""
+        """Whether a thread has died, or every thread has worked on one batch for too long."""
         late = time.monotonic() - 2 * self.limits.max_run_s
         with self._changed:
             since = [self._busy_since.get(thread, math.inf) for thread in self._threads]
         return max(since) < late or not all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Take nothing new in, embed what is expected, and end the threads."""
+        """Refuse new jobs, embed the images of accepted ones, and end the threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -180,10 +178,10 @@ class Batcher:
                     del self._busy_since[current_thread()]
                     if self._closing:
                         self._changed.notify_all()
-            del batch, found  # with its images, which the wait for the next would keep
+            del batch, found  # frees the images before the wait for the next batch
 
     def _next(self) -> tuple[Batch, bool] | None:
-        """Wait for a batch, and whether it is alone; None: closed, and nothing is left."""
+        """Wait for a batch; also returns whether it is alone. None: closed and nothing is left."""
         with self._changed:
             while self._waiting or self._coming or not self._closing:
                 seconds = self._seconds_to_wait(time.monotonic())
@@ -196,7 +194,7 @@ class Batcher:
             return None
 
     def _seconds_to_wait(self, now: float) -> float | None:
-        """Until the batch closes: 0, it has; None, as long as nothing changes."""
+        """Seconds until the next batch is due; 0: now; None: when something changes."""
         if not self._waiting:
             return None
         if self._queued >= self.limits.max_images or not self._coming:
@@ -205,7 +203,7 @@ class Batcher:
         return max(0.0, oldest + self.limits.max_delay_s - now)
 
     def _take(self) -> list[_Item]:
-        """Up to a batch of images that are still wanted."""
+        """Take the images of the next batch. Drops those of jobs that are over."""
         taken: list[_Item] = []
         while self._waiting and len(taken) < self.limits.max_images:
             job, items = next(iter(self._waiting.items()))
@@ -216,7 +214,7 @@ class Batcher:
             taken.append(items.popleft())
             self._queued -= 1
             if items:
-                self._waiting[job] = items  # its next image after one of each other job
+                self._waiting[job] = items  # behind the other jobs, so that all take turns
         return taken
 
     def _embed(self, batch: Batch, *, alone: bool) -> None:
@@ -229,7 +227,7 @@ class Batcher:
         except ServiceError as error:
             self._fail(batch, error)
             return
-        except Exception:  # whatever it was, it must end these requests and no others
+        except Exception:  # fails these requests only; the thread must go on
             if not all(job.over for job in batch.jobs):
                 logger.exception("embedding %d images failed", len(images))
             self._fail(batch, _failed())
@@ -242,8 +240,8 @@ class Batcher:
             job.end(batch)
         try:
             self.on_batch(len(images), seconds)
-        except Exception:  # a thread must not end by what others do with its news
-            logger.exception("telling of a batch failed")
+        except Exception:  # a failing callback must not end the thread
+            logger.exception("recording a batch's metrics failed")
 
     def _fail(self, batch: Batch, error: ServiceError) -> None:
         for job in batch.jobs:

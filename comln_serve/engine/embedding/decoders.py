@@ -1,9 +1,8 @@
-"""Threads that turn image files into a backbone's input, for all models.
+"""Threads that decode image files into backbone inputs, for all models.
 
-Requests take turns, image by image, so that one of hundreds of images does not hold up single ones.
-A file of a few hundred bytes can hold sixty million pixels: large images, known by their headers,
-wait in a line of their own, have threads of their own, and are bounded together in what they keep
-in memory.
+Requests take turns, image by image, so that a request of hundreds of images does not delay single
+images. A file of a few hundred bytes can hold sixty million pixels: large images, known by their
+headers, have their own queue, their own threads and a limit on the memory they take together.
 """
 
 import logging
@@ -30,24 +29,25 @@ from comln_serve.imaging import (
 
 logger = logging.getLogger(__name__)
 
-# Pixels; in memory 64 MB at most. A phone's photo, a JPEG, is decoded at a part of its size.
+# Pixels of the largest small image, at most 64 MB in memory. JPEGs such as a phone's photos are
+# decoded at a reduced size.
 SMALL = 4_000_000
-# Large images of other requests that may wait before one more request with such images is refused,
-# in images of the largest size allowed, for each thread: a few seconds of work.
+# A request with large images is refused if those of other requests that wait have more pixels than
+# this many images of the largest allowed size, per thread: a few seconds of work.
 _MOST_WAITING = 8
 
 Deliver = Callable[[int, NDArray[np.uint8]], None]
 
 
 class Upload:
-    """A request's files, taken in order. Guarded by the decoders' lock."""
+    """A request's files, decoded in order. Guarded by the decoders' lock."""
 
     def __init__(
         self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
     ) -> None:
         self.job, self.files, self.policy, self.deliver = job, files, policy, deliver
         self.taken = 0
-        self.decoding = 0  # files taken, of which nothing is known yet
+        self.decoding = 0  # files taken but not finished, queued large ones included
         self.large: deque[tuple[int, ImageFile]] = deque()
         self.first_bad: tuple[int, ServiceError] | None = None
 
@@ -56,7 +56,7 @@ class Upload:
         return self.taken < len(self.files) and self.first_bad is None and not self.job.over
 
     def failure(self) -> ServiceError | None:
-        """The error of the first bad file, once all files before it have been looked at."""
+        """The error of the first bad file in upload order, once no file is being decoded."""
         if self.first_bad is None or self.decoding:
             return None
         position, error = self.first_bad
@@ -69,8 +69,8 @@ class Task:
     """One file of an upload, taken by a thread.
 
     Attributes:
-        file: opened already, if it is a large one.
-        parked: it turned out to be large, and waits in line now.
+        file: the opened file of a large image; None: not opened yet.
+        parked: the image is large and now waits in the queue of large images.
     """
 
     upload: Upload
@@ -80,7 +80,7 @@ class Task:
 
 
 class Decoders:
-    """Decodes files and hands the results on. Safe from many threads."""
+    """Decodes files and delivers the backbone inputs. Thread-safe."""
 
     def __init__(
         self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float
@@ -88,17 +88,17 @@ class Decoders:
         """Start the threads.
 
         Args:
-            threads: that decode images; half as many more decode large ones.
-            max_pixels: of one image; and of all large images in memory at once.
-            formats: of `FORMATS`, those that are accepted.
-            max_run_s: a thread that is at one image for twice as long counts as stuck.
+            threads: number of threads that decode images; half as many more decode large ones.
+            max_pixels: of one image, and of all large images that are decoded at once.
+            formats: the accepted ones of `FORMATS`.
+            max_run_s: a thread counts as stuck after twice as many seconds with one image.
         """
         self._max_pixels, self._formats, self._max_run_s = max_pixels, formats, max_run_s
         self._changed = Condition()
         self._uploads: deque[Upload] = deque()
         self._large: deque[Upload] = deque()
         self._waiting_pixels = 0  # of large images
-        self._held_pixels = 0  # of those being decoded
+        self._held_pixels = 0  # of large images being decoded
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
         self._small_threads = [self._start(self._next_small) for _ in range(threads)]
@@ -109,10 +109,10 @@ class Decoders:
     def submit(
         self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
     ) -> None:
-        """Decode the files of a job; it fails with the error of the first that is bad.
+        """Decode the files of a job. The job fails with the error of the first bad file.
 
         Args:
-            deliver: called with each position and backbone input (S, S, 3), by any thread.
+            deliver: called from any thread with each image's position and backbone input (S, S, 3).
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
@@ -127,12 +127,12 @@ class Decoders:
 
     @property
     def waiting_pixels(self) -> int:
-        """Of large images that wait in line."""
+        """Pixels of the large images that wait."""
         return self._waiting_pixels
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread has ended, which must not happen, or all are at one image for ever."""
+        """Whether a thread has died, or every thread has worked on one image for too long."""
         late = time.monotonic() - 2 * self._max_run_s
         threads = self._small_threads
         with self._changed:
@@ -140,7 +140,7 @@ class Decoders:
         return max(since) < late or not all(thread.is_alive() for thread in threads)
 
     def close(self) -> None:
-        """Finish what has been submitted, then end the threads."""
+        """Decode everything submitted, then end the threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class Decoders:
             thread.join()
 
     def _start(self, next_task: Callable[[], Task | None]) -> Thread:
-        # A daemon, for servers that give up before they were ever ready; `close` ends it properly.
+        # A daemon, so that it does not keep a server alive that failed to start; `close` ends it.
         thread = Thread(target=self._work, args=(next_task,), name="decode", daemon=True)
         thread.start()
         return thread
@@ -158,15 +158,15 @@ class Decoders:
             try:
                 with task.upload.job.running():
                     error = self._decode(task)
-            except Exception as unexpected:  # it must end this request, and no others
+            except Exception as unexpected:  # fails this request only; the thread must go on
                 logger.exception("decoding failed")
                 task.upload.job.fail(unexpected)
                 error = None
-            self._done(task, error)
-            del task  # with its pixels, which the wait for the next would keep
+            self._finish_task(task, error)
+            del task  # frees the pixels before the wait for the next task
 
     def _next_small(self) -> Task | None:
-        """Wait for the next file of the next request; None: closed, and nothing is left."""
+        """Wait for the next file of the next request. None: closed and nothing is left."""
         with self._changed:
             while True:
                 while self._uploads:
@@ -176,13 +176,13 @@ class Decoders:
                     position, upload.taken = upload.taken, upload.taken + 1
                     upload.decoding += 1
                     self._uploads.append(upload)
-                    return self._begun(Task(upload, position, None))
+                    return self._start_task(Task(upload, position, None))
                 if self._closing:
                     return None
                 self._changed.wait()
 
     def _next_large(self) -> Task | None:
-        """The same for a large image, once there is room for its pixels."""
+        """Wait for the next large image, and for room for its pixels. None as above."""
         with self._changed:
             while True:
                 if self._large:
@@ -195,17 +195,17 @@ class Decoders:
                             self._large.append(upload)
                         self._waiting_pixels -= file.pixels
                         self._held_pixels += file.pixels
-                        return self._begun(Task(upload, position, file))
+                        return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
                     return None
                 self._changed.wait()
 
-    def _begun(self, task: Task) -> Task:
+    def _start_task(self, task: Task) -> Task:
         self._busy_since[current_thread()] = time.monotonic()
         return task
 
     def _decode(self, task: Task) -> ServiceError | None:
-        """Decode a file, or put it in the line of large ones; the error if it is bad."""
+        """Decode a file, or queue it if it is large. Returns the error if it is bad."""
         upload, position, job = task.upload, task.position, task.upload.job
         if job.over:
             return None
@@ -231,7 +231,7 @@ class Decoders:
         return None
 
     def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
-        """Let a large image wait; whether it does, and the request is not refused."""
+        """Queue a large image. Returns False, and fails the request, if too many others wait."""
         with self._changed:
             own = sum(waiting.pixels for _, waiting in upload.large)
             others = self._waiting_pixels - own
@@ -252,7 +252,7 @@ class Decoders:
         )
         return False
 
-    def _done(self, task: Task, error: ServiceError | None) -> None:
+    def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload
         with self._changed:
             del self._busy_since[current_thread()]

@@ -1,4 +1,4 @@
-"""From image files to embeddings: what predict, adapt and its examples call."""
+"""Turns image files into embeddings, for predict, adapt and changes of examples."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.clock import StageClock, tell
+from comln_serve.engine.clock import StageClock, report_stage
 from comln_serve.engine.embedding.decoders import Decoders
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.model import Model
@@ -18,10 +18,10 @@ from comln_serve.settings import Settings
 
 
 class Embedder:
-    """Decodes and embeds. Safe from many threads.
+    """Decodes and embeds images. Thread-safe.
 
     Attributes:
-        images: how many are under way; whoever embeds admits them there first.
+        images: counts the images in work; callers of `embed` admit theirs there first.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -44,8 +44,8 @@ class Embedder:
         """Embeddings (n, d) of n >= 1 image files.
 
         Raises:
-            ServiceError: of the first file that cannot be used, naming its position; as `Job.wait`;
-                NOT_READY, the server is stopping.
+            ServiceError: the first bad file's error, with its position; as `Job.wait`; NOT_READY,
+                the server is stopping.
         """
         began = time.perf_counter()
         job = Job(len(files), self._limits)
@@ -58,11 +58,11 @@ class Embedder:
             self._decoders.submit(job, files, policy, put)
             embeddings = job.wait()
         waited = job.waited_s or 0.0
-        tell("queue", waited, ago=time.perf_counter() - began - waited)
+        report_stage("queue", waited, ago=time.perf_counter() - began - waited)
         return embeddings
 
     def check(self) -> None:
-        """For readiness: whether images can be decoded.
+        """Check, for readiness, that images can be decoded.
 
         Raises:
             ServiceError: NOT_READY.
@@ -75,12 +75,12 @@ class Embedder:
             )
 
     def close(self) -> None:
-        """Release the threads."""
+        """End the threads that decode."""
         self._decoders.close()
 
 
 def job_limits(settings: Settings) -> JobLimits:
-    """The deadlines that the settings give a request."""
+    """The time limits of a request, from the settings."""
     return JobLimits(settings.max_queue_seconds, settings.max_inference_seconds)
 
 

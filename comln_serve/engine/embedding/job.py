@@ -1,4 +1,4 @@
-"""One request's images on their way to their embeddings: progress, deadline, outcome."""
+"""Progress, time limits and result of embedding one request's images."""
 
 import time
 from collections.abc import Generator
@@ -17,11 +17,11 @@ from comln_serve.imaging import StoppedError
 
 @dataclass(frozen=True)
 class JobLimits:
-    """What a request waits for at most.
+    """Time limits of a request.
 
     Attributes:
-        max_queue_s: seconds in which nothing is done for it.
-        max_run_s: seconds in which one of its images is decoded, or a batch is embedded.
+        max_queue_s: seconds without work on any of its images.
+        max_run_s: seconds to decode one image or to embed one batch.
     """
 
     max_queue_s: float = 10.0
@@ -29,22 +29,22 @@ class JobLimits:
 
 
 class Run(Protocol):
-    """Work under way for one job or several."""
+    """Running work for one or more jobs, such as a batch."""
 
     def leave(self) -> None:
-        """One of its jobs is over: stop if it was the last. Called once for each job."""
+        """Called once for each job that is over; the last call stops the run."""
 
 
 class Job:
     """The embeddings (count, d) of a request's images, or the error that ends it.
 
-    One thread waits for it and enforces its deadline; others decode and embed its images, and stop
-    when it is `over`.
+    One thread waits for the job and enforces its time limits; others decode and embed its images,
+    and stop when it is `over`.
 
     Attributes:
-        count: of images, at least 1.
+        count: number of images, at least 1.
         decoding_s, embedding_s: seconds of work, summed over images.
-        waited_s: seconds before the first of its images was taken up; None until then.
+        waited_s: seconds before work on its first image began; None until then.
     """
 
     def __init__(self, count: int, limits: JobLimits) -> None:
@@ -54,33 +54,33 @@ class Job:
         self._limits = limits
         self._changed = Condition()
         self._waits_from = time.monotonic()
-        self._runs: dict[Run | None, list[float]] = {}  # when each began
+        self._runs: dict[Run | None, list[float]] = {}  # start times
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._error: Exception | None = None
 
     @property
     def over(self) -> bool:
-        """Whether it has its embeddings or an error."""
+        """Whether the job has all its embeddings or an error."""
         return self._error is not None or self._delivered == self.count
 
     def wait(self) -> NDArray[np.float32]:
         """Wait for the embeddings (count, d).
 
         Raises:
-            ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a deadline has passed; CLIENT_GONE, it
-                was cancelled; or what it failed with.
+            ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
+                the job was cancelled; or the error passed to `fail`.
         """
         while True:
             with self._changed:
                 if self.over:
                     break
-                left = self._due() - time.monotonic()
+                left = self._next_check() - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue
-                late = self._late()
-            self.fail(late)
+                timeout = self._timeout()
+            self.fail(timeout)
         if self._error is not None:
             raise self._error
         if self._embeddings is None:
@@ -88,24 +88,24 @@ class Job:
         return self._embeddings
 
     def cancel(self) -> None:
-        """Its client has left."""
+        """End the job, as its client has disconnected."""
         self.fail(client_gone())
 
     def check(self) -> None:
-        """Stop decoding here if nobody waits any more.
+        """Stop the decoder if the job is over.
 
         Raises:
-            StoppedError: it is over.
+            StoppedError: the job is over.
         """
         if self.over:
             raise StoppedError
 
     @contextmanager
     def running(self, run: Run | None = None) -> Generator[None, None, None]:
-        """For the duration of the block something is being done for it.
+        """Count the block as work on the job.
 
         Args:
-            run: told when the job is over before the block is.
+            run: its `leave` is called if the job is over before the block ends.
         """
         self.begin(run)
         try:
@@ -114,7 +114,7 @@ class Job:
             self.end(run)
 
     def begin(self, run: Run | None) -> None:
-        """Something is being done for it from now on; `leave` is called if it is over already."""
+        """Start counting work on the job. Calls `run.leave` if the job is over already."""
         with self._changed:
             now = time.monotonic()
             if self.waited_s is None:
@@ -125,7 +125,7 @@ class Job:
             run.leave()
 
     def end(self, run: Run | None) -> None:
-        """What `begin` began has ended."""
+        """Stop counting the work that `begin` started."""
         with self._changed:
             began = self._runs[run]
             began.pop(0)
@@ -134,7 +134,7 @@ class Job:
             self._waits_from = time.monotonic()
 
     def deliver(self, position: int, embedding: NDArray[np.float32]) -> None:
-        """The embedding (d,) of one image."""
+        """Store the embedding (d,) of one image."""
         with self._changed:
             if self.over:
                 return
@@ -147,7 +147,7 @@ class Job:
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """End it with an error, unless it is over."""
+        """End the job with an error, unless it is over."""
         with self._changed:
             if self.over:
                 return
@@ -157,16 +157,16 @@ class Job:
         for run in runs:
             run.leave()
 
-    def _due(self) -> float:
-        """When to look again: it may be late then."""
+    def _next_check(self) -> float:
+        """The time at which a limit may have passed."""
         if self._runs:
             oldest = min(began[0] for began in self._runs.values())
             return oldest + self._limits.max_run_s
-        # It may be taken up while its thread sleeps, and take too long from then on.
+        # Work may begin while the waiting thread sleeps, and then exceed max_run_s.
         now = time.monotonic()
         return min(self._waits_from + self._limits.max_queue_s, now + self._limits.max_run_s)
 
-    def _late(self) -> ServiceError:
+    def _timeout(self) -> ServiceError:
         allowed = self._limits.max_run_s
         if not self._runs:
             return waited_too_long(self._limits.max_queue_s)
@@ -179,7 +179,7 @@ class Job:
 
 
 def waited_too_long(seconds: float) -> ServiceError:
-    """The error for work that waited `seconds` for its turn."""
+    """The error for images that waited `seconds` without any work on them."""
     return ServiceError(
         ErrorCode.QUEUE_TIMEOUT,
         f"The images waited {seconds:g} s without getting their turn; the server has more work "

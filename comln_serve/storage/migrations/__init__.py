@@ -1,1 +1,1 @@
-"""Alembic's revisions of the schema; `comln_serve.storage.schema` runs them at start."""
+"""Alembic's revisions of the schema, which `comln_serve.storage.schema` runs at start."""

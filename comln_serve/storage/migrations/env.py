@@ -1,4 +1,4 @@
-"""What Alembic runs: on the connection, and in the transaction, that it is handed."""
+"""Alembic's entry point: runs the migrations in the transaction of the given connection."""
 
 from alembic import context
 

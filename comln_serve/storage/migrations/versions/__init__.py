@@ -1,1 +1,1 @@
-"""One file a revision, oldest first; the newest is `comln_serve.storage.schema.NEWEST`."""
+"""One file per revision, oldest first; the newest is `comln_serve.storage.schema.NEWEST`."""

@@ -1,4 +1,4 @@
-"""Reports name suspects by their numbers, as examples are removed, not by their positions."""
+"""Reports identify suspects by example number instead of position."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ def upgrade() -> None:
     rows = connection.execute(
         sa.select(_classifiers.c.sequence, _classifiers.c.report, _supports.c.numbers)
         .join_from(_classifiers, _supports, _classifiers.c.sequence == _supports.c.classifier)
-        # As a key: in strings, quotes have backslashes.
+        # Matches the key only: within strings, quotes are escaped.
         .where(_classifiers.c.report.like('%"example":%'))
     ).all()
     for sequence, report, numbers in rows:

@@ -1,4 +1,4 @@
-"""A classifier's horizon is given, learned or chosen for it; before, it was given or not."""
+"""A classifier's horizon is given, learned or auto; before, it was given or not."""
 
 import sqlalchemy as sa
 from alembic import op

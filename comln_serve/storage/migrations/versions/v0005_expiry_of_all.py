@@ -1,4 +1,4 @@
-"""An index to find what has expired, of whichever tenant."""
+"""An index to find the expired classifiers of all tenants."""
 
 from alembic import op
 
@@ -7,5 +7,5 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Make it."""
+    """Make the index."""
     op.create_index("classifiers_by_expiry_of_all", "classifiers", ["expires_at"])
