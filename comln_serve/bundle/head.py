@@ -130,7 +130,7 @@ class Head:
         return self.horizon_for(len(phi), n_classes, mean_square)
 
     def horizon_for(self, examples: int, n_classes: int, mean_square: float) -> float:
-        """The same, from the number of examples and the mean squared length of their embeddings."""
+        """T from the number of examples and the mean squared length of their embeddings."""
         if self.exponents is None:
             return self.horizon
         log_T = (

@@ -66,7 +66,7 @@ class Catalogue:
         return _found(found, reference)
 
     def remembered(self, reference: str, tenant: str) -> Classifier | None:
-        """The same from the cache alone; None if only the store knows it."""
+        """The classifier from the caches alone; None if the store must be queried."""
         known = self._references.remembered((tenant, reference))
         found = None if known is None else self._cache.get(known.id, known.revision)
         return None if found is None or self._store.is_past(found.expires_at) else found
@@ -80,7 +80,7 @@ class Catalogue:
         return _found(self.of(tenant).describe(reference), reference)
 
     def support(self, reference: str, tenant: str) -> tuple[ClassifierInfo, SupportSet]:
-        """The same, with its support set.
+        """A classifier's current description and its support set.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.

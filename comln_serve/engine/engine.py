@@ -239,14 +239,6 @@ class Engine:
             embeddings = self._embedder.embed(images, model, clock, cancellation)
         return _classify(found, model, embeddings, clock, unknown=unknown)
 
-    def find_model(self, name: str | None) -> Model:
-        """The model of that name, the default one for None.
-
-        Raises:
-            ServiceError: MODEL_NOT_FOUND.
-        """
-        return self.models.find(name)
-
     def find_classifier(self, reference: str, tenant: str = "") -> Classifier:
         """A stored classifier with its weights. Its `promoted` may be out of date.
 
