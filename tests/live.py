@@ -52,17 +52,30 @@ def live_server(
     """
     port = free_port()
     database_url = database_url or f"sqlite:///{folder / 'classifiers.db'}"
-    log = folder / f"server-{port}.log"
     command = [
         executable, *program, "--models-dir", str(models_dir),
         "--port", str(port), "--database-url", database_url,
         "--provider", "cpu", *flags,
     ]  # fmt: skip
+    url = f"{'http' if verify is None else 'https'}://127.0.0.1:{port}"
+    with running(command, url, folder / f"server-{port}.log", environment, verify) as server:
+        yield server
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    url: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    verify: ssl.SSLContext | None = None,
+) -> Generator[LiveServer, None, None]:
+    """Start a server by a command; wait until it is ready. Stop it at the end if it still runs."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
-    server = LiveServer(process, f"{'http' if verify is None else 'https'}://127.0.0.1:{port}", log)
+    server = LiveServer(process, url, log)
     try:
         _wait_until_ready(server, verify)
         yield server
