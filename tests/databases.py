@@ -12,6 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from comln_serve.storage.database import Database
+from comln_serve.storage.schema import migrate
+
 SERVER = "postgresql://127.0.0.1:5432"
 KINDS = ("sqlite", "postgresql")
 
@@ -68,3 +71,12 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
             return [tuple(row) for row in result] if result.returns_rows else []
     finally:
         engine.dispose()
+
+
+def migrate_to(url: str, revision: str) -> None:
+    """Bring an empty database to a revision of the schema, as an earlier server left it."""
+    database = Database(url)
+    with database.connection(writes=True) as connection:
+        migrate(connection, revision)
+        connection.commit()
+    database.close()

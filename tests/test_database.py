@@ -25,9 +25,9 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import Store, TenantStore, database, open_store, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
-from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, migrate, prepare
+from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
 from comln_serve.storage.tables import classifiers, metadata
-from tests.databases import administer, execute
+from tests.databases import administer, execute, migrate_to
 from tests.relay import Relay
 from tests.test_storage import add, classifier, same, support
 
@@ -120,11 +120,7 @@ def test_the_tables_are_those_of_the_newest_migration(database_url: str) -> None
 
 def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
     """Their positions were of the examples that were left."""
-    database = Database(database_url)
-    with database.connection(writes=True) as connection:
-        migrate(connection, "0002")
-        connection.commit()
-    database.close()
+    migrate_to(database_url, "0002")
     suspect = {"label": "a", "likelier": "b", "score": 0.96}
     held_out = {"accuracy": 0.5, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
     plain = {"held_out": None, "notes": ["example", '"example":']}
@@ -153,11 +149,7 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
 
 
 def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
-    database = Database(database_url)
-    with database.connection(writes=True) as connection:
-        migrate(connection, "0003")
-        connection.commit()
-    database.close()
+    migrate_to(database_url, "0003")
     for number, given in enumerate(("true", "false"), 1):
         execute(
             database_url,

@@ -18,7 +18,7 @@ from comln_serve.imaging import (
     prepare_image,
 )
 from tests.image_files import encode, tiff_of
-from tests.test_imaging import ORIENTATION, STORED, pixels, quadrants
+from tests.test_imaging import STORED, pixels, quadrants, turned
 
 LOSSLESS = {
     "HEIC": {"quality": -1, "chroma": 444, "matrix_coefficients": 0},
@@ -57,11 +57,7 @@ def test_the_same_picture_as_a_png(fmt: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("fmt", ["HEIC", "AVIF", "TIFF"])
 def test_orientation_is_applied_once(orientation: int, fmt: str) -> None:
     """HEIC and AVIF turn in their container; a phone writes the same into EXIF as well."""
-    upright = quadrants()
-    operation = STORED[orientation]
-    stored = upright if operation is None else upright.transpose(operation)
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
+    upright, (stored, exif) = quadrants(), turned(quadrants(), orientation)
     data = encode(stored, fmt, exif=exif.tobytes() if fmt == "HEIC" else exif, **LOSSLESS[fmt])
     found = open_image(data).decode()
     assert found.size == upright.size

@@ -71,14 +71,18 @@ def png_claiming(width: int, height: int) -> bytes:
     )
 
 
+def turned(upright: Image.Image, orientation: int) -> tuple[Image.Image, Image.Exif]:
+    """A picture as a camera held that way stores it, and what it writes into EXIF."""
+    operation = STORED[orientation]
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return (upright if operation is None else upright.transpose(operation)), exif
+
+
 @pytest.mark.parametrize("orientation", sorted(STORED))
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
 def test_exif_orientation_is_applied(orientation: int, fmt: str) -> None:
-    upright = quadrants()
-    operation = STORED[orientation]
-    stored = upright if operation is None else upright.transpose(operation)
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
+    upright, (stored, exif) = quadrants(), turned(quadrants(), orientation)
     options = {"JPEG": {"quality": 95, "subsampling": 0}, "PNG": {}, "WEBP": {"lossless": True}}
     decoded = decode_image(encode(stored, fmt, exif=exif, **options[fmt]))
     assert decoded.size == upright.size

@@ -29,9 +29,7 @@ from comln_serve.security import (
 )
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store, utc_now
-from comln_serve.storage.database import Database
-from comln_serve.storage.schema import migrate
-from tests.databases import execute
+from tests.databases import execute, migrate_to
 from tests.keyed import (
     EVERYTHING,
     MakeEngine,
@@ -181,11 +179,7 @@ def test_keys_in_the_store(database_url: str) -> None:
 
 
 def test_a_database_without_keys_is_given_the_table(database_url: str) -> None:
-    database = Database(database_url)
-    with database.connection(writes=True) as connection:
-        migrate(connection, "0001")
-        connection.commit()
-    database.close()
+    migrate_to(database_url, "0001")
     execute(database_url, "INSERT INTO names VALUES ('', 'letters', 7, 7)")
     with closing(open_store(database_url)) as store:
         assert store.keys.all() == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.stopping import stopped_after_saving
 from tests.test_training import colour_classes, config
 from tests.tiny import ABOUT
 from training.checkpoint import LAST, Checkpoint, CheckpointError
@@ -75,17 +76,8 @@ def test_stopped_and_resumed_equals_never_stopped(
 ) -> None:
     settings = config(pretraining=SECTION, augmentation={"crop_padding": 2, "flip": True})
     whole = pretrained(tmp_path / "whole", settings)
-    save = Checkpoint.save
-
-    def save_and_stop(self: Checkpoint, path: Path) -> None:
-        save(self, path)
-        if self.update == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            pretrained(tmp_path / "stopped", settings)
+    with stopped_after_saving(monkeypatch, lambda checkpoint, _: checkpoint.update == 2):
+        pretrained(tmp_path / "stopped", settings)
     with pytest.raises(CheckpointError, match="--resume"):
         pretrained(tmp_path / "stopped", settings)
     resumed = pretrained(tmp_path / "stopped", settings, resume=True)

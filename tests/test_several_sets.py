@@ -13,6 +13,7 @@ import yaml
 from comln_serve.bundle import load_bundle
 from tests.conftest import REPOSITORY, image_bytes
 from tests.data_files import POLICY
+from tests.stopping import stopped_after_saving
 from tests.test_frozen import EXPORT, onnx_config
 from tests.tiny import tiny_config
 from training.checkpoint import BEST, LAST, Checkpoint
@@ -235,17 +236,8 @@ def test_a_resumed_run_equals_one_never_stopped(
         name = f"{result['data']}, {result['ways']}-way {result['shots']}-shot"
         assert f"{name}<td>{100 * result['mean']:.2f}" in page
 
-    save = Checkpoint.save
-
-    def save_and_stop(self: Checkpoint, path: Path) -> None:
-        save(self, path)
-        if path.name == LAST:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            fit(settings, train, train, tmp_path / "stopped", resume=False)
+    with stopped_after_saving(monkeypatch, lambda _, path: path.name == LAST):
+        fit(settings, train, train, tmp_path / "stopped", resume=False)
     fit(settings, train, train, tmp_path / "stopped", resume=True)
     one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "stopped"))
     assert one.update == two.update == 4

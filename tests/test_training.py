@@ -18,6 +18,7 @@ from comln_serve.imaging import prepare_image
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from tests.conftest import REPOSITORY, colour_support
+from tests.stopping import stopped_after_saving
 from tests.tiny import ABOUT, tiny_config, tiny_model, write_bundle
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
 from training.cli import main
@@ -114,17 +115,8 @@ def test_a_resumed_run_equals_one_never_stopped(
 ) -> None:
     data, settings = colour_classes(), config()
     fit(settings, data, data, tmp_path / "whole", resume=False)
-    save = Checkpoint.save
-
-    def save_and_stop(self: Checkpoint, path: Path) -> None:
-        save(self, path)
-        if path.name == LAST:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            fit(settings, data, data, tmp_path / "stopped", resume=False)
+    with stopped_after_saving(monkeypatch, lambda _, path: path.name == LAST):
+        fit(settings, data, data, tmp_path / "stopped", resume=False)
     assert Checkpoint.load(tmp_path / "stopped" / LAST).update == 2
     fit(settings, data, data, tmp_path / "stopped", resume=True)
 

@@ -84,9 +84,8 @@ class Traces:
 
     def close(self) -> None:
         """Send the remaining spans, but do not let a slow collector delay the process's exit."""
-        logging.getLogger("opentelemetry").setLevel(
-            logging.CRITICAL
-        )  # failures to send can no longer be acted on
+        # Nobody can act on failures to send any more.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         closing = Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

@@ -143,9 +143,8 @@ class Adaptation:
         clock = StageClock()
         key = self._key(caller, "examples", support, reference=reference, promote=promote)
         labels = [label for _, label in support]
-        embedded: dict[
-            str, NDArray[np.float32]
-        ] = {}  # by embedder, as a retry may find the name on another model
+        # By embedder, as a retry may find the name on another model.
+        embedded: dict[str, NDArray[np.float32]] = {}
 
         def embed(info: ClassifierInfo) -> NDArray[np.float32]:
             model = self._models.of(info)
@@ -202,42 +201,26 @@ class Adaptation:
                 suppress(ChangedError),
                 self._solves.turn(caller.check, (caller.tenant, reference)),
             ):
-                return self._change_now(reference, change, caller, clock, promote, key)
-
-    def _change_now(
-        self,
-        reference: str,
-        change: Change,
-        caller: Caller,
-        clock: StageClock,
-        promote: bool,
-        key: IdempotencyKey | None,
-    ) -> Classifier:
-        """Adapt to a changed support set, once.
-
-        Raises:
-            ChangedError: the classifier has changed meanwhile.
-        """
-        info, examples = self._catalogue.support(reference, caller.tenant)
-        self._check_version(info, caller)
-        changed = change(info, examples)
-        horizon = info.horizon if info.horizon_rule == "given" else info.horizon_rule
-        fitted = self._fit(self._models.of(info), changed, horizon, clock)
-        caller.check()
-        with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
-            if info.name is None:
-                made = _refitted(info, fitted, revision=info.revision + 1)
-                store.replace(made, changed, key=key)
-                return made
-            made = _refitted(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
-            return store.add(
-                made,
-                changed,
-                limit=self._settings.max_classifiers,
-                promote=promote,
-                key=key,
-                derived_from=(reference, Resolved(info.id, info.revision)),
-            )
+                info, examples = self._catalogue.support(reference, caller.tenant)
+                self._check_version(info, caller)
+                changed = change(info, examples)
+                horizon = info.horizon if info.horizon_rule == "given" else info.horizon_rule
+                fitted = self._fit(self._models.of(info), changed, horizon, clock)
+                caller.check()
+                with clock.stage("store"), self._catalogue.changing(caller.tenant) as store:
+                    if info.name is None:
+                        made = _refitted(info, fitted, revision=info.revision + 1)
+                        store.replace(made, changed, key=key)
+                        return made
+                    made = _refitted(info, fitted, id=_new_id(), created_at=utc_now(), revision=1)
+                    return store.add(
+                        made,
+                        changed,
+                        limit=self._settings.max_classifiers,
+                        promote=promote,
+                        key=key,
+                        derived_from=(reference, Resolved(info.id, info.revision)),
+                    )
 
     def _once(
         self,

@@ -7,6 +7,25 @@ from threading import Lock
 from comln_serve.errors import ErrorCode, ServiceError
 
 
+def stopping() -> ServiceError:
+    """The error for work that comes after `close`."""
+    return ServiceError(ErrorCode.NOT_READY, "The server is stopping; try another or try again.")
+
+
+def waited_too_long(seconds: float, what: str) -> ServiceError:
+    """The error for work that waited `seconds` without getting its turn.
+
+    Args:
+        what: begins the message, such as "The images".
+    """
+    return ServiceError(
+        ErrorCode.QUEUE_TIMEOUT,
+        f"{what} waited {seconds:g} s without getting a turn; the server has more work than it can "
+        "do. Nothing was changed; try again later.",
+        allowed_seconds=seconds,
+    )
+
+
 class Admission:
     """Counts the images, requests or bytes in work, up to a limit. Thread-safe.
 

@@ -35,9 +35,8 @@ class _Watch:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._flags: dict[
-            int, tuple[float, Flag]
-        ] = {}  # deadline and flag, by id: arrays have no hash
+        # Deadline and flag, by id: arrays have no hash.
+        self._flags: dict[int, tuple[float, Flag]] = {}
         self._wakes_at = math.inf
         self._thread: Thread | None = None
 

@@ -110,7 +110,7 @@ def check_classes(labels: tuple[str, ...], model: Model) -> None:
     if ways == 1:
         raise ServiceError(
             ErrorCode.CANNOT_ADAPT,
-            f"All {len(labels)} support images carry the label {labels[0]!r}. A classifier needs "
+            f"All support images ({len(labels)}) carry the label {labels[0]!r}. A classifier needs "
             "at least two classes; send images of a second one.",
             received_classes=1,
             least_classes=2,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from threading import Condition
 
-from comln_serve.engine.admission import Admission
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.engine.admission import Admission, waited_too_long
 
 # How often a waiting request checks whether it has been cancelled.
 _CHECK_S = 0.1
@@ -62,7 +61,7 @@ class Solves:
         try:
             while self._next() is not ticket:
                 if time.monotonic() >= due:
-                    raise _waited_too_long(self._max_seconds)
+                    raise waited_too_long(self._max_seconds, "The adaptation")
                 self._changed.wait(_CHECK_S)
                 check()
         finally:
@@ -73,12 +72,3 @@ class Solves:
         if len(self._solving) >= self._at_once:
             return None
         return next((ticket for ticket in self._line if ticket[0] not in self._solving), None)
-
-
-def _waited_too_long(seconds: float) -> ServiceError:
-    return ServiceError(
-        ErrorCode.QUEUE_TIMEOUT,
-        f"The request waited {seconds:g} s for others to adapt without getting its turn; the "
-        "server has more work than it can do. Nothing was changed; try again later.",
-        allowed_seconds=seconds,
-    )

@@ -102,9 +102,8 @@ class _Container:
             size, kind, body = self._int(at, 4), self._data[at + 4 : at + 8], at + 8
             if size == 1:
                 size, body = self._int(at + 8, 8), at + 16
-            after = (
-                min(at + size, end) if size else end
-            )  # if it is cut short, the library reports that
+            # The library reports a box that is cut short.
+            after = min(at + size, end) if size else end
             if after < body:
                 raise ValueError("a box is shorter than its own head")
             yield kind, body, after

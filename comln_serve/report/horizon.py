@@ -54,9 +54,8 @@ def choose_horizon(
     level = means - means[best] <= _STANDARD_ERRORS * errors + _ROUNDING
     candidates = np.flatnonzero(level)
     chosen = int(candidates[np.abs(candidates - _LEARNED).argmin()])
-    right = np.minimum(
-        (logits.argmax(axis=2) == given) @ weights, 1.0
-    )  # rounded weights may add up to more than 1
+    # Rounded weights may add up to more than 1.
+    right = np.minimum((logits.argmax(axis=2) == given) @ weights, 1.0)
     horizons = learned * FACTORS
     return chosen, HorizonChoice(
         learned=learned,

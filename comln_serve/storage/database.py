@@ -226,8 +226,8 @@ def _timeouts(url: URL) -> dict[str, Any]:
     defaults = {
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": _SILENCE_MILLISECONDS,
-        "keepalives_idle": _SILENCE_MILLISECONDS
-        // 1000,  # notices a machine that vanishes mid-answer
+        # Keepalives notice a machine that vanishes mid-answer.
+        "keepalives_idle": _SILENCE_MILLISECONDS // 1000,
         "keepalives_interval": 1,
         "application_name": "comln-serve",
     }

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.engine.admission import stopping
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
@@ -138,9 +139,7 @@ class Batcher:
 
         with self._changed:
             if self._closing:
-                raise ServiceError(
-                    ErrorCode.NOT_READY, "The server is stopping; try another or try again."
-                )
+                raise stopping()
             self._coming += job.count
         try:
             yield put

@@ -16,6 +16,7 @@ from threading import Condition, Thread, current_thread
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import (
@@ -119,9 +120,7 @@ class Decoders:
         """
         with self._changed:
             if self._closing:
-                raise ServiceError(
-                    ErrorCode.NOT_READY, "The server is stopping; try another or try again."
-                )
+                raise stopping()
             self._uploads.append(Upload(job, files, policy, deliver))
             self._changed.notify_all()
 
@@ -132,11 +131,11 @@ class Decoders:
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread has died, or every thread has worked on one image for too long."""
+        """Whether a thread has died, or all those for small images work on one for too long."""
         late = time.monotonic() - 2 * self._max_run_s
-        threads = self._small_threads
         with self._changed:
-            since = [self._busy_since.get(thread, math.inf) for thread in threads]
+            since = [self._busy_since.get(thread, math.inf) for thread in self._small_threads]
+        threads = (*self._small_threads, *self._large_threads)
         return max(since) < late or not all(thread.is_alive() for thread in threads)
 
     def close(self) -> None:

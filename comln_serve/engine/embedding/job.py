@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.engine.admission import waited_too_long
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import StoppedError
@@ -101,17 +102,13 @@ class Job:
             raise StoppedError
 
     @contextmanager
-    def running(self, run: Run | None = None) -> Generator[None, None, None]:
-        """Count the block as work on the job.
-
-        Args:
-            run: its `leave` is called if the job is over before the block ends.
-        """
-        self.begin(run)
+    def running(self) -> Generator[None, None, None]:
+        """Count the block as work on the job."""
+        self.begin(None)
         try:
             yield
         finally:
-            self.end(run)
+            self.end(None)
 
     def begin(self, run: Run | None) -> None:
         """Start counting work on the job. Calls `run.leave` if the job is over already."""
@@ -169,20 +166,10 @@ class Job:
     def _timeout(self) -> ServiceError:
         allowed = self._limits.max_run_s
         if not self._runs:
-            return waited_too_long(self._limits.max_queue_s)
+            return waited_too_long(self._limits.max_queue_s, "The images")
         return ServiceError(
             ErrorCode.INFERENCE_TIMEOUT,
             f"Decoding or embedding an image took longer than the {allowed:g} s allowed. Nothing "
             "was changed; try again, or tell the operator.",
             allowed_seconds=allowed,
         )
-
-
-def waited_too_long(seconds: float) -> ServiceError:
-    """The error for images that waited `seconds` without any work on them."""
-    return ServiceError(
-        ErrorCode.QUEUE_TIMEOUT,
-        f"The images waited {seconds:g} s without getting their turn; the server has more work "
-        "than it can do. Nothing was changed; try again later.",
-        allowed_seconds=seconds,
-    )
