@@ -29,9 +29,7 @@ CASES = [(5, 1, 1600), (5, 5, 1600), (20, 5, 1600), (5, 5, 64), (20, 5, 64), (5,
 HORIZON, TOLERANCE = 4500.0, 1e-6
 
 
-def clustered_embeddings(
-    ways: int, shots: int, size: int, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def clustered_embeddings(ways: int, shots: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian clusters (M, d) with mean squared norm 100, and class indices (M,)."""
     rng = np.random.default_rng(seed)
     classes = np.repeat(np.arange(ways), shots)
@@ -62,9 +60,7 @@ def main() -> None:
         phi, classes = clustered_embeddings(ways, shots, size)
         Y, W0 = np.eye(ways)[classes], np.zeros((ways, size))
         contenders: dict[str, Callable[[], object]] = {
-            "flow": lambda phi=phi, W0=W0, Y=Y: solve_flow(
-                phi, W0, Y, HORIZON, rtol=TOLERANCE, atol=TOLERANCE
-            ),
+            "flow": lambda phi=phi, W0=W0, Y=Y: solve_flow(phi, W0, Y, HORIZON, rtol=TOLERANCE, atol=TOLERANCE),
             "scipy": lambda phi=phi, Y=Y: scipy_flow(phi, Y),
             "sklearn": lambda phi=phi, classes=classes: LogisticRegression().fit(phi, classes),
         }

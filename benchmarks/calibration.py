@@ -37,14 +37,18 @@ from training.evaluation.tasks import parse_task
 TASKS = ("5x1", "5x5", "5x1-10", "10x1", "10x5")
 SUSPECT_TASKS, THRESHOLDS = ("5x5", "10x5"), (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 SCORES = (
-    "as served", "cosine to W's rows", "cosine to class means", "cosine to nearest image",
-    "distance to class means", "largest logit", "energy", "largest probability",
-)  # fmt: skip
+    "as served",
+    "cosine to W's rows",
+    "cosine to class means",
+    "cosine to nearest image",
+    "distance to class means",
+    "largest logit",
+    "energy",
+    "largest probability",
+)
 
 
-def scores(
-    head: Head, episode: Encounter, images: NDArray[np.float32]
-) -> list[NDArray[np.float64]]:
+def scores(head: Head, episode: Encounter, images: NDArray[np.float32]) -> list[NDArray[np.float64]]:
     """(n,) each, in the order of SCORES; higher is more like a class."""
     ways = int(episode.classes.max()) + 1
     phi, q = episode.phi.astype(np.float64), images.astype(np.float64)
@@ -93,10 +97,7 @@ def table_of_laws(head: Head, plans: Sequence[Encounters]) -> str:
         "one temperature": fit_temperature(alike),
         "a temperature by task": fit_temperature(fitted),
     }
-    rows = [
-        [name, *(f"{100 * error_at(law, episodes):.1f}" for episodes in measured)]
-        for name, law in laws.items()
-    ]
+    rows = [[name, *(f"{100 * error_at(law, episodes):.1f}" for episodes in measured)] for name, law in laws.items()]
     return markdown(["calibration error, %", *(str(plan.task) for plan in plans)], rows)
 
 
@@ -126,10 +127,7 @@ def main() -> None:
     subject = open_subject(args.bundle)
     data = load_split(subject.config.data, args.data, args.split)
     embeddings = subject.embed(data.images)
-    plans = [
-        Encounters(embeddings, data, parse_task(task, queries=10), args.episodes, 0)
-        for task in TASKS
-    ]
+    plans = [Encounters(embeddings, data, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
     calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
     if calibration is not None:
         some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]

@@ -42,9 +42,7 @@ from training.fit import fit
 
 RECIPE = Path("training/recipes/photos-efficientnet-lite0.yaml")
 TASKS = ("5x1", "5x5", "5x1-10", "20x5")
-RIVALS = (
-    "cosine", "logistic", "ridge-l2", "svm-l2", "ridge-cv", "logistic-cv", "svm-cv",
-)  # fmt: skip
+RIVALS = ("cosine", "logistic", "ridge-l2", "svm-l2", "ridge-cv", "logistic-cv", "svm-cv")
 # These fit dozens of classifiers an episode, and are measured on fewer of the same episodes.
 SLOW = ("logistic-cv", "svm-cv")
 TIMED = ("5x5", "20x5")
@@ -97,9 +95,7 @@ def main() -> None:
             task = parse_task(text)
             # Fewer ways or queries where a data set has no more classes, or images of a class.
             spare = min(len(members) for members in data.members) - task.range[1]
-            task = replace(
-                task, ways=min(task.ways, data.n_classes), queries=min(task.queries, spare)
-            )
+            task = replace(task, ways=min(task.ways, data.n_classes), queries=min(task.queries, spare))
             rows += measured(heads[name], data, name, task, args)
     lines = report(args, sets, rows, heads)
     lines += ["", *times(heads, sets)]
@@ -121,9 +117,7 @@ def meta_trained(recipe: Path, sets: dict[str, ImageSet]) -> Head:
     return best.restore_model().head()
 
 
-def measured(
-    head: Head, data: ImageSet, name: str, task: Task, args: argparse.Namespace
-) -> list[Row]:
+def measured(head: Head, data: ImageSet, name: str, task: Task, args: argparse.Namespace) -> list[Row]:
     """The head by both rules of its horizon, its start alone, and the simple heads."""
 
     def run(classify: Classify, episodes: int) -> Measured:
@@ -145,8 +139,9 @@ def measured(
         accuracy = row.measured.accuracy
         print(
             f"  {task} {row.head}: {100 * accuracy.mean:.2f} +- {100 * accuracy.interval:.2f}, "
-            f"auto ahead by {row.ahead}", flush=True,
-        )  # fmt: skip
+            f"auto ahead by {row.ahead}",
+            flush=True,
+        )
     return rows
 
 
@@ -172,34 +167,37 @@ def report(
     for name in sets:
         own = [task for task in tasks if (name, task, "auto") in cells]
         lines += [
-            f"## {name} left out", "",
+            f"## {name} left out",
+            "",
             markdown(
                 ["head", *(task.words for task in own)],
                 [[head, *(_cell(cells[name, task, head]) for task in own)] for head in names],
-            ), "",
-        ]  # fmt: skip
+            ),
+            "",
+        ]
     lines += ["## Mean over data sets: how far `auto` is ahead", ""]
     ahead = {(row.data, str(row.task), row.head): row.ahead for row in rows}
     shared = [text for text in TASKS if all((name, text, "auto") in ahead for name in sets)]
     table = [
-        [
-            head,
-            *(str(mean_difference([ahead[name, text, head] for name in sets])) for text in shared),
-        ]
+        [head, *(str(mean_difference([ahead[name, text, head] for name in sets])) for text in shared)]
         for head in names[1:]
     ]
     lines += [markdown(["head", *shared], table), "", "## What was learned", ""]
     lines += [
         markdown(
-            ["left out", "alpha", "similarity", "whitening r", "T at 5-way 1-shot", "5-way 5-shot",
-             "20-way 5-shot"],
+            ["left out", "alpha", "similarity", "whitening r", "T at 5-way 1-shot", "5-way 5-shot", "20-way 5-shot"],
             [
-                [name, f"{head.alpha:.3g}", f"{head.similarity:.3g}", f"{head.whitening:.3g}",
-                 *(f"{head.horizon_for(m, n, 1.0):.3g}" for m, n in ((5, 5), (25, 5), (100, 20)))]
+                [
+                    name,
+                    f"{head.alpha:.3g}",
+                    f"{head.similarity:.3g}",
+                    f"{head.whitening:.3g}",
+                    *(f"{head.horizon_for(m, n, 1.0):.3g}" for m, n in ((5, 5), (25, 5), (100, 20))),
+                ]
                 for name, head in heads.items()
             ],
         )
-    ]  # fmt: skip
+    ]
     return lines
 
 
@@ -217,9 +215,7 @@ def times(heads: dict[str, Head], sets: dict[str, ImageSet]) -> list[str]:
         name = next(name for name, data in sets.items() if data.n_classes >= task.ways)
         head, data = heads[name], sets[name]
         contenders: dict[str, Callable[[Any, Any], object]] = {
-            "T chosen and adapted": lambda phi, c, h=head, n=task.ways: adapt(
-                h, phi, c, n, horizon="auto"
-            ),
+            "T chosen and adapted": lambda phi, c, h=head, n=task.ways: adapt(h, phi, c, n, horizon="auto"),
             "adapted to the learned T": lambda phi, c, h=head, n=task.ways: h.adapt(phi, c, n),
             "LogisticRegressionCV": lambda phi, c: LogisticRegressionCV(
                 Cs=_CS, cv=5, max_iter=5000, scoring="neg_log_loss"
@@ -237,32 +233,33 @@ def times(heads: dict[str, Head], sets: dict[str, ImageSet]) -> list[str]:
         medians = {key: statistics.median(values) for key, values in spent.items()}
         whole = medians["T chosen and adapted"]
         rows.append(
-            [f"{task.words} ({name})", *(f"{value:.3g}" for value in medians.values()),
-             f"1/{medians['LogisticRegressionCV'] / whole:.0f}"]
-        )  # fmt: skip
+            [
+                f"{task.words} ({name})",
+                *(f"{value:.3g}" for value in medians.values()),
+                f"1/{medians['LogisticRegressionCV'] / whole:.0f}",
+            ]
+        )
     return [
-        "## Time", "", _TIMES, "",
+        "## Time",
+        "",
+        _TIMES,
+        "",
         markdown(
-            ["task", "T chosen and adapted", "adapted to the learned T", "LogisticRegressionCV",
-             "first over last"],
+            ["task", "T chosen and adapted", "adapted to the learned T", "LogisticRegressionCV", "first over last"],
             rows,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["data", "task", "head", "episodes", "accuracy", "interval", "auto_ahead",
-             "ahead_interval"]
-        )  # fmt: skip
+        writer.writerow(["data", "task", "head", "episodes", "accuracy", "interval", "auto_ahead", "ahead_interval"])
         for row in rows:
             a = row.measured.accuracy
             writer.writerow(
-                [row.data, row.task, row.head, a.episodes, a.mean, a.interval, row.ahead.mean,
-                 row.ahead.interval]
-            )  # fmt: skip
+                [row.data, row.task, row.head, a.episodes, a.mean, a.interval, row.ahead.mean, row.ahead.interval]
+            )
 
 
 if __name__ == "__main__":

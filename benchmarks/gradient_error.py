@@ -44,29 +44,46 @@ class Task:
     def loss(self) -> float:
         """<V, W(T)> from the tightly solved flow."""
         W = solve_flow(
-            self.phi, self.W0, self.Y, self.T, lam=self.lam, weights=self.weights,
-            rtol=1e-11, atol=1e-11, max_steps=2_000_000,
-        ).W  # fmt: skip
+            self.phi,
+            self.W0,
+            self.Y,
+            self.T,
+            lam=self.lam,
+            weights=self.weights,
+            rtol=1e-11,
+            atol=1e-11,
+            max_steps=2_000_000,
+        ).W
         return float((self.V * W).sum())
 
     def gradients(self, method: Method, **options: Any) -> dict[str, np.ndarray]:
         """Derivatives of the loss in each of INPUTS, by default at the default tolerances."""
-        tensors = {
-            name: torch.tensor(getattr(self, name), dtype=torch.float64, requires_grad=True)
-            for name in INPUTS
-        }
+        tensors = {name: torch.tensor(getattr(self, name), dtype=torch.float64, requires_grad=True) for name in INPUTS}
         W = gradient_flow(
-            tensors["phi"], tensors["W0"], torch.from_numpy(self.Y), tensors["T"],
-            lam=tensors["lam"], weights=tensors["weights"], method=method, **options,
-        )  # fmt: skip
+            tensors["phi"],
+            tensors["W0"],
+            torch.from_numpy(self.Y),
+            tensors["T"],
+            lam=tensors["lam"],
+            weights=tensors["weights"],
+            method=method,
+            **options,
+        )
         (W * torch.from_numpy(self.V)).sum().backward()
         return {name: np.asarray(tensor.grad) for name, tensor in tensors.items()}
 
 
 def clustered_task(
-    ways: int, shots: int, T: float, *, norm2: float = 100.0, offset: float = 3.0,
-    lam: float = 0.0, d: int = 0, seed: int = 0,
-) -> Task:  # fmt: skip
+    ways: int,
+    shots: int,
+    T: float,
+    *,
+    norm2: float = 100.0,
+    offset: float = 3.0,
+    lam: float = 0.0,
+    d: int = 0,
+    seed: int = 0,
+) -> Task:
     """Embeddings in one cluster a class, mean ||phi||^2 = norm2; d defaults to 2 M.
 
     `offset` is added to every feature before scaling (class centres have variance 1). Features
@@ -194,15 +211,21 @@ def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[n
     Y = np.ascontiguousarray(task.Y.T)
     K, L0 = task.phi @ task.phi.T, np.ascontiguousarray(task.W0 @ task.phi.T)
     flow = Integration(
-        K, np.empty((0, 0)), L0, Y, task.weights, task.T, 0.0, rtol=tolerance, atol=tolerance,
-        max_steps=10**6, limit_steps=step_limit,
-    )  # fmt: skip
+        K,
+        np.empty((0, 0)),
+        L0,
+        Y,
+        task.weights,
+        task.T,
+        0.0,
+        rtol=tolerance,
+        atol=tolerance,
+        max_steps=10**6,
+        limit_steps=step_limit,
+    )
     steps, X, P = flow.advance(10_000)
     a, dL0 = -task.V @ task.phi.T, np.zeros_like(L0)  # W(T) = W0 - s phi, with s class-major
-    adjoint_sweep(
-        K, Y, task.weights, 0.0, DOPRI5, steps, X, P, a, np.zeros_like(K), dL0,
-        np.zeros(len(K)), np.zeros(1),
-    )  # fmt: skip
+    adjoint_sweep(K, Y, task.weights, 0.0, DOPRI5, steps, X, P, a, np.zeros_like(K), dL0, np.zeros(len(K)), np.zeros(1))
     return task.V + dL0 @ task.phi, len(steps)
 
 

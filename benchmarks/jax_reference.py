@@ -22,9 +22,7 @@ class ForwardSensitivity:
         def gradient(phi, W0, Y, T, V):  # type: ignore[no-untyped-def]
             K, L0 = phi @ phi.T, phi @ W0.T
             start = (jnp.zeros((M, N)), jnp.zeros((M, M, N, N)), jnp.zeros((M, M, M, N)))
-            path = odeint(
-                _field, start, jnp.array([0.0, T]), K, L0, Y, rtol=tolerance, atol=tolerance
-            )
+            path = odeint(_field, start, jnp.array([0.0, T]), K, L0, Y, rtol=tolerance, atol=tolerance)
             s, B, z = (block[-1] for block in path)
             Vphi = phi @ V.T
             C = jnp.einsum("ia,ijab->jb", Vphi, B)

@@ -126,8 +126,7 @@ async def send_load(job: Job, bodies: list[bytes]) -> Outcome:
     requests = [_request(job, url.netloc, body) for body in bodies]
     loop = asyncio.get_running_loop()
     connections = [
-        (await loop.create_connection(Connection, url.hostname or "", url.port or 80))[1]
-        for _ in range(job.clients)
+        (await loop.create_connection(Connection, url.hostname or "", url.port or 80))[1] for _ in range(job.clients)
     ]
     statuses: Counter[str] = Counter()
     milliseconds: list[float] = []

@@ -45,9 +45,7 @@ def _status(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def relative_errors(
-    gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]
-) -> dict[str, float]:
+def relative_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
     """Norm of the difference over the norm of the expected gradient, by name."""
     return {
         name: float(np.linalg.norm(gradients[name] - value) / np.linalg.norm(value))

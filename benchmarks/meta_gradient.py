@@ -46,11 +46,7 @@ NEEDS = {"JAX forward": "jax", "MAML": "torchopt", "iMAML": "torchopt"}
 
 PARTS = ("goals", "steps", "sizes", "share")
 CONTENDERS = {*FLOWS, *TASKS, "ANIL", "MAML", "iMAML", "JAX forward", "naive forward"}
-GOALS = [
-    Case("embeddings", 5, 5, 10_000),
-    Case("embeddings", 10, 5, 10_000),
-    Case("embeddings", 20, 5, 1_000),
-]
+GOALS = [Case("embeddings", 5, 5, 10_000), Case("embeddings", 10, 5, 10_000), Case("embeddings", 20, 5, 1_000)]
 STEPS = [10**exponent for exponent in range(9)]
 SIZES = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5), (50, 1), (50, 5)]
 
@@ -80,14 +76,16 @@ def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool)
     if contender in NEEDS and importlib.util.find_spec(NEEDS[contender]) is None:
         return replace(row, note=f"{NEEDS[contender]} is not installed")
     job = {
-        "contender": contender, "case": asdict(case), "repeats": repeats, "check": check,
-        "limit_s": MOST_SECONDS / 4, "threads": usable_cpus(),
-    }  # fmt: skip
+        "contender": contender,
+        "case": asdict(case),
+        "repeats": repeats,
+        "check": check,
+        "limit_s": MOST_SECONDS / 4,
+        "threads": usable_cpus(),
+    }
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", json.dumps(job)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=4 * MOST_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=4 * MOST_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return replace(row, note=f"not done in {4 * MOST_SECONDS:.0f} s")
     if done.returncode:
@@ -95,9 +93,12 @@ def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool)
         return replace(row, note=f"failed: {last[:80]}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     row = replace(
-        row, median=float(np.median(answer["ms"])), runs=len(answer["ms"]),
-        extra_mb=answer["extra_mb"], errors=answer.get("errors", {}),
-    )  # fmt: skip
+        row,
+        median=float(np.median(answer["ms"])),
+        runs=len(answer["ms"]),
+        extra_mb=answer["extra_mb"],
+        errors=answer.get("errors", {}),
+    )
     print(f"{part:6} {contender:15} {describe(case):34} {row.median:10.2f} ms", flush=True)
     return row
 
@@ -173,9 +174,13 @@ def sizes(quick: bool, wanted: Container[str]) -> list[Row]:
         forward_mb = 8e-6 * M * ways * (M * ways + M * (M + 1) / 2)
         jax_mb = 4e-6 * 8 * M * M * ways * (M + ways)
         for name, needed in (
-            ("adjoint", 0.0), ("forward", forward_mb), ("JAX forward", jax_mb),
-            ("adjoint, Euler", 0.0), ("ANIL", 0.0), ("naive forward", 1e-6 * naive_bytes(case)),
-        ):  # fmt: skip
+            ("adjoint", 0.0),
+            ("forward", forward_mb),
+            ("JAX forward", jax_mb),
+            ("adjoint, Euler", 0.0),
+            ("ANIL", 0.0),
+            ("naive forward", 1e-6 * naive_bytes(case)),
+        ):
             too_long = name == "forward" and M * M * ways**2 * (M + ways) > 2e9
             if name not in wanted:
                 continue
@@ -185,10 +190,7 @@ def sizes(quick: bool, wanted: Container[str]) -> list[Row]:
             else:
                 rows.append(measure("sizes", name, case, 3, check=ways <= 20))
     small = Case("embeddings", 5, 1, 1000, d=64)  # where even the naive way fits
-    rows += [
-        measure("sizes", name, small, 3, check=True)
-        for name in ("adjoint", "naive forward") if name in wanted
-    ]  # fmt: skip
+    rows += [measure("sizes", name, small, 3, check=True) for name in ("adjoint", "naive forward") if name in wanted]
     return rows
 
 
@@ -222,9 +224,7 @@ def merge(old: list[Row], new: list[Row]) -> list[Row]:
     """`new` in the place of what it measures anew: its contenders in its parts."""
     measured = {(row.part, row.contender) for row in new}
     rows = [row for row in old if (row.part, row.contender) not in measured] + new
-    return sorted(
-        rows, key=lambda row: (PARTS.index(row.part), row.case.on != "images", row.case.d)
-    )
+    return sorted(rows, key=lambda row: (PARTS.index(row.part), row.case.on != "images", row.case.d))
 
 
 def report(rows: list[Row], share: dict[str, float] | None) -> None:
@@ -233,16 +233,43 @@ def report(rows: list[Row], share: dict[str, float] | None) -> None:
     with CSV.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ["part", "contender", "on", "ways", "shots", "d", "steps", "T", "median_ms", "runs",
-             "extra_mb", "error_phi", "error_W0", "error_T", "note"]
-        )  # fmt: skip
+            [
+                "part",
+                "contender",
+                "on",
+                "ways",
+                "shots",
+                "d",
+                "steps",
+                "T",
+                "median_ms",
+                "runs",
+                "extra_mb",
+                "error_phi",
+                "error_W0",
+                "error_T",
+                "note",
+            ]
+        )
         for row in rows:
             case, errors = row.case, [row.errors.get(key) for key in ("phi", "W0", "T")]
             writer.writerow(
-                [row.part, row.contender, case.on, case.ways, case.shots, case.d, case.steps,
-                 f"{case.T:g}", f"{row.median:.3f}", row.runs, f"{row.extra_mb:.1f}",
-                 *["" if x is None else f"{x:.1e}" for x in errors], row.note]
-            )  # fmt: skip
+                [
+                    row.part,
+                    row.contender,
+                    case.on,
+                    case.ways,
+                    case.shots,
+                    case.d,
+                    case.steps,
+                    f"{case.T:g}",
+                    f"{row.median:.3f}",
+                    row.runs,
+                    f"{row.extra_mb:.1f}",
+                    *["" if x is None else f"{x:.1e}" for x in errors],
+                    row.note,
+                ]
+            )
     lines = [
         (
             f"Measured on {usable_cpus()} CPU cores ({processor()}), Python "
@@ -303,16 +330,11 @@ def plot(rows: list[Row]) -> None:
     """Time and memory by gradient steps: the paper's Figure 3 on this machine."""
     panels = list(dict.fromkeys((row.case.on, row.case.d) for row in rows))
     names = list(dict.fromkeys(row.contender for row in rows))
-    figure, axes = plt.subplots(
-        2, len(panels), figsize=(4.6 * len(panels), 7), sharex=True, squeeze=False
-    )
+    figure, axes = plt.subplots(2, len(panels), figsize=(4.6 * len(panels), 7), sharex=True, squeeze=False)
     for column, (on, d) in enumerate(panels):
         title = "Conv-4, whole meta-gradient" if on == "images" else f"embeddings, d = {d}"
         for index, name in enumerate(names):
-            mine = [
-                row for row in rows
-                if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.runs
-            ]  # fmt: skip
+            mine = [row for row in rows if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.runs]
             x = [row.case.steps for row in mine]
             for axis, values in (
                 (axes[0][column], [row.median for row in mine]),
@@ -344,9 +366,8 @@ def processor() -> str:
 def training_step_share(rounds: int) -> None:
     """Time of the adaptation within real Conv-4 training steps."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.training_step", str(rounds)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "benchmarks.training_step", str(rounds)], capture_output=True, text=True, check=True
+    )
     print(done.stdout, flush=True)
     SHARE.write_text(done.stdout, encoding="utf-8")
 

@@ -166,12 +166,23 @@ def running_server(bundle: Path, *flags: str) -> Generator[Server, None, None]:
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "comln_serve.cli", "--port", str(port),
-                    "--models-dir", str(folder / "models"), "--provider", "cpu",
-                    "--database-url", f"sqlite:///{folder}/classifiers.db", *flags,
+                    sys.executable,
+                    "-m",
+                    "comln_serve.cli",
+                    "--port",
+                    str(port),
+                    "--models-dir",
+                    str(folder / "models"),
+                    "--provider",
+                    "cpu",
+                    "--database-url",
+                    f"sqlite:///{folder}/classifiers.db",
+                    *flags,
                 ],
-                cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         try:
             server = Server(process, f"http://127.0.0.1:{port}", folder)
             _wait_until_ready(server)
@@ -202,9 +213,7 @@ class Bare:
         self._backbone = Backbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
-        self._session = ort.InferenceSession(
-            bundle.backbone, options, providers=["CPUExecutionProvider"]
-        )
+        self._session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 
     def decode(self, files: Sequence[bytes]) -> NDArray[np.uint8]:
@@ -218,9 +227,7 @@ class Bare:
         """One call of ONNX Runtime, as its defaults have it."""
         return self._session.run(None, {self._input: images})[0]
 
-    def rate(
-        self, embed: Callable[[NDArray[np.uint8]], Any], files: Sequence[bytes], seconds: float
-    ) -> float:
+    def rate(self, embed: Callable[[NDArray[np.uint8]], Any], files: Sequence[bytes], seconds: float) -> float:
         """Images a second from files to embeddings."""
         source, done = cycle(files), 0
         began = time.perf_counter()
@@ -307,9 +314,13 @@ def measure(arguments: argparse.Namespace) -> Figures:
             loads.append(0.7 * float(np.median(rates["server"])))
             for pace in ("random", "steady"):
                 at_70 = server.load(
-                    bodies, clients=clients, seconds=2 * seconds, rate=loads[-1],
-                    steady=pace == "steady", seed=len(loads),
-                )  # fmt: skip
+                    bodies,
+                    clients=clients,
+                    seconds=2 * seconds,
+                    rate=loads[-1],
+                    steady=pace == "steady",
+                    seed=len(loads),
+                )
                 latencies[pace].append(_percentiles(at_70.ms))
             bare_load = 0.7 * float(np.median(rates["queue"]))
             queued = bare.queue(files, bare_load, 2 * seconds, len(loads))
@@ -365,15 +376,10 @@ def _tail(rounds: list[list[float]]) -> str:
 def report(figures: Figures, arguments: argparse.Namespace) -> str:
     """The figures as Markdown."""
     server, slices, batch = (
-        float(np.median(values))
-        for values in (figures.server, figures.bare_slices, figures.bare_batch)
+        float(np.median(values)) for values in (figures.server, figures.bare_slices, figures.bare_batch)
     )
-    adapt, bare_adapt = (
-        float(np.median(values)) for values in (figures.adapt_ms, figures.bare_adapt_ms)
-    )
-    load, bare_load = (
-        float(np.median(rates)) for rates in (figures.load_at_70, figures.bare_queue)
-    )
+    adapt, bare_adapt = (float(np.median(values)) for values in (figures.adapt_ms, figures.bare_adapt_ms))
+    load, bare_load = (float(np.median(rates)) for rates in (figures.load_at_70, figures.bare_queue))
     bare_load *= 0.7
     after, end = figures.memory_after_predictions, figures.memory_after_cycles
     text = f"""

@@ -43,10 +43,23 @@ def start(models: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, "--models-dir", str(models), "--port", str(port),
-             "--provider", "cpu", "--database-url", f"sqlite:///{folder}/classifiers.db"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                _PROGRAM,
+                "--models-dir",
+                str(models),
+                "--port",
+                str(port),
+                "--provider",
+                "cpu",
+                "--database-url",
+                f"sqlite:///{folder}/classifiers.db",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             while not _ready(port):
                 if process.poll() is not None:
@@ -86,9 +99,7 @@ def main() -> None:
         (Path(folder) / arguments.bundle.name).symlink_to(arguments.bundle.resolve())
         start(Path(folder))
         found = [start(Path(folder)) for _ in range(arguments.starts)]
-    machine = (
-        f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
-    )
+    machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
     lines = [
         f"{arguments.bundle.name} on {machine}; medians of {arguments.starts} starts.",
         "",

@@ -73,11 +73,14 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "tasks": TASKS, "T": HORIZON, "step_ms": 1e3 * float(np.median(steps)),
-                "flow_ms": 1e3 * float(np.median(flows)), "share": share,
+                "tasks": TASKS,
+                "T": HORIZON,
+                "step_ms": 1e3 * float(np.median(steps)),
+                "flow_ms": 1e3 * float(np.median(flows)),
+                "share": share,
             }
         )
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ def maml_loss(model: nn.Module, support: Any, query: Any, steps: int, rate: floa
 
 
 class _Proximal(
-    torchopt.nn.ImplicitMetaGradientModule,
-    linear_solve=torchopt.linear_solve.solve_cg(maxiter=CG_STEPS, atol=0.0),
+    torchopt.nn.ImplicitMetaGradientModule, linear_solve=torchopt.linear_solve.solve_cg(maxiter=CG_STEPS, atol=0.0)
 ):
     """iMAML's inner problem: support loss and a pull to the meta-parameters."""
 

@@ -70,9 +70,7 @@ class Classifier(ClassifierInfo):
 
     W: NDArray[np.float32]
 
-    def probabilities(
-        self, embeddings: NDArray[np.float32], temperature: float = 1.0
-    ) -> NDArray[np.float64]:
+    def probabilities(self, embeddings: NDArray[np.float32], temperature: float = 1.0) -> NDArray[np.float64]:
         """softmax(q W^T / temperature) (n, N) for embeddings q (n, d)."""
         return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64), temperature)
 

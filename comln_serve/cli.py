@@ -42,9 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         engine = _start_engine(settings)
-        app = create_app(
-            engine, hosts=allowed_hosts(settings), on_warm=lambda: _after_warming(engine)
-        )
+        app = create_app(engine, hosts=allowed_hosts(settings), on_warm=lambda: _after_warming(engine))
     except (StartupError, ServiceError) as error:
         return _refuse(error, hide=settings.database_url)
 

@@ -88,10 +88,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise StartupError(f"{path}: is not TOML: {error}") from error
     for name, value in values.items():
         if name not in Settings.model_fields:
-            raise StartupError(
-                f"{path}: there is no setting {name!r}; allowed are "
-                f"{', '.join(Settings.model_fields)}"
-            )
+            raise StartupError(f"{path}: there is no setting {name!r}; allowed are {', '.join(Settings.model_fields)}")
         yes_or_no = Settings.model_fields[name].annotation is bool
         if isinstance(value, bool) != yes_or_no or not isinstance(value, str | int | float):
             allowed = "true or false" if yes_or_no else "a string or a number"
@@ -99,13 +96,7 @@ def read_file(path: Path) -> dict[str, Any]:
     return values
 
 
-class _Flags(
-    Settings,
-    cli_kebab_case=True,
-    cli_prog_name="comln-serve",
-    cli_hide_none_type=True,
-    cli_avoid_json=True,
-):
+class _Flags(Settings, cli_kebab_case=True, cli_prog_name="comln-serve", cli_hide_none_type=True, cli_avoid_json=True):
     __doc__ = (
         "Few-shot adaptation server. Every setting is a flag, an environment variable COMLN_<FLAG> "
         "and a key of the configuration file; the first of these that is given wins."

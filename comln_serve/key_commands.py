@@ -20,11 +20,7 @@ _LONGEST_NAME = 64
 # The server's flags that choose the database.
 _FLAGS = (
     ("--config", "FILE", "configuration file of the servers"),
-    (
-        "--database-url",
-        "URL",
-        "of the servers; default: as theirs, from COMLN_DATABASE_URL or file",
-    ),
+    ("--database-url", "URL", "of the servers; default: as theirs, from COMLN_DATABASE_URL or file"),
 )
 
 
@@ -63,9 +59,7 @@ def _database_url(options: argparse.Namespace) -> str:
             "variables of the server, and its working folder if the path is relative; a server "
             "makes its database when it starts, and `keys create` does"
         )
-    made = (
-        "; it is not there yet and will be made; start the server with the same" if absent else ""
-    )
+    made = "; it is not there yet and will be made; start the server with the same" if absent else ""
     print(f"Database: {file or without_password(url)} ({origin}){made}.", file=sys.stderr)
     return url
 
@@ -85,9 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_flags(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(
-        name: str, run: Callable[[Store, argparse.Namespace], int], help_: str
-    ) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[Store, argparse.Namespace], int], help_: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=help_, description=help_)
         _add_flags(added)
         added.set_defaults(run=run, makes_database=run is _create)
@@ -116,9 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="limit on each server; default: the server's setting",
     )
-    create.add_argument(
-        "--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never"
-    )
+    create.add_argument("--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never")
     command("list", _list, "List all keys, oldest first.")
     revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
     revoke.add_argument("id", metavar="ID", help="the first part of the key, after comln_")
@@ -145,10 +135,7 @@ def _create(store: Store, options: argparse.Namespace) -> int:
     )
     store.keys.add(key)
     print(text)
-    print(
-        f"Key {key.id} of tenant {key.tenant!r}. It is not shown again.",
-        file=sys.stderr,
-    )
+    print(f"Key {key.id} of tenant {key.tenant!r}. It is not shown again.", file=sys.stderr)
     return 0
 
 
@@ -180,8 +167,7 @@ def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
 def _revoke(store: Store, options: argparse.Namespace) -> int:
     if not store.keys.revoke(options.id):
         print(
-            f"comln-serve: there is no key {options.id!r} in {store.description}; comln-serve keys "
-            "list shows the ids.",
+            f"comln-serve: there is no key {options.id!r} in {store.description}; comln-serve keys list shows the ids.",
             file=sys.stderr,
         )
         return 1
@@ -200,9 +186,7 @@ def _tenant(text: str) -> str:
 
 def _name(text: str) -> str:
     if not (text.isprintable() and 1 <= len(text) <= _LONGEST_NAME):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name: 1 to {_LONGEST_NAME} printable characters"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: 1 to {_LONGEST_NAME} printable characters")
     return text
 
 

@@ -8,11 +8,7 @@ from typing import Any
 
 from starlette.datastructures import State
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from comln_serve.api.intake import receive_timeout
 from comln_serve.api.observation import answer_early
@@ -186,9 +182,7 @@ class Protocol(HttpToolsProtocol):
             always = self.config.encoded_headers
             headers = [*answer.raw_headers, *always, (b"connection", b"close")]
             head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-            self.transport.write(
-                STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body)
-            )
+            self.transport.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
 

@@ -42,13 +42,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
     tls_certificate: Path | None = Field(
-        None,
-        description="PEM file of a certificate and its chain, to serve https; needs --tls-key. "
-        "Default: http.",
+        None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."
     )
-    tls_key: Path | None = Field(
-        None, description="PEM file of the certificate's private key, without a passphrase."
-    )
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key, without a passphrase.")
     cors_origins: str = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas "
@@ -68,9 +64,7 @@ class Settings(BaseSettings):
         "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
     require_keys: CliImplicitFlag[bool] = Field(
-        False,
-        description="Answer only requests with an API key (docs/security.md); comln-serve keys "
-        "create makes one.",
+        False, description="Answer only requests with an API key (docs/security.md); comln-serve keys create makes one."
     )
     requests_per_minute: Annotated[int, Field(ge=1, le=MOST_PER_MINUTE)] | None = Field(
         None,
@@ -78,8 +72,7 @@ class Settings(BaseSettings):
         "more are answered 429. Default: no limit.",
     )
     max_classifiers: Positive = Field(
-        100_000,
-        description="Classifiers stored for a tenant; each version of a name counts.",
+        100_000, description="Classifiers stored for a tenant; each version of a name counts."
     )
     max_examples: Positive = Field(
         5000,
@@ -121,8 +114,7 @@ class Settings(BaseSettings):
     )
     max_inference_seconds: Duration = Field(
         30.0,
-        description="Time one image may take to be decoded, or one batch to be embedded; over it "
-        "the answer is 504.",
+        description="Time one image may take to be decoded, or one batch to be embedded; over it the answer is 504.",
     )
     classifier_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         256 * 2**20, description="Memory for classifiers in use; 0 reads them from the store."
@@ -138,18 +130,13 @@ class Settings(BaseSettings):
         "iPhone photos, .heif files included.",
     )
     max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
-    max_json_bytes: Positive = Field(
-        16 * 2**20,
-        description="Bytes of one JSON body; they are parsed one at a time.",
-    )
+    max_json_bytes: Positive = Field(16 * 2**20, description="Bytes of one JSON body; they are parsed one at a time.")
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
-        2048,
-        description="Images being worked on or waiting, over all requests; more are answered 429.",
+        2048, description="Images being worked on or waiting, over all requests; more are answered 429."
     )
     max_pending_requests: Positive = Field(
-        256,
-        description="Adapt and predict requests being worked on or waiting; more are answered 429.",
+        256, description="Adapt and predict requests being worked on or waiting; more are answered 429."
     )
     max_pending_bytes: Positive = Field(
         512 * 2**20,
@@ -157,9 +144,7 @@ class Settings(BaseSettings):
         "requests that bring more are answered 429.",
     )
     max_receive_seconds: Duration = Field(
-        60.0,
-        description="Time the head of a request may take to arrive, and its body; over it the "
-        "answer is 408.",
+        60.0, description="Time the head of a request may take to arrive, and its body; over it the answer is 408."
     )
     max_send_seconds: Duration = Field(
         60.0,
@@ -184,12 +169,9 @@ class Settings(BaseSettings):
     log_level: str = Field(
         "info",
         pattern="^(debug|info|warning|error)$",
-        description="debug, info, warning or error. Health checks and scrapes that succeed are "
-        "logged at debug.",
+        description="debug, info, warning or error. Health checks and scrapes that succeed are logged at debug.",
     )
-    log_format: LogFormat = Field(
-        "json", description="json (one object per line) or text, to standard error."
-    )
+    log_format: LogFormat = Field("json", description="json (one object per line) or text, to standard error.")
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
         None,
@@ -219,8 +201,7 @@ class Settings(BaseSettings):
         for name in names:
             if not _HOST.fullmatch(name):
                 raise ValueError(
-                    f"{name!r} is not a host name: comln.example.org, *.example.org or *, without "
-                    "scheme, port and path"
+                    f"{name!r} is not a host name: comln.example.org, *.example.org or *, without scheme, port and path"
                 )
         return ",".join(names)
 

@@ -18,11 +18,7 @@ class ShortMemory(Generic[_Key, _Value]):
 
     seconds: ClassVar[float]
 
-    def __init__(
-        self,
-        find: Callable[[_Key], _Value | None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, find: Callable[[_Key], _Value | None], clock: Callable[[], float] = time.monotonic) -> None:
         """Cache the results of `find`."""
         self._find, self._clock = find, clock
         self._lock = Lock()

@@ -58,9 +58,7 @@ def main() -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models-dir", type=Path, default=ROOT / "models")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "demo-output", help="folder for the web page"
-    )
+    parser.add_argument("--output", type=Path, default=ROOT / "demo-output", help="folder for the web page")
     options = parser.parse_args()
     page = options.output / "groceries.html"
     with tempfile.TemporaryDirectory() as folder:
@@ -69,13 +67,21 @@ def main() -> int:
         with log.open("wb") as output:
             server = subprocess.Popen(
                 [
-                    sys.executable, "-m", "comln_serve.cli", "--port", str(port),
-                    "--models-dir", str(options.models_dir), "--log-format", "json",
-                    "--database-url", f"sqlite:///{folder}/classifiers.db",
+                    sys.executable,
+                    "-m",
+                    "comln_serve.cli",
+                    "--port",
+                    str(port),
+                    "--models-dir",
+                    str(options.models_dir),
+                    "--log-format",
+                    "json",
+                    "--database-url",
+                    f"sqlite:///{folder}/classifiers.db",
                 ],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            )
         try:
             url = f"http://127.0.0.1:{port}"
             seconds = _wait_until_ready(url, server, log)
@@ -152,10 +158,7 @@ def _adapt_and_predict(url: str, name: str, images: Path, model: str | None) -> 
     labelled = [{"image": _base64(path), "label": label} for label, path in support]
     body: dict[str, Any] = {"name": name, "support": labelled}
     adapted = _post(f"{url}/adapt", body if model is None else {**body, "model": model})
-    answer = _post(
-        f"{url}/predict",
-        {"classifier": name, "top_k": 1, "images": [_base64(path) for _, path in query]},
-    )
+    answer = _post(f"{url}/predict", {"classifier": name, "top_k": 1, "images": [_base64(path) for _, path in query]})
     predicted = [
         Predicted(path, label, found["label"], found["probability"])
         for (label, path), found in zip(query, answer["predictions"], strict=True)
@@ -169,11 +172,7 @@ def _classes(images: Path) -> list[str]:
 
 def _files(images: Path, part: str) -> Sequence[tuple[str, Path]]:
     """(class, file) of every image in the folders `part` of the classes."""
-    return [
-        (name, path)
-        for name in _classes(images)
-        for path in sorted((images / name / part).iterdir())
-    ]
+    return [(name, path) for name in _classes(images) for path in sorted((images / name / part).iterdir())]
 
 
 def _share(right: int, total: int) -> str:
@@ -189,9 +188,7 @@ def _base64(path: Path) -> str:
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers={"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             result: dict[str, Any] = json.load(response)

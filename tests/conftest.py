@@ -126,10 +126,7 @@ def batched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def image_bytes(
-    colour: tuple[int, int, int] = (200, 30, 30),
-    size: tuple[int, int] = (20, 20),
-    fmt: str = "PNG",
-    seed: int = 0,
+    colour: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (20, 20), fmt: str = "PNG", seed: int = 0
 ) -> bytes:
     """A noisy image of one dominant colour."""
     noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
@@ -140,11 +137,7 @@ def image_bytes(
 def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
     """Support images of the classes red, green and blue."""
     colours = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
-    return [
-        (image_bytes(colour, seed=seed), label)
-        for label, colour in colours.items()
-        for seed in range(shots)
-    ]
+    return [(image_bytes(colour, seed=seed), label) for label, colour in colours.items() for seed in range(shots)]
 
 
 @pytest.fixture(scope="module")

@@ -72,10 +72,21 @@ def build(target: str, folder: Path) -> Image:
     assert found is not None
     python = _make_base(found[1], folder)
     _buildah(
-        folder, "bud", "--isolation", "chroot", "--format", "docker", "--pull-never",
-        "--target", target, "--build-arg", f"PYTHON_VERSION={python}", "--tag", target,
+        folder,
+        "bud",
+        "--isolation",
+        "chroot",
+        "--format",
+        "docker",
+        "--pull-never",
+        "--target",
+        target,
+        "--build-arg",
+        f"PYTHON_VERSION={python}",
+        "--tag",
+        target,
         str(REPOSITORY),
-    )  # fmt: skip
+    )
     inspected = json.loads(_buildah(folder, "inspect", "--type", "image", target))
     container = _buildah(folder, "from", "--pull-never", target)
     return Image(Path(_buildah(folder, "mount", container)), inspected["Docker"]["config"])
@@ -92,9 +103,7 @@ def _make_base(release: str, folder: Path) -> str:
     # pip trusts whom this machine trusts.
     if ("/" / CERTIFICATES).exists():
         shutil.copy("/" / CERTIFICATES, root / CERTIFICATES)
-    version = _run(
-        "chroot", str(root), "python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"
-    )
+    version = _run("chroot", str(root), "python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
     container = _buildah(folder, "from", "scratch")
     _buildah(folder, "add", "--quiet", container, str(root), "/")
     shutil.rmtree(root)
@@ -113,23 +122,29 @@ def container(image: Image, data: Path, log: Path) -> Generator[LiveServer, None
     unshare = shutil.which("unshare")
     assert unshare is not None
     command = [
-        unshare, "--mount", "sh", "-c", START, "start",
-        str(image.root), str(data), user, group, "--port", str(port),
-    ]  # fmt: skip
+        unshare,
+        "--mount",
+        "sh",
+        "-c",
+        START,
+        "start",
+        str(image.root),
+        str(data),
+        user,
+        group,
+        "--port",
+        str(port),
+    ]
     with running(command, f"http://127.0.0.1:{port}", log, image.environment) as server:
         yield server
 
 
 def _buildah(folder: Path, *arguments: str) -> str:
-    storage = (
-        "--storage-driver", "vfs", "--root", str(folder / "store"), "--runroot", str(folder / "run")
-    )  # fmt: skip
+    storage = ("--storage-driver", "vfs", "--root", str(folder / "store"), "--runroot", str(folder / "run"))
     return _run("buildah", *storage, *arguments)
 
 
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (
-        f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout.strip()

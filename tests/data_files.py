@@ -69,9 +69,17 @@ def _python2_array(array: NDArray[Any], content: bytes | None = None) -> bytes:
     raw = array.tobytes() if content is None else content
     return (
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
-         b"K\x00\x85U\x01b\x87R(K\x01"
-         b"(" + b"".join(map(_python2, array.shape)) + b"t"
-        + b"cnumpy\ndtype\n" + _python2(array.dtype.str[1:]) + b"K\x00K\x01\x87R"
-        + b"(K\x03" + _python2(array.dtype.str[0]) + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        + b"\x89" + _python2(raw) + b"tb"
-    )  # fmt: skip
+        b"K\x00\x85U\x01b\x87R(K\x01"
+        b"("
+        + b"".join(map(_python2, array.shape))
+        + b"t"
+        + b"cnumpy\ndtype\n"
+        + _python2(array.dtype.str[1:])
+        + b"K\x00K\x01\x87R"
+        + b"(K\x03"
+        + _python2(array.dtype.str[0])
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        + b"\x89"
+        + _python2(raw)
+        + b"tb"
+    )

@@ -26,24 +26,21 @@ class Problem:
 
     def solve(self, **options: Any) -> np.ndarray:
         """W(T) by the code under test."""
-        return solve_flow(
-            self.phi, self.W0, self.Y, self.T, lam=self.lam, weights=self.weights,
-            **(TIGHT | options),
-        ).W  # fmt: skip
+        return solve_flow(self.phi, self.W0, self.Y, self.T, lam=self.lam, weights=self.weights, **(TIGHT | options)).W
 
     def reduced(self, chunk: int = 100_000, **tolerances: Any) -> tuple[np.ndarray, ...]:
         """s (M, N), and states (n, M, N) at the start of each step and steps (n, 6)."""
         problem = ReducedProblem(
-            self.phi @ self.phi.T, np.ascontiguousarray(self.W0 @ self.phi.T),
-            np.ascontiguousarray(self.Y.T), self.weights, self.T, self.lam,
-        )  # fmt: skip
+            self.phi @ self.phi.T,
+            np.ascontiguousarray(self.W0 @ self.phi.T),
+            np.ascontiguousarray(self.Y.T),
+            self.weights,
+            self.T,
+            self.lam,
+        )
         tolerances = TIGHT | tolerances
         solver = Solver("dopri5", max_steps=100_000, step_size=None, **tolerances)
-        s, states, steps = (
-            np.zeros_like(problem.L0),
-            np.empty((0, *problem.L0.shape)),
-            np.empty((0, 6)),
-        )
+        s, states, steps = (np.zeros_like(problem.L0), np.empty((0, *problem.L0.shape)), np.empty((0, 6)))
         for part in march(problem, solver, chunk):
             s, states = part.end, np.concatenate([states, part.states])
             steps = np.concatenate([steps, part.steps])
@@ -63,16 +60,28 @@ class Problem:
         """W(T) by SciPy's DOP853, integrating W itself."""
         solution = solve_ivp(
             lambda t, W: -self.gradient(W.reshape(self.W0.shape)).ravel(),
-            (0.0, self.T), self.W0.ravel(), method="DOP853", rtol=1e-13, atol=1e-14,
-        )  # fmt: skip
+            (0.0, self.T),
+            self.W0.ravel(),
+            method="DOP853",
+            rtol=1e-13,
+            atol=1e-14,
+        )
         assert solution.success
         return solution.y[:, -1].reshape(self.W0.shape)
 
 
 def make_problem(
-    M: int, N: int, d: int, T: float, lam: float = 0.0, *, seed: int = 0, soft: bool = False,
-    weights: str = "uniform", scale: float = 1.0,
-) -> Problem:  # fmt: skip
+    M: int,
+    N: int,
+    d: int,
+    T: float,
+    lam: float = 0.0,
+    *,
+    seed: int = 0,
+    soft: bool = False,
+    weights: str = "uniform",
+    scale: float = 1.0,
+) -> Problem:
     """Random embeddings; classes drawn with replacement, so their counts differ."""
     rng = np.random.default_rng(seed)
     phi = scale * rng.normal(size=(M, d))

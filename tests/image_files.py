@@ -43,9 +43,7 @@ def tiff(tags: dict[int, tuple[int, tuple[int, ...]]], pixels: bytes, big: bool 
     directory = start + len(pixels)
     values = directory + struct.calcsize("<" + count) + len(tags) * (20 if big else 12)
     values += struct.calcsize(width)
-    head = struct.pack("<2sHHHQ", b"II", 43, 8, 0, directory) if big else (
-        struct.pack("<2sHI", b"II", 42, directory)
-    )  # fmt: skip
+    head = struct.pack("<2sHHHQ", b"II", 43, 8, 0, directory) if big else (struct.pack("<2sHI", b"II", 42, directory))
     entries, more = struct.pack("<" + count, len(tags)), b""
     for tag, (kind, numbers) in sorted(tags.items()):
         value = struct.pack(f"<{len(numbers)}{sizes[kind]}", *numbers)
@@ -58,17 +56,27 @@ def tiff(tags: dict[int, tuple[int, tuple[int, ...]]], pixels: bytes, big: bool 
 
 
 def tiff_of(
-    samples: np.ndarray, *, photometric: int | None = None, bits: int | None = None,
-    sample_format: int = 1, big: bool = False, **tags: int,
-) -> bytes:  # fmt: skip
+    samples: np.ndarray,
+    *,
+    photometric: int | None = None,
+    bits: int | None = None,
+    sample_format: int = 1,
+    big: bool = False,
+    **tags: int,
+) -> bytes:
     """A TIFF file of samples (height, width) or (height, width, channels)."""
     height, width, channels = (*samples.shape, 1)[:3]
     photometric = (2 if channels > 1 else 1) if photometric is None else photometric
     bits = samples.dtype.itemsize * 8 if bits is None else bits
     known = {
-        256: (4, (width,)), 257: (4, (height,)), 258: (3, (bits,) * channels), 259: (3, (1,)),
-        262: (3, (photometric,)), 277: (3, (channels,)), 278: (4, (height,)),
+        256: (4, (width,)),
+        257: (4, (height,)),
+        258: (3, (bits,) * channels),
+        259: (3, (1,)),
+        262: (3, (photometric,)),
+        277: (3, (channels,)),
+        278: (4, (height,)),
         339: (3, (sample_format,) * channels),
-    }  # fmt: skip
+    }
     known |= {int(tag[1:]): (4, (value,)) for tag, value in tags.items()}
     return tiff(known, samples.tobytes(), big)

@@ -53,10 +53,18 @@ def live_server(
     port = free_port()
     database_url = database_url or f"sqlite:///{folder / 'classifiers.db'}"
     command = [
-        executable, *program, "--models-dir", str(models_dir),
-        "--port", str(port), "--database-url", database_url,
-        "--provider", "cpu", *flags,
-    ]  # fmt: skip
+        executable,
+        *program,
+        "--models-dir",
+        str(models_dir),
+        "--port",
+        str(port),
+        "--database-url",
+        database_url,
+        "--provider",
+        "cpu",
+        *flags,
+    ]
     url = f"{'http' if verify is None else 'https'}://127.0.0.1:{port}"
     with running(command, url, folder / f"server-{port}.log", environment, verify) as server:
         yield server
@@ -72,9 +80,7 @@ def running(
 ) -> Generator[LiveServer, None, None]:
     """Start a server by a command; wait until it is ready. Stop it at the end if it still runs."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     server = LiveServer(process, url, log)
     try:
         _wait_until_ready(server, verify)

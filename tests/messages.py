@@ -48,16 +48,14 @@ def predict_json(*images: bytes, **options: Any) -> dict[str, Any]:
 def multipart(*parts: tuple[str, bytes], content_type: str | None = None) -> dict[str, Any]:
     """A body by hand; each part is what follows `name=`, and the content."""
     body = b"".join(
-        b"--edge\r\nContent-Disposition: form-data; name=" + name.encode() + b"\r\n\r\n" + content
-        + b"\r\n" for name, content in parts
-    )  # fmt: skip
+        b"--edge\r\nContent-Disposition: form-data; name=" + name.encode() + b"\r\n\r\n" + content + b"\r\n"
+        for name, content in parts
+    )
     header = content_type or "multipart/form-data; boundary=edge"
     return {"content": body + b"--edge--\r\n", "headers": {"Content-Type": header}}
 
 
-def raw(
-    content: bytes | Iterator[bytes], content_type: str | None = "application/json"
-) -> dict[str, Any]:
+def raw(content: bytes | Iterator[bytes], content_type: str | None = "application/json") -> dict[str, Any]:
     headers = {} if content_type is None else {"Content-Type": content_type}
     return {"content": content, "headers": headers}
 
@@ -89,10 +87,7 @@ def check_error(answer: Any, code: ErrorCode) -> dict[str, Any]:
 
 def check_still_serving(client: TestClient) -> None:
     assert client.get("/health/ready").status_code == 200
-    assert client.post("/predict", **predict_form(GREEN)).json()["predictions"][0]["label"] in (
-        "red",
-        "green",
-    )
+    assert client.post("/predict", **predict_form(GREEN)).json()["predictions"][0]["label"] in ("red", "green")
     engine = engine_of(client)
     assert (engine.images.pending, client.app.state.requests.pending) == (0, 0)  # type: ignore[attr-defined]
 

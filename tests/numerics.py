@@ -16,16 +16,18 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 both_methods = pytest.mark.parametrize("method", METHODS)
 
 
-def small_task(
-    M: int = 6, N: int = 3, d: int = 8, T: float = 5.0, lam: float = 0.0, seed: int = 0
-) -> Task:
+def small_task(M: int = 6, N: int = 3, d: int = 8, T: float = 5.0, lam: float = 0.0, seed: int = 0) -> Task:
     """A mild flow of unequal classes, random weights and soft labels."""
     rng = np.random.default_rng(seed)
     return Task(
-        phi=rng.normal(size=(M, d)), W0=rng.normal(size=(N, d)) / np.sqrt(d),
-        Y=rng.dirichlet(np.ones(N), M), T=T, lam=lam, weights=rng.uniform(0.05, 0.4, M),
+        phi=rng.normal(size=(M, d)),
+        W0=rng.normal(size=(N, d)) / np.sqrt(d),
+        Y=rng.dirichlet(np.ones(N), M),
+        T=T,
+        lam=lam,
+        weights=rng.uniform(0.05, 0.4, M),
         V=rng.normal(size=(N, d)),
-    )  # fmt: skip
+    )
 
 
 def tensors(task: Task, *, grad: bool = True) -> dict[str, Tensor]:
@@ -37,9 +39,7 @@ def tensors(task: Task, *, grad: bool = True) -> dict[str, Tensor]:
     return values | {"Y": torch.from_numpy(task.Y)}
 
 
-def autograd_gradients(
-    task: Task, adapt: Callable[..., Tensor], **options: Any
-) -> dict[str, np.ndarray]:
+def autograd_gradients(task: Task, adapt: Callable[..., Tensor], **options: Any) -> dict[str, np.ndarray]:
     """Derivatives of <V, adapt(...)> in each of INPUTS by torch's autograd."""
     arguments = tensors(task)
     loss = (adapt(**arguments, **options) * torch.from_numpy(task.V)).sum()
@@ -55,9 +55,7 @@ def close(actual: Any, expected: Any, tolerance: float) -> None:
     assert np.abs(actual - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-300)
 
 
-def all_close(
-    task: Task, actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
-) -> None:
+def all_close(task: Task, actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
     """The gradients of every input differ by at most `tolerance` of their size."""
     for name in INPUTS:
         assert actual[name].shape == expected[name].shape

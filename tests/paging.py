@@ -5,9 +5,7 @@ from typing import Any
 import httpx2
 
 
-def all_classifiers(
-    session: httpx2.Client, limit: int = 50, **filters: str
-) -> list[dict[str, Any]]:
+def all_classifiers(session: httpx2.Client, limit: int = 50, **filters: str) -> list[dict[str, Any]]:
     """What `GET /classifiers` lists, newest first."""
     found: list[dict[str, Any]] = []
     position: dict[str, int] = {}

@@ -16,9 +16,7 @@ class Fragile:
     def __init__(self, calls: str, deaths: int) -> None:
         self._calls, self._deaths = Path(calls), deaths
 
-    async def embed(
-        self, embedder_sha256: str, images: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    async def embed(self, embedder_sha256: str, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         with self._calls.open("a") as file:
             file.write(".")
         if self._calls.stat().st_size <= self._deaths:

@@ -37,9 +37,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     made = answer.json()
     assert made["id"].startswith("clf_")
     assert (made["name"], made["model"]) == ("colours", "tiny")
-    assert made["classes"] == [
-        {"label": label, "examples": 2} for label in ("red", "green", "blue")
-    ]
+    assert made["classes"] == [{"label": label, "examples": 2} for label in ("red", "green", "blue")]
     assert made["support_accuracy"] == 1.0
     assert 0 < made["support_loss"] < np.log(3)
     assert before <= datetime.fromisoformat(made["created_at"]) <= datetime.now(UTC)
@@ -129,9 +127,7 @@ def test_documentation_pages(client: TestClient) -> None:
 def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None:
     support = colour_support(2)
     options = {"model": model, "horizon": 12.5}
-    answers = [
-        client.post("/adapt", **build(support, **options)) for build in (adapt_form, adapt_json)
-    ]
+    answers = [client.post("/adapt", **build(support, **options)) for build in (adapt_form, adapt_json)]
     assert [answer.status_code for answer in answers] == [201, 201]
     made = [answer.json() for answer in answers]
     for key in ("model", "classes", "horizon", "support_loss", "support_accuracy"):
@@ -151,9 +147,7 @@ def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None
 
 @pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
 @pytest.mark.parametrize("build", [predict_form, predict_json])
-def test_top_k(
-    client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int
-) -> None:
+def test_top_k(client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int) -> None:
     client.post("/adapt", **adapt_form(colour_support(1), name="known"))
     answer = client.post("/predict", **build(RED, top_k=top_k))
     assert answer.status_code == 200
@@ -175,9 +169,7 @@ def test_an_answer_has_a_largest_size(client: TestClient) -> None:
         body = {"inputs": [tensor], "outputs": [output]}
         return client.post("/v2/models/known/infer", json=body)
 
-    error = check_error(
-        client.post("/predict", **predict_form(*[RED] * 160, top_k=100)), ErrorCode.TOO_MANY_IMAGES
-    )
+    error = check_error(client.post("/predict", **predict_form(*[RED] * 160, top_k=100)), ErrorCode.TOO_MANY_IMAGES)
     assert error["detail"]["allowed_bytes"] == MOST_ANSWER_BYTES
     assert error["detail"]["answer_bytes"] > MOST_ANSWER_BYTES
     assert "fewer classes" in error["message"]
@@ -241,9 +233,7 @@ def test_labels_come_back_exactly(client: TestClient, build: Callable[..., dict[
 def test_text_is_utf8_whatever_the_content_type_says(client: TestClient, charset: str) -> None:
     """RFC 7578 gives the parameter no meaning, and clients disagree on it."""
     label = "\u6f22 \u00e9"
-    request = multipart(
-        file_part(RED), file_part(GREEN), ('"labels"', label.encode()), ('"labels"', b"b")
-    )
+    request = multipart(file_part(RED), file_part(GREEN), ('"labels"', label.encode()), ('"labels"', b"b"))
     header = f"multipart/form-data; boundary=edge; charset={charset}".encode()
     answer = client.post("/adapt", content=request["content"], headers={"Content-Type": header})
     assert answer.status_code == 201, answer.text

@@ -78,9 +78,8 @@ def test_many_mistakes_give_one_report(service: TestClient, path: str, content: 
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/"), ("GET", "/nothing"), ("GET", "/classifiers/a/b"), ("DELETE", "/%2e%2e/x"),
-     ("GET", "/caf\u00e9")],
-)  # fmt: skip
+    [("GET", "/"), ("GET", "/nothing"), ("GET", "/classifiers/a/b"), ("DELETE", "/%2e%2e/x"), ("GET", "/caf\u00e9")],
+)
 def test_no_such_route(service: TestClient, method: str, path: str) -> None:
     answer = service.request(method, path, follow_redirects=False)
     error = check_error(answer, ErrorCode.ROUTE_NOT_FOUND)
@@ -89,14 +88,18 @@ def test_no_such_route(service: TestClient, method: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "there"),
-    [("POST", "/predict/", "/predict"), ("POST", "/adapt/", "/adapt"),
-     ("GET", "/predict/", "/predict"), ("DELETE", "/classifiers/known//", "/classifiers/known"),
-     ("GET", "/v2/", "/v2"), ("GET", "/docs/", "/docs"), ("GET", "/nothing/", None),
-     ("GET", "//", None)],
-)  # fmt: skip
-def test_a_slash_at_the_end_is_no_redirection(
-    service: TestClient, method: str, path: str, there: str | None
-) -> None:
+    [
+        ("POST", "/predict/", "/predict"),
+        ("POST", "/adapt/", "/adapt"),
+        ("GET", "/predict/", "/predict"),
+        ("DELETE", "/classifiers/known//", "/classifiers/known"),
+        ("GET", "/v2/", "/v2"),
+        ("GET", "/docs/", "/docs"),
+        ("GET", "/nothing/", None),
+        ("GET", "//", None),
+    ],
+)
+def test_a_slash_at_the_end_is_no_redirection(service: TestClient, method: str, path: str, there: str | None) -> None:
     answer = service.request(method, path, follow_redirects=False)
     if path.startswith("/v2"):
         assert answer.status_code == 404
@@ -179,9 +182,7 @@ def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> No
     assert client.get("/health/ready").status_code == 200
 
 
-def test_a_model_that_changed(
-    client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path
-) -> None:
+def test_a_model_that_changed(client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     models = tmp_path / "models"
     models.mkdir()
@@ -192,9 +193,7 @@ def test_a_model_that_changed(
     assert error["detail"]["model"] == "tiny"
 
 
-def test_unexpected_failure_tells_nothing_of_the_inside(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.post("/adapt", **adapt_form(name="known")).raise_for_status()
     client.post("/predict", **predict_form(RED)).raise_for_status()
 
@@ -215,10 +214,13 @@ def test_unexpected_failure_tells_nothing_of_the_inside(
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"support": [' + b"0," * 400_000 + b"0]}", b'{"images": [' + b"[]," * 300_000 + b"[]]}",
-     b"{" + b",".join(b'"k%d": 1' % i for i in range(100_000)) + b"}"],
+    [
+        b'{"support": [' + b"0," * 400_000 + b"0]}",
+        b'{"images": [' + b"[]," * 300_000 + b"[]]}",
+        b"{" + b",".join(b'"k%d": 1' % i for i in range(100_000)) + b"}",
+    ],
     ids=["mistakes", "nested", "fields"],
-)  # fmt: skip
+)
 def test_a_flood_of_mistakes_is_one_short_answer(client: TestClient, body: bytes) -> None:
     for route in ("/adapt", "/predict"):
         answer = client.post(route, content=body, headers={"Content-Type": "application/json"})

@@ -15,9 +15,7 @@ def images(n: int = 4, size: int = 12) -> torch.Tensor:
 
 
 def nothing(n: int, padding: int = 0) -> Draw:
-    return Draw(
-        np.full((n, 2), padding), np.zeros(n, dtype=bool), np.ones((n, 3), dtype=np.float32)
-    )
+    return Draw(np.full((n, 2), padding), np.zeros(n, dtype=bool), np.ones((n, 3), dtype=np.float32))
 
 
 def test_the_default_changes_nothing() -> None:
@@ -49,13 +47,10 @@ def test_a_flip_mirrors_left_and_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "enhancer"),
-    [(0, ImageEnhance.Brightness), (1, ImageEnhance.Contrast), (2, ImageEnhance.Color)],
+    ("column", "enhancer"), [(0, ImageEnhance.Brightness), (1, ImageEnhance.Contrast), (2, ImageEnhance.Color)]
 )
 @pytest.mark.parametrize("factor", [0.6, 1.0, 1.4])
-def test_colours_change_as_in_pillow(
-    column: int, enhancer: type[ImageEnhance._Enhance], factor: float
-) -> None:
+def test_colours_change_as_in_pillow(column: int, enhancer: type[ImageEnhance._Enhance], factor: float) -> None:
     config, pictures = AugmentationConfig(jitter=0.4), images()
     how = nothing(len(pictures))
     how.factors[:, column] = factor
@@ -77,9 +72,7 @@ def test_draws_cover_their_ranges() -> None:
 
 def test_what_is_switched_off_leaves_the_other_draws_alone() -> None:
     one = draw(np.random.default_rng(0), 5, AugmentationConfig(crop_padding=2, flip=True))
-    other = draw(
-        np.random.default_rng(0), 5, AugmentationConfig(crop_padding=2, flip=True, jitter=0.4)
-    )
+    other = draw(np.random.default_rng(0), 5, AugmentationConfig(crop_padding=2, flip=True, jitter=0.4))
     assert np.array_equal(one.offsets, other.offsets)
     assert np.array_equal(one.flips, other.flips)
     assert (one.factors == 1).all()

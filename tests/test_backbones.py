@@ -25,11 +25,7 @@ def images(count: int, size: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "global_pooling", "size", "parameters"),
-    [
-        ("conv4", False, 1600, 112_832),
-        ("resnet12", False, 16_000, 12_424_320),
-        ("resnet12", True, 640, 12_424_320),
-    ],
+    [("conv4", False, 1600, 112_832), ("resnet12", False, 16_000, 12_424_320), ("resnet12", True, 640, 12_424_320)],
 )
 def test_sizes_at_84_pixels(kind: str, global_pooling: bool, size: int, parameters: int) -> None:
     """d = 1600 and 16000 as in the paper; ResNet-12 has 12.4 million weights."""
@@ -46,10 +42,7 @@ def test_sizes_at_84_pixels(kind: str, global_pooling: bool, size: int, paramete
 def test_resnet12_is_the_papers() -> None:
     """Blocks of 64, 160, 320 and 640 channels; three 3x3 convolutions beside one of 1x1."""
     blocks = [part for part in make(kind="resnet12").modules() if isinstance(part, ResidualBlock)]
-    shapes = [
-        [tuple(part.weight.shape) for part in block.modules() if isinstance(part, nn.Conv2d)]
-        for block in blocks
-    ]
+    shapes = [[tuple(part.weight.shape) for part in block.modules() if isinstance(part, nn.Conv2d)] for block in blocks]
     assert shapes == [
         [(c, before, 3, 3), (c, c, 3, 3), (c, c, 3, 3), (c, before, 1, 1)]
         for before, c in [(3, 64), (64, 160), (160, 320), (320, 640)]
@@ -63,9 +56,15 @@ def test_a_residual_block_pools_after_the_last_activation() -> None:
     x = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     layers = list(block.residual)
     assert [type(layer) for layer in layers] == [
-        nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU, nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU,
-        nn.Conv2d, nn.BatchNorm2d,
-    ]  # fmt: skip
+        nn.Conv2d,
+        nn.BatchNorm2d,
+        nn.LeakyReLU,
+        nn.Conv2d,
+        nn.BatchNorm2d,
+        nn.LeakyReLU,
+        nn.Conv2d,
+        nn.BatchNorm2d,
+    ]
     expected = F.max_pool2d(F.leaky_relu(block.residual(x) + block.shortcut(x), 0.1), 2)
     torch.testing.assert_close(block(x), expected)
 
@@ -74,19 +73,13 @@ def test_colours_reach_the_network_in_the_order_asked_for() -> None:
     x = images(2, 4)
     rgb = x.permute(0, 3, 1, 2) / 255.0
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
-    wanted = {
-        "rgb": rgb,
-        "bgr": rgb[:, [2, 1, 0]],
-        "grey": rgb.mean(dim=1, keepdim=True),
-    }
+    wanted = {"rgb": rgb, "bgr": rgb[:, [2, 1, 0]], "grey": rgb.mean(dim=1, keepdim=True)}
     for colour, planes in wanted.items():
         count = planes.shape[1]
         backbone = make(16, colour=colour, mean=mean[:count], std=std[:count])
         assert backbone.pixels is not None
         shape = (1, count, 1, 1)
-        expected = (planes - torch.tensor(mean[:count]).reshape(shape)) / torch.tensor(
-            std[:count]
-        ).reshape(shape)
+        expected = (planes - torch.tensor(mean[:count]).reshape(shape)) / torch.tensor(std[:count]).reshape(shape)
         backbone.pixels.image_size = 4
         torch.testing.assert_close(backbone.pixels(x), expected)
 

@@ -70,8 +70,7 @@ def test_separated_clusters_are_told_apart(name: str, counts: tuple[int, ...], d
     ways, classes = len(counts), np.repeat(np.arange(len(counts)), counts)
     answers = np.repeat(np.arange(ways), 5)
     phi, query = (
-        (3.0 * np.eye(d)[c] + 0.01 * rng.normal(size=(len(c), d))).astype(np.float32)
-        for c in (classes, answers)
+        (3.0 * np.eye(d)[c] + 0.01 * rng.normal(size=(len(c), d))).astype(np.float32) for c in (classes, answers)
     )
     classify = BASELINES[name].make(HEAD, BASELINES[name].value or 0.01)
     scores = classify(phi, classes, ways, query)
@@ -86,9 +85,7 @@ def test_nearest_prototype_by_brute_force() -> None:
     expected = 0.5 * (query**2).sum(axis=1, keepdims=True) - 0.5 * squared
     found = baselines.nearest_prototype(phi, classes, ways, query)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
-    cosines = [
-        [float(q @ c / np.sqrt((q @ q) * (c @ c))) for c in centres] for q in query.astype(float)
-    ]
+    cosines = [[float(q @ c / np.sqrt((q @ q) * (c @ c))) for c in centres] for q in query.astype(float)]
     found = baselines.nearest_prototype_by_cosine(phi, classes, ways, query)
     np.testing.assert_allclose(found, cosines, atol=1e-6)
 
@@ -113,9 +110,7 @@ def test_coordinates_keep_the_products(d: int) -> None:
 
 
 @pytest.mark.parametrize(("C", "apart"), [(2.0, True), (0.01, False)])
-def test_logistic_regression_minimises_its_objective_in_the_embedding_space(
-    C: float, apart: bool
-) -> None:
+def test_logistic_regression_minimises_its_objective_in_the_embedding_space(C: float, apart: bool) -> None:
     """|W|^2 / 2 + C sum w_i cross-entropy_i, intercept free, by BFGS in all d dimensions.
 
     The second case is embeddings of length 1 with most in common, as after a ReLU, which
@@ -124,8 +119,7 @@ def test_logistic_regression_minimises_its_objective_in_the_embedding_space(
     phi, classes, ways, query, _ = episode()
     if not apart:
         phi, query = (
-            (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-            for x in (phi + 10.0, query + 10.0)
+            (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in (phi + 10.0, query + 10.0)
         )
     (M, d), w = phi.shape, class_weights(classes, ways)
 
@@ -170,12 +164,16 @@ def test_the_cross_validated_c_is_that_of_scikit_learn(counts: tuple[int, ...]) 
         X = baselines.normalised(phi)
         number = np.concatenate([np.arange(count) % folds for count in counts])
         model = LogisticRegressionCV(
-            Cs=grid, cv=PredefinedSplit(number), scoring="neg_log_loss", class_weight="balanced",
-            tol=1e-6, max_iter=5000, l1_ratios=(0,), use_legacy_attributes=False,
-        ).fit(X, classes)  # fmt: skip
-        found = choose_setting(
-            baselines.logistic_regression, grid, 1.0, "log loss", X, classes, ways
-        )
+            Cs=grid,
+            cv=PredefinedSplit(number),
+            scoring="neg_log_loss",
+            class_weight="balanced",
+            tol=1e-6,
+            max_iter=5000,
+            l1_ratios=(0,),
+            use_legacy_attributes=False,
+        ).fit(X, classes)
+        found = choose_setting(baselines.logistic_regression, grid, 1.0, "log loss", X, classes, ways)
         assert found == pytest.approx(float(np.ravel(model.C_)[0]))
         values.add(found)
     assert len(values) > 1
@@ -191,9 +189,7 @@ def test_settings_are_chosen_where_images_can_be_held_out_and_in_the_middle_of_t
             return np.eye(ways)[query[:, 0].astype(int)] * (1.0 if value in right else -1.0)
 
         classes = np.repeat(np.arange(len(counts)), counts)
-        return choose_setting(
-            fit, grid, 9.0, "accuracy", classes[:, None].astype(float), classes, len(counts)
-        )
+        return choose_setting(fit, grid, 9.0, "accuracy", classes[:, None].astype(float), classes, len(counts))
 
     assert choose_among({2.0}, (2, 7, 3)) == 2.0
     assert choose_among({1.0, 2.0, 5.0}, (5, 5)) == 2.0
@@ -212,9 +208,7 @@ def test_tuned_heads_are_their_untuned_ones_at_the_chosen_value(name: str) -> No
     for counts in ((4, 4, 4), (1, 1, 1)):
         phi, classes, ways, query, _ = episode(counts, d=40, spread=4.0)
         X, Xq = baselines.normalised(phi), baselines.normalised(query)
-        value = choose_setting(
-            fit, tuple(10.0**p for p in grid), 1.0, criterion, X, classes, ways
-        )  # fmt: skip
+        value = choose_setting(fit, tuple(10.0**p for p in grid), 1.0, criterion, X, classes, ways)
         expected = fit(X, classes, ways, Xq, value)
         found = BASELINES[name].make(HEAD, 0.0)(phi, classes, ways, query)
         np.testing.assert_allclose(found, expected, atol=2e-3 * np.abs(expected).max())
@@ -253,10 +247,13 @@ def test_svm_solves_its_quadratic_programme(C: float) -> None:
             margins.append(1.0)
     A, b = np.array(rows), np.array(margins)
     solved = minimize(
-        objective, np.zeros(size + M), jac=gradient, method="SLSQP",
+        objective,
+        np.zeros(size + M),
+        jac=gradient,
+        method="SLSQP",
         constraints={"type": "ineq", "fun": lambda v: A @ v - b, "jac": lambda _: A},
         options={"maxiter": 500, "ftol": 1e-12},
-    )  # fmt: skip
+    )
     assert solved.success
     expected = query @ solved.x[:size].reshape(ways, d).T
     found = baselines.svm(phi, classes, ways, query, C)
@@ -266,15 +263,18 @@ def test_svm_solves_its_quadratic_programme(C: float) -> None:
 @pytest.mark.parametrize("start", ["zero", "prototype", "learned"])
 @pytest.mark.parametrize("weighting", ["uniform", "balanced"])
 @pytest.mark.parametrize("lam", [0.0, 0.1])
-def test_ten_steps_are_gradient_descent_by_autograd(
-    start: Start, weighting: Weighting, lam: float
-) -> None:
+def test_ten_steps_are_gradient_descent_by_autograd(start: Start, weighting: Weighting, lam: float) -> None:
     phi, classes, ways, query, _ = episode(spread=3.0)
     W0 = np.random.default_rng(1).normal(size=(ways, phi.shape[1])).astype(np.float32)
     head = Head(
-        start, 7.0, lam, weighting, SOLVER,
-        W0=W0 if start == "learned" else None, alpha=0.3 if start == "prototype" else None,
-    )  # fmt: skip
+        start,
+        7.0,
+        lam,
+        weighting,
+        SOLVER,
+        W0=W0 if start == "learned" else None,
+        alpha=0.3 if start == "prototype" else None,
+    )
     step = 0.05
     X, y = torch.from_numpy(phi).double(), torch.from_numpy(classes)
     W_start = {
@@ -302,8 +302,7 @@ def test_many_small_steps_are_the_flow() -> None:
     phi, classes, ways, _, _ = episode(spread=3.0)
     exact = HEAD.adapt(phi, classes, ways).W
     errors = [
-        np.abs(descend(HEAD, phi, classes, ways, step_size=h, horizon=10.0) - exact).max()
-        for h in (0.004, 0.002)
+        np.abs(descend(HEAD, phi, classes, ways, step_size=h, horizon=10.0) - exact).max() for h in (0.004, 0.002)
     ]
     assert errors[1] < 0.01 * np.abs(exact).max()
     assert errors[0] / errors[1] == pytest.approx(2.0, abs=0.2)  # order 1
@@ -319,11 +318,9 @@ def test_grids_follow_the_scale_of_the_embeddings(name: str) -> None:
     start = Head("zero", 10.0, 0.0, "balanced", SOLVER)
     middle = len(one) // 2
     means = [
-        measure(
-            scale * points, data, baseline.make(start, candidates[middle]), task, 20, 0
-        ).accuracy.mean
+        measure(scale * points, data, baseline.make(start, candidates[middle]), task, 20, 0).accuracy.mean
         for scale, candidates in ((1.0, one), (10.0, ten))
-    ]  # fmt: skip
+    ]
     assert means[0] == pytest.approx(means[1], abs=0.02)
 
 
@@ -332,9 +329,7 @@ def knowing(right: float) -> Baseline:
 
     def make(_: Head, value: float) -> Any:
         def classify(phi: Any, classes: Any, ways: int, query: Any) -> Array:
-            scores = -np.abs(
-                query[:, :1] - np.array([phi[classes == c][0, 0] for c in range(ways)])
-            )
+            scores = -np.abs(query[:, :1] - np.array([phi[classes == c][0, 0] for c in range(ways)]))
             return scores if value == right else -scores
 
         return classify

@@ -42,9 +42,7 @@ class MadeUpNetwork:
         self._held = False
         self._next = Semaphore(0)
 
-    def embed(
-        self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool
-    ) -> NDArray[np.float32]:
+    def embed(self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool) -> NDArray[np.float32]:
         values = images.ravel().tolist()
         with self._lock:
             self.batches.append(values)
@@ -82,18 +80,11 @@ class Bench:
     """A batcher over a made-up network, and threads that wait for it as requests do."""
 
     def __init__(
-        self,
-        *,
-        max_images: int = 4,
-        max_delay_s: float = 100.0,
-        threads: int = 1,
-        limits: JobLimits | None = None,
+        self, *, max_images: int = 4, max_delay_s: float = 100.0, threads: int = 1, limits: JobLimits | None = None
     ) -> None:
         self.network = MadeUpNetwork()
         run_s = 1000.0 if limits is None else limits.max_run_s
-        self.batcher = Batcher(
-            self.network, BatchLimits(max_images, max_delay_s, threads, run_s), name="bench"
-        )
+        self.batcher = Batcher(self.network, BatchLimits(max_images, max_delay_s, threads, run_s), name="bench")
         self.limits = limits or JobLimits(1000.0, 1000.0)
         self._requests = ThreadPoolExecutor(64)
 
@@ -101,9 +92,7 @@ class Bench:
         """A request with these images, all decoded."""
         return self._requests.submit(self._embed, values, cancellation)
 
-    def _embed(
-        self, values: tuple[int, ...], cancellation: Cancellation | None
-    ) -> NDArray[np.float32]:
+    def _embed(self, values: tuple[int, ...], cancellation: Cancellation | None) -> NDArray[np.float32]:
         job = Job(len(values), self.limits)
         with (cancellation or Cancellation()).calling(job.cancel), self.batcher.expect(job) as put:
             for position, value in enumerate(values):
@@ -217,14 +206,9 @@ def test_images_are_spread_over_the_threads_and_only_a_lone_one_is_alone() -> No
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        (KeyError("a bug"), ErrorCode.INTERNAL),
-        (ServiceError(ErrorCode.NOT_READY, "gone"), ErrorCode.NOT_READY),
-    ],
+    [(KeyError("a bug"), ErrorCode.INTERNAL), (ServiceError(ErrorCode.NOT_READY, "gone"), ErrorCode.NOT_READY)],
 )
-def test_a_batch_that_fails_fails_its_own_requests_only(
-    bench: Bench, error: Exception, code: ErrorCode
-) -> None:
+def test_a_batch_that_fails_fails_its_own_requests_only(bench: Bench, error: Exception, code: ErrorCode) -> None:
     bench.network.failing[1] = error
     first = bench.occupy()
     together, other = [bench.queue(value) for value in (1, 2, 3, 4)], bench.queue(5)
@@ -283,9 +267,7 @@ def test_running_too_long_ends_the_batch_and_not_the_server() -> None:
     stuck = [bench.send(1), bench.send(2)]
     for future in stuck:
         assert fails(ErrorCode.INFERENCE_TIMEOUT, future).detail == {"allowed_seconds": 0.05}
-    wait_until(
-        lambda: sorted(value for run in bench.network.interrupted for value in run) == [1, 2]
-    )
+    wait_until(lambda: sorted(value for run in bench.network.interrupted for value in run) == [1, 2])
     bench.network.allow()
     np.testing.assert_array_equal(bench.send(3).result(SOON), embeddings_of(3))
     bench.close()

@@ -59,16 +59,12 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
 
 
 @pytest.mark.parametrize("headers", OWN, ids=str)
-def test_programs_and_the_server_s_own_page_do_what_they_like(
-    client: TestClient, headers: dict[str, str]
-) -> None:
+def test_programs_and_the_server_s_own_page_do_what_they_like(client: TestClient, headers: dict[str, str]) -> None:
     assert client.post("/adapt", headers=headers, **adapt_form()).status_code == 201
 
 
 @pytest.mark.parametrize("listed", [f"http://localhost:3000,{LISTED}", "*"])
-def test_pages_of_listed_origins_may(
-    settings: Settings, make_engine: MakeEngine, listed: str
-) -> None:
+def test_pages_of_listed_origins_may(settings: Settings, make_engine: MakeEngine, listed: str) -> None:
     engine = make_engine(settings.model_copy(update={"cors_origins": listed}))
     with TestClient(create_app(engine)) as client:
         headers = {"Origin": LISTED, "Sec-Fetch-Site": "cross-site"}
@@ -81,11 +77,19 @@ def test_pages_of_listed_origins_may(
 
 # --- names -----------------------------------------------------------------------------------
 
-ALWAYS = ["localhost", "localhost:8000", "LocalHost", "localhost.", "127.0.0.1", "127.0.0.1:80",
-          "[::1]", "[::1]:8000", "10.1.2.3:8000"]  # fmt: skip
+ALWAYS = [
+    "localhost",
+    "localhost:8000",
+    "LocalHost",
+    "localhost.",
+    "127.0.0.1",
+    "127.0.0.1:80",
+    "[::1]",
+    "[::1]:8000",
+    "10.1.2.3:8000",
+]
 SERVICE, PUBLIC = ["comln-serve", "comln-serve:8000"], ["evil.example", "comln.default.svc:8000"]
-NEVER = ["", ":80", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost", "[", "[::1",
-         "localhost:80:80"]  # fmt: skip
+NEVER = ["", ":80", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost", "[", "[::1", "localhost:80:80"]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +108,7 @@ NEVER = ["", ":80", "localhost.evil.example", "127.0.0.1.evil.example", "a@local
         ({"host": "0.0.0.0", "allowed_hosts": "a.example"}, ["10.0.0.7:8000"], SERVICE),
     ],
 )
-def test_names_that_are_answered(
-    configured: dict[str, Any], allowed: list[str], refused: list[str]
-) -> None:
+def test_names_that_are_answered(configured: dict[str, Any], allowed: list[str], refused: list[str]) -> None:
     hosts = allowed_hosts(Settings.model_validate(configured))
     assert [host for host in [*allowed, *refused] if hosts.allow(host)] == allowed
 
@@ -136,9 +138,7 @@ def test_a_server_on_this_machine(models_dir: Path, tmp_path: Path) -> None:
         assert server.url.startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize(
-    "hosts", ["https://a.example", "a.example:80", "a.example/x", "*.*.example", "a*", "a b", "."]
-)
+@pytest.mark.parametrize("hosts", ["https://a.example", "a.example:80", "a.example/x", "*.*.example", "a*", "a b", "."])
 def test_what_is_no_name_is_refused(hosts: str) -> None:
     with pytest.raises(ValidationError, match="not a host name"):
         Settings(allowed_hosts=hosts)

@@ -58,10 +58,7 @@ def poison_backbone(folder: Path) -> None:
 
 
 def edit_tensors(folder: Path, change: Callable[[dict[str, NDArray[Any]]], object]) -> None:
-    tensors = {
-        name: np.array(tensor)
-        for name, tensor in safetensors.numpy.load((folder / HEAD).read_bytes()).items()
-    }
+    tensors = {name: np.array(tensor) for name, tensor in safetensors.numpy.load((folder / HEAD).read_bytes()).items()}
     change(tensors)
     replace_file(folder, "head", safetensors.numpy.save(tensors))
 
@@ -99,9 +96,7 @@ def test_changed_byte(copy: Callable[..., Path], file: str, position: float) -> 
 
 @pytest.mark.parametrize("file", [BACKBONE, HEAD])
 @pytest.mark.parametrize("change", [lambda data: data + b"\0", lambda data: data[:-1]])
-def test_changed_size(
-    copy: Callable[..., Path], file: str, change: Callable[[bytes], bytes]
-) -> None:
+def test_changed_size(copy: Callable[..., Path], file: str, change: Callable[[bytes], bytes]) -> None:
     folder = copy()
     data = (folder / file).read_bytes()
     (folder / file).write_bytes(change(data))
@@ -131,9 +126,15 @@ def test_unknown_format_version(copy: Callable[..., Path], version: object) -> N
 
 
 MEASURED = {
-    "split": "val", "ways": 5, "queries": 10, "episodes": 9, "seed": 0, "mean": 0.9,
-    "interval": 0.01, "command": "none",
-}  # fmt: skip
+    "split": "val",
+    "ways": 5,
+    "queries": 10,
+    "episodes": 9,
+    "seed": 0,
+    "mean": 0.9,
+    "interval": 0.01,
+    "command": "none",
+}
 
 
 def test_version_1_has_no_ranges_of_shots(copy: Callable[..., Path]) -> None:
@@ -176,9 +177,7 @@ def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
     assert load_bundle(models_dir / "tiny").manifest.model_dump(mode="json") == content
 
 
-@pytest.mark.parametrize(
-    "path", ["../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b"]
-)
+@pytest.mark.parametrize("path", ["../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b"])
 @pytest.mark.parametrize("part", ["backbone", "head"])
 def test_path_outside_the_folder(copy: Callable[..., Path], part: str, path: str) -> None:
     folder = copy()
@@ -190,9 +189,7 @@ def test_path_that_exists_outside_the_folder(copy: Callable[..., Path]) -> None:
     """The bytes and the checksum are right; only the place is not."""
     folder = copy()
     (folder / BACKBONE).rename(folder.parent / BACKBONE)
-    edit_manifest(
-        folder, lambda content: content["files"]["backbone"].update(path=f"../{BACKBONE}")
-    )
+    edit_manifest(folder, lambda content: content["files"]["backbone"].update(path=f"../{BACKBONE}"))
     refused(folder, "plain file name")
 
 
@@ -228,12 +225,9 @@ def _set(name: str, value: object) -> Callable[[dict[str, NDArray[Any]]], object
         ("tiny-learned", _set("W0", np.full((5, 8), np.nan, np.float32)), "W0 holds NaN"),
         ("tiny-learned", lambda tensors: tensors.pop("W0"), "needs the tensors"),
     ],
-)  # fmt: skip
+)
 def test_wrong_tensors(
-    copy: Callable[..., Path],
-    bundle: str,
-    change: Callable[[dict[str, NDArray[Any]]], object],
-    expected: str,
+    copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, NDArray[Any]]], object], expected: str
 ) -> None:
     folder = copy(bundle)
     edit_tensors(folder, change)
@@ -268,12 +262,9 @@ def test_head_that_is_no_safetensors_file(copy: Callable[..., Path], data: bytes
         ("tiny", lambda content: content["preprocessing"].update(image_size=7), "image_size"),
         ("tiny", lambda content: content["preprocessing"].update(resize="fold"), "resize"),
     ],
-)  # fmt: skip
+)
 def test_wrong_manifest(
-    copy: Callable[..., Path],
-    bundle: str,
-    change: Callable[[dict[str, Any]], object],
-    expected: str,
+    copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, Any]], object], expected: str
 ) -> None:
     folder = copy(bundle)
     edit_manifest(folder, change)
@@ -281,17 +272,7 @@ def test_wrong_manifest(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe\xff",
-        b"[" * 100_000,
-        b"[]",
-        b"null",
-        b'"text"',
-        b'{"format_version":1}',
-    ],
+    "content", [b"", b"{", b"\xff\xfe\xff", b"[" * 100_000, b"[]", b"null", b'"text"', b'{"format_version":1}']
 )
 def test_broken_json(copy: Callable[..., Path], content: bytes) -> None:
     folder = copy()
@@ -343,15 +324,10 @@ def _signature(kind: str) -> bytes:
         other = value("other", onnx.TensorProto.UINT8, ["batch", 16, 16, 3])
         return graph([image, other], [out], [flat, cast])
     total = node("ReduceSum", ["out"], ["sum"], keepdims=0)
-    return graph(
-        [image], [value("sum", onnx.TensorProto.FLOAT, [])], [flat, cast, total]
-    )  # "scalar output"
+    return graph([image], [value("sum", onnx.TensorProto.FLOAT, [])], [flat, cast, total])  # "scalar output"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["width", "fixed batch", "float input", "two outputs", "two inputs", "scalar output"],
-)
+@pytest.mark.parametrize("kind", ["width", "fixed batch", "float input", "two outputs", "two inputs", "scalar output"])
 def test_backbone_of_another_signature(copy: Callable[..., Path], kind: str) -> None:
     folder = copy()
     replace_file(folder, "backbone", _signature(kind))
@@ -367,9 +343,8 @@ def test_weights_outside_the_graph_are_not_read(
     folder = copy()
     model = onnx.load_from_string((folder / BACKBONE).read_bytes())
     onnx.save_model(
-        model, str(tmp_path / "outside.onnx"), save_as_external_data=True,
-        location="weights.bin", size_threshold=512,
-    )  # fmt: skip
+        model, str(tmp_path / "outside.onnx"), save_as_external_data=True, location="weights.bin", size_threshold=512
+    )
     (folder / "weights.bin").write_bytes((tmp_path / "weights.bin").read_bytes())
     replace_file(folder, "backbone", (tmp_path / "outside.onnx").read_bytes())
     for working_folder in (tmp_path, folder):
@@ -378,9 +353,7 @@ def test_weights_outside_the_graph_are_not_read(
             Backbone(load_bundle(folder), "cpu")
 
 
-def test_load_models_names_the_bad_bundle(
-    copy: Callable[..., Path], models_dir: Path, settings: Settings
-) -> None:
+def test_load_models_names_the_bad_bundle(copy: Callable[..., Path], models_dir: Path, settings: Settings) -> None:
     """One bad bundle of several stops the start: serving fewer models than asked for is silent."""
     folder = copy("tiny-prototype")
     shutil.copytree(models_dir / "tiny", folder.parent / "tiny")

@@ -58,9 +58,7 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def answers(
-    rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60
-) -> list[Answers]:
+def answers(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Answers]:
     """Queries whose classes are drawn from softmax(logits / tau): tau is what should be found."""
     found = []
     for _ in range(episodes):
@@ -150,11 +148,7 @@ def test_a_dry_run_leaves_the_bundle_alone(run: Run, bundle: Path) -> None:
     assert (bundle / "bundle.json").read_bytes() == before
 
 
-def test_a_task_that_leaves_no_class_is_refused(
-    bundle: Path,
-    images: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_task_that_leaves_no_class_is_refused(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["calibrate", str(bundle), "--data", str(images), "--task", "8x1", "--queries", "3"]
     assert main(command) == 2
     assert "leaves none of the 8 classes" in capsys.readouterr().err
@@ -186,9 +180,7 @@ def test_strangers_are_of_other_classes() -> None:
         own = episode.phi[:, 0]
         assert set(episode.strangers[:, 0]).isdisjoint(own)
         assert len(set(episode.strangers[:, 0])) == 5
-        np.testing.assert_array_equal(
-            own[np.searchsorted(episode.classes, episode.query_classes)], episode.query[:, 0]
-        )
+        np.testing.assert_array_equal(own[np.searchsorted(episode.classes, episode.query_classes)], episode.query[:, 0])
 
 
 def test_the_shipped_bundles_are_calibrated() -> None:

@@ -24,25 +24,19 @@ def used(engine: Engine, reference: str) -> str | None:
         return None
 
 
-def test_classifiers_in_use_are_not_read_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classifiers_in_use_are_not_read_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine.adapt(colour_support(), name="kept").classifier
     monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
     for key in (made.id, "kept", made.id):
         assert engine.predict([image_bytes()], key).classifier is made
 
 
-def test_references_in_use_are_not_asked_for_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine.adapt(colour_support(), name="kept").classifier
     monkeypatch.setattr(References, "seconds", 1e9)
     asked: list[str] = []
     resolve = TenantStore.resolve
-    monkeypatch.setattr(
-        TenantStore, "resolve", lambda self, key: (asked.append(key), resolve(self, key))[1]
-    )
+    monkeypatch.setattr(TenantStore, "resolve", lambda self, key: (asked.append(key), resolve(self, key))[1])
     for _ in range(3):
         assert used(engine, made.id) == used(engine, "kept") == made.id
     assert asked == [made.id, "kept"]
@@ -51,9 +45,7 @@ def test_references_in_use_are_not_asked_for_again(
     assert asked == [made.id, "kept", "nothing", "nothing"], "what is not there may come"
 
 
-def test_a_server_sees_its_own_changes_at_once(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_sees_its_own_changes_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 1e9)
     first = engine.adapt(colour_support(), name="cats").classifier
     assert used(engine, "cats") == first.id
@@ -70,9 +62,7 @@ def test_a_server_sees_its_own_changes_at_once(
     assert used(engine, "cats") != third.id
 
 
-def test_a_classifier_that_changes_in_place_is_seen_at_once(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 1e9)
     made = engine.adapt(colour_support()).classifier
     assert used(engine, made.id) == made.id
@@ -81,9 +71,7 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(
     assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
 
 
-def test_what_expires_is_gone_while_it_is_remembered(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 1e9)
     older = engine.adapt(colour_support(), name="cats").classifier
     newer = engine.adapt(colour_support(), name="cats", expires_in_seconds=3600).classifier
@@ -113,9 +101,7 @@ def test_what_another_server_changes_is_seen(
         assert used(one, key) is None
 
 
-def test_another_server_s_promotion_is_seen_before_long(
-    settings: Settings, make_engine: MakeEngine
-) -> None:
+def test_another_server_s_promotion_is_seen_before_long(settings: Settings, make_engine: MakeEngine) -> None:
     assert References.seconds <= 0.5
     one, other = make_engine(settings), make_engine(settings)
     one.adapt(colour_support(), name="shared")

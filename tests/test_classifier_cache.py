@@ -14,10 +14,18 @@ from comln_serve.engine.classifier_cache import ClassifierCache, _size
 
 def classifier(key: str, features: int = 1000, labels: tuple[str, ...] = ("a", "b")) -> Classifier:
     return Classifier(
-        id=key, name=None, model="m", embedder_sha256="0", labels=labels,
-        examples=(1,) * len(labels), horizon=1.0, support_loss=0.0, support_accuracy=1.0,
-        created_at=datetime.now(UTC), W=np.zeros((len(labels), features), np.float32),
-    )  # fmt: skip
+        id=key,
+        name=None,
+        model="m",
+        embedder_sha256="0",
+        labels=labels,
+        examples=(1,) * len(labels),
+        horizon=1.0,
+        support_loss=0.0,
+        support_accuracy=1.0,
+        created_at=datetime.now(UTC),
+        W=np.zeros((len(labels), features), np.float32),
+    )
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -53,8 +61,7 @@ def test_what_is_counted_is_what_it_takes() -> None:
     report = json.dumps({"held_out": {"confusion": np.eye(ways, dtype=int).tolist()}, "notes": []})
     tracemalloc.start()
     made = [
-        replace(classifier(f"{n}", 64, labels), report=json.loads(report), metadata={"a": f"{n}"})
-        for n in range(20)
+        replace(classifier(f"{n}", 64, labels), report=json.loads(report), metadata={"a": f"{n}"}) for n in range(20)
     ]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -27,9 +27,7 @@ def promoted(client: TestClient, name: str = "letters") -> int:
 def test_versions_are_promoted_and_rolled_back(client: TestClient) -> None:
     made = [adapt(client, name="letters") for _ in range(2)]
     held = adapt(client, name="letters", promote="false")
-    assert [(item["version"], item["promoted"]) for item in (*made, held)] == [
-        (1, True), (2, True), (3, False),
-    ]  # fmt: skip
+    assert [(item["version"], item["promoted"]) for item in (*made, held)] == [(1, True), (2, True), (3, False)]
     predicted = client.post("/predict", **predict_form(RED, classifier="letters@1"))
     assert predicted.json()["classifier"] == made[0]["id"]
     answer = client.post("/classifiers/letters@3/promote")
@@ -65,9 +63,7 @@ def test_lists_of_a_name_and_of_a_model(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("build", [adapt_form, adapt_json])
-def test_metadata_and_expiry_in_both_encodings(
-    client: TestClient, build: Callable[..., dict[str, Any]]
-) -> None:
+def test_metadata_and_expiry_in_both_encodings(client: TestClient, build: Callable[..., dict[str, Any]]) -> None:
     notes = {"line": "3", "\N{CAT FACE}": "\0 \N{CAT FACE}"}
     text = '{"line": "3", "\N{CAT FACE}": "\\u0000 \N{CAT FACE}"}'
     options = {"metadata": text if build is adapt_form else notes, "expires_in_seconds": 3600}
@@ -82,14 +78,24 @@ def test_metadata_and_expiry_in_both_encodings(
 
 @pytest.mark.parametrize(
     "options",
-    [{"metadata": value} for value in (
-        [], "text", {"a": 1}, {"a": None}, {"": "x"}, {"k" * 65: "x"}, {"a": "x" * 513},
-        {str(i): "x" for i in range(33)}, {str(i): 0 for i in range(100_000)},
-    )]
+    [
+        {"metadata": value}
+        for value in (
+            [],
+            "text",
+            {"a": 1},
+            {"a": None},
+            {"": "x"},
+            {"k" * 65: "x"},
+            {"a": "x" * 513},
+            {str(i): "x" for i in range(33)},
+            {str(i): 0 for i in range(100_000)},
+        )
+    ]
     + [{"expires_in_seconds": value} for value in (0, -1, 1.5, "soon", 10**12, [])]
     + [{"promote": value} for value in ("maybe", 2, [])],
     ids=lambda options: str(options)[:40],
-)  # fmt: skip
+)
 def test_options_that_are_none(client: TestClient, options: dict[str, Any]) -> None:
     answer = client.post("/adapt", **adapt_json(name="letters", **options))
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
@@ -116,8 +122,10 @@ def test_examples_are_listed_added_and_removed(client: TestClient) -> None:
         stages = {"decode", "embed", "solve", "report", "store", "total"}
         assert set(answer.json()["timings_ms"]) == stages
     assert [(item["label"], item["examples"]) for item in answer.json()["classes"]] == [
-        ("red", 1), ("green", 1), ("third", 2),
-    ]  # fmt: skip
+        ("red", 1),
+        ("green", 1),
+        ("third", 2),
+    ]
     removed = client.delete(f"{path}/1")
     assert (removed.status_code, removed.json()["revision"]) == (200, 4)
     assert [item["number"] for item in client.get(path).json()["examples"]] == [2, 3, 4]
@@ -141,19 +149,21 @@ def test_examples_of_a_name_make_versions(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "code"),
-    [("POST", "/classifiers/absent/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("POST", "/classifiers/letters@9/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("POST", "/classifiers/absent/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("POST", "/classifiers/%00/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("POST", "/classifiers/letters@1/rollback", ErrorCode.INVALID_REQUEST),
-     ("GET", "/classifiers/letters@0", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("GET", "/classifiers/absent/examples", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("DELETE", "/classifiers/absent/examples/1", ErrorCode.CLASSIFIER_NOT_FOUND),
-     ("DELETE", "/classifiers/letters/examples/0", ErrorCode.INVALID_REQUEST),
-     ("DELETE", "/classifiers/letters/examples/x", ErrorCode.INVALID_REQUEST),
-     ("DELETE", "/classifiers/letters/examples/1?promote=maybe", ErrorCode.INVALID_REQUEST),
-     ("PUT", "/classifiers/letters/promote", ErrorCode.METHOD_NOT_ALLOWED)],
-)  # fmt: skip
+    [
+        ("POST", "/classifiers/absent/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("POST", "/classifiers/letters@9/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("POST", "/classifiers/absent/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("POST", "/classifiers/%00/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("POST", "/classifiers/letters@1/rollback", ErrorCode.INVALID_REQUEST),
+        ("GET", "/classifiers/letters@0", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("GET", "/classifiers/absent/examples", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("DELETE", "/classifiers/absent/examples/1", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("DELETE", "/classifiers/letters/examples/0", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples/x", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples/1?promote=maybe", ErrorCode.INVALID_REQUEST),
+        ("PUT", "/classifiers/letters/promote", ErrorCode.METHOD_NOT_ALLOWED),
+    ],
+)
 def test_what_is_refused(client: TestClient, method: str, path: str, code: ErrorCode) -> None:
     made = adapt(client, name="letters")
     check_error(client.request(method, path), code)
@@ -162,9 +172,14 @@ def test_what_is_refused(client: TestClient, method: str, path: str, code: Error
 
 @pytest.mark.parametrize(
     "sent",
-    [adapt_json([]), {"json": {"images": []}}, {"json": {"support": [], "x": 1}},
-     adapt_form(PAIR, name="other"), adapt_json(PAIR, model="tiny")],
-)  # fmt: skip
+    [
+        adapt_json([]),
+        {"json": {"images": []}},
+        {"json": {"support": [], "x": 1}},
+        adapt_form(PAIR, name="other"),
+        adapt_json(PAIR, model="tiny"),
+    ],
+)
 def test_bodies_that_are_no_examples(client: TestClient, sent: dict[str, Any]) -> None:
     made = adapt(client)
     answer = client.post(f"/classifiers/{made['id']}/examples", **sent)

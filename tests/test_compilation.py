@@ -21,9 +21,13 @@ def start(cache: Path) -> list[str]:
     """The log lines of having the solver compiled, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        cwd=REPOSITORY, env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -22,11 +22,10 @@ def support_of(client: int) -> Support:
     """Two to five classes of one to three images; nobody else has these labels or pixels."""
     rng = np.random.default_rng(client)
     return [
-        (image_bytes(tuple(rng.integers(0, 256, 3)), seed=1000 * client + 10 * way + shot),
-         f"class {way} of {client}")
+        (image_bytes(tuple(rng.integers(0, 256, 3)), seed=1000 * client + 10 * way + shot), f"class {way} of {client}")
         for way in range(2 + client % 4)
         for shot in range(1 + client % 3)
-    ]  # fmt: skip
+    ]
 
 
 def asked(url: str, client: int, **options: Any) -> list[dict[str, Any]]:
@@ -41,9 +40,7 @@ def asked(url: str, client: int, **options: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [None, "shared"])
-def test_adaptations_at_the_same_time_do_not_mix(
-    settings: Settings, make_engine: MakeEngine, name: str | None
-) -> None:
+def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine: MakeEngine, name: str | None) -> None:
     """Each predicts to the last bit as one that was made alone; under one name as well."""
     alone = make_engine(settings.model_copy(update={"database_url": settings.database_url + "1"}))
     together = make_engine(settings)
@@ -60,9 +57,7 @@ def test_adaptations_at_the_same_time_do_not_mix(
     for client in range(CLIENTS):
         made = alone.adapt(support_of(client)).classifier
         expected = alone.predict(QUERIES, made.id)
-        assert found[client] == [
-            dict(zip(made.labels, row, strict=True)) for row in expected.probabilities
-        ]
+        assert found[client] == [dict(zip(made.labels, row, strict=True)) for row in expected.probabilities]
 
 
 def test_examples_added_at_the_same_time_are_all_there(

@@ -27,16 +27,12 @@ def test_shipped_recipes_load(path: Path) -> None:
 def test_documented_backbones_load() -> None:
     document = (REPOSITORY / "docs" / "backbones.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", document, flags=re.DOTALL)
-    kinds = {
-        BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks
-    }
+    kinds = {BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks}
     assert kinds == {"onnx", "torchvision", "timm", "identity", "resnet12"}
 
 
 def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
-    config = load_config(
-        recipe(tmp_path), ("optimiser.lr=0.5", "validation.tasks=[[3, 2]]", "head.start=zero")
-    )
+    config = load_config(recipe(tmp_path), ("optimiser.lr=0.5", "validation.tasks=[[3, 2]]", "head.start=zero"))
     assert config.optimiser.lr == 0.5
     assert config.validation.tasks == ((3, 2),)
     assert config.head.start == "zero"
@@ -62,18 +58,12 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("backbone={kind: onnx, path: m.onnx, mean: [0, 0, 0]}", "together"),
         ("backbone={kind: onnx, path: m, layout: as_is, mean: [0, 0, 0], std: [1, 1, 1]}", "as_is"),
         ("backbone={kind: torchvision}", "architecture is needed"),
-        (
-            "backbone={kind: torchvision, architecture: resnet18, weights: ./w.pt}",
-            "mean and std are needed",
-        ),
+        ("backbone={kind: torchvision, architecture: resnet18, weights: ./w.pt}", "mean and std are needed"),
         ("backbone={kind: torchvision, architecture: resnet18, frozen: true}", "stay random"),
         ("backbone={kind: torchvision, architecture: resnet18, colour: grey}", "three channels"),
         ("backbone={kind: timm}", "architecture is needed"),
         ("backbone={kind: timm, architecture: resnet18, weights: DEFAULT}", "path of a state dict"),
-        (
-            "backbone={kind: timm, architecture: resnet18, weights: ./w.pt}",
-            "mean and std are needed",
-        ),
+        ("backbone={kind: timm, architecture: resnet18, weights: ./w.pt}", "mean and std are needed"),
         ("backbone={kind: timm, architecture: resnet18, frozen: true}", "stay random"),
         ("backbone.frozen=true", "frozen is for kind"),
         ("backbone={kind: identity}", "embedding_size is needed"),
@@ -90,9 +80,7 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("data.class_shares=[0.5, 0.1, 0.1]", "sum to 1"),
     ],
 )
-def test_an_unusable_override_is_refused_by_name(
-    tmp_path: Path, override: str, message: str
-) -> None:
+def test_an_unusable_override_is_refused_by_name(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(recipe(tmp_path), (override,))
 
@@ -117,9 +105,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
 def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = MINIMAL + (
-        "backbone: {kind: onnx, path: models/m.onnx, mean: [0, 0, 0], std: [1, 1, 1]}\n"
-    )
+    text = MINIMAL + ("backbone: {kind: onnx, path: models/m.onnx, mean: [0, 0, 0], std: [1, 1, 1]}\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     path = recipe(tmp_path, text)
@@ -127,9 +113,7 @@ def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
     typed = load_config(path, ("backbone.path=m.onnx",))
     assert typed.backbone.path == str(tmp_path / "here" / "m.onnx")
     assert override_config(typed, ("updates=5",)).backbone == typed.backbone
-    network = (
-        "{kind: torchvision, architecture: resnet18, mean: [0, 0, 0], std: [1, 1, 1], weights: "
-    )
+    network = "{kind: torchvision, architecture: resnet18, mean: [0, 0, 0], std: [1, 1, 1], weights: "
     given = load_config(path, (f"backbone={network}../w.pt}}",)).backbone
     assert given.weights == given.weights_file == str(tmp_path / "w.pt")
     named = load_config(path, (f"backbone={network}DEFAULT}}",)).backbone
@@ -169,9 +153,7 @@ def test_a_number_stands_for_a_range_of_one(tmp_path: Path) -> None:
         (["precision=float16"], "precision"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    tmp_path: Path, overrides: list[str], message: str
-) -> None:
+def test_what_does_not_go_together_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(recipe(tmp_path), tuple(overrides))
 

@@ -63,8 +63,18 @@ def test_the_file_of_the_flag_wins_over_that_of_the_environment(
 
 def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None:
     """What --print-config shows is a file that says the same."""
-    flags = ["--database-url", "sqlite:///ä\"b'\\.db", "--default-model", "x", "--decode-threads",
-             "3", "--inference-threads", "2", "--models-dir", "some/where"]  # fmt: skip
+    flags = [
+        "--database-url",
+        "sqlite:///ä\"b'\\.db",
+        "--default-model",
+        "x",
+        "--decode-threads",
+        "3",
+        "--inference-threads",
+        "2",
+        "--models-dir",
+        "some/where",
+    ]
     first = read_configuration(flags)
     second = read_configuration(["--config", write(tmp_path, first.text())])
     assert second.settings == first.settings
@@ -107,9 +117,7 @@ def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> No
         read_configuration(["--config", str(path)])
 
 
-def test_the_blame_goes_to_what_was_in_effect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_blame_goes_to_what_was_in_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong value that is overruled does no harm; one that overrules is named as what it is."""
     file = write(tmp_path, "port = 70000")
     assert read_configuration(["--config", file, "--port", "1"]).settings.port == 1
@@ -134,10 +142,7 @@ def test_the_blame_goes_to_what_was_in_effect(
     ],
 )
 def test_an_unknown_variable_is_refused(
-    name: str,
-    nearest: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(name, "12345")
     assert main(["--print-config"]) == 2
@@ -165,18 +170,18 @@ def test_known_variables_are_upper_or_lower_case(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("service", ["COMLN_SERVE", "COMLN_SERVE_2_POSTGRESQL", "COMLN"])
-def test_variables_that_kubernetes_sets_for_services_pass(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_kubernetes_sets_for_services_pass(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the kubelet sets for a Service with two ports, one of them with a name."""
     url = "://10.0.0.11:8000"
     values = {"SERVICE_HOST": "10.0.0.11", "SERVICE_PORT": "8000", "SERVICE_PORT_GRPC_WEB": "53"}
     for protocol in ("TCP", "UDP", "SCTP"):
         port = f"PORT_8000_{protocol}"
         values |= {
-            port: protocol.lower() + url, f"{port}_PROTO": protocol.lower(),
-            f"{port}_PORT": "8000", f"{port}_ADDR": "10.0.0.11",
-        }  # fmt: skip
+            port: protocol.lower() + url,
+            f"{port}_PROTO": protocol.lower(),
+            f"{port}_PORT": "8000",
+            f"{port}_ADDR": "10.0.0.11",
+        }
     if service != "COMLN":  # of that one it is a setting of ours, and no port
         values["PORT"] = "tcp" + url
     for name, value in values.items():
@@ -196,21 +201,18 @@ def test_the_port_of_a_service_called_comln_is_refused(monkeypatch: pytest.Monke
     [
         ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
         ("postgresql+psycopg://me:se:cr/e@t@h:5432/db", "postgresql+psycopg://me:***@h:5432/db"),
-        ("postgresql://h/db?user=me&password=secret&x=1",
-         "postgresql://h/db?user=me&password=***&x=1"),
+        ("postgresql://h/db?user=me&password=secret&x=1", "postgresql://h/db?user=me&password=***&x=1"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
         ("secret", "secret"),
     ],
-)  # fmt: skip
+)
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert without_password(url) == shown
     assert url not in repr(Settings(database_url=url))
 
 
-def test_a_password_is_never_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], models_dir: Path
-) -> None:
+def test_a_password_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], models_dir: Path) -> None:
     url = "nosuchdatabase://me:secret@host/db"
     assert main(["--database-url", url, "--print-config"]) == 0
     assert main(["--config", write(tmp_path, f"database_url = '{url}'"), "--print-config"]) == 0
@@ -218,9 +220,7 @@ def test_a_password_is_never_shown(
     assert main([*flags, "--database-url", url]) == 2
     output = capsys.readouterr()
     assert "secret" not in output.out + output.err
-    assert (
-        'database_url = "nosuchdatabase://me:***@host/db"  # flag --database-url, its' in output.out
-    )
+    assert 'database_url = "nosuchdatabase://me:***@host/db"  # flag --database-url, its' in output.out
     assert output.err.startswith("comln-serve: ")
 
 
@@ -229,8 +229,11 @@ def test_the_process_shows_its_configuration(tmp_path: Path) -> None:
     file = write(tmp_path, "models_dir = '/absent'\nmax_images = 5")
     done = subprocess.run(
         [sys.executable, "-m", "comln_serve.cli", "--print-config", "--port", "9"],
-        env={**os.environ, "COMLN_CONFIG": file}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={**os.environ, "COMLN_CONFIG": file},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert f'models_dir = "/absent"  # file {file}' in lines

@@ -193,10 +193,10 @@ CHUNKED = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chun
 
 
 @pytest.mark.parametrize(
-    "endless", [b"0\r\n" + b"X: y\r\n" * 1_000_000, b"0\r\nX: " + b"y" * 20_000_000,
-                b"1;" + b"x" * 20_000_000],
+    "endless",
+    [b"0\r\n" + b"X: y\r\n" * 1_000_000, b"0\r\nX: " + b"y" * 20_000_000, b"1;" + b"x" * 20_000_000],
     ids=["trailer", "value", "extension"],
-)  # fmt: skip
+)
 def test_no_end_behind_the_head(server: LiveServer, endless: bytes) -> None:
     """In the trailer of a chunked body, or what a chunk says of itself. Refused is what comes
     first: the Content-Type that is missing, or the size.
@@ -211,9 +211,7 @@ def test_no_end_behind_the_head(server: LiveServer, endless: bytes) -> None:
 
 def test_trailers_are_read_over(server: LiveServer) -> None:
     """They come after the request's key has been checked: they must not count as headers."""
-    answer = read_all(
-        connect(server, CHUNKED + b"1\r\nx\r\n0\r\nContent-Type: application/json\r\n\r\n" + LAST)
-    )
+    answer = read_all(connect(server, CHUNKED + b"1\r\nx\r\n0\r\nContent-Type: application/json\r\n\r\n" + LAST))
     assert statuses_of(answer) == [415, 200]
 
 
@@ -236,9 +234,7 @@ def export_of(server: LiveServer) -> socket.socket:
 
 
 def exports(server: LiveServer) -> Callable[[], bool]:
-    return lambda: (
-        httpx2.get(f"{server.url}/classifiers/wide/export", timeout=60).status_code == 200
-    )
+    return lambda: httpx2.get(f"{server.url}/classifiers/wide/export", timeout=60).status_code == 200
 
 
 def test_exports_that_are_not_read_give_their_places_back(server: LiveServer) -> None:

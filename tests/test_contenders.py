@@ -66,27 +66,18 @@ def unrolled_gradients(model: nn.Module, steps: int, rate: float, pull: float) -
     start = dict(model.named_parameters())
     current = start
     for _ in range(steps):
-        loss = functional.cross_entropy(
-            torch.func.functional_call(model, current, (support[0],)), support[1]
-        )
+        loss = functional.cross_entropy(torch.func.functional_call(model, current, (support[0],)), support[1])
         loss = loss + 0.5 * pull * sum(((current[k] - start[k]) ** 2).sum() for k in start)
         gradients = torch.autograd.grad(loss, list(current.values()), create_graph=True)
         pairs = zip(current.items(), gradients, strict=True)
         current = {name: value - rate * gradient for (name, value), gradient in pairs}
     logits = torch.func.functional_call(model, current, (query[0],))
-    return [
-        g.numpy()
-        for g in torch.autograd.grad(functional.cross_entropy(logits, query[1]), [*start.values()])
-    ]
+    return [g.numpy() for g in torch.autograd.grad(functional.cross_entropy(logits, query[1]), [*start.values()])]
 
 
 @needs("torchopt")
-@pytest.mark.parametrize(
-    ("method", "steps", "tolerance"), [("maml", 5, 1e-9), ("imaml", 300, 0.02)]
-)
-def test_maml_is_exact_and_imaml_near_the_unrolled_gradient(
-    method: str, steps: int, tolerance: float
-) -> None:
+@pytest.mark.parametrize(("method", "steps", "tolerance"), [("maml", 5, 1e-9), ("imaml", 300, 0.02)])
+def test_maml_is_exact_and_imaml_near_the_unrolled_gradient(method: str, steps: int, tolerance: float) -> None:
     """IMAML's inner problem pulls to the start; its gradient is exact only at the optimum."""
     from benchmarks import unrolled  # noqa: PLC0415 (TorchOpt is optional)
 

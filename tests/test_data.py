@@ -17,14 +17,7 @@ from comln_serve.imaging import ImageError, Preprocessing, prepare_image
 from tests.conftest import REPOSITORY, image_bytes
 from training.config import DataConfig
 from training.config.data import SEVERAL
-from training.data import (
-    _LOADERS,
-    DataError,
-    ImageSet,
-    check_episodes,
-    load_split,
-    sample_episode,
-)
+from training.data import _LOADERS, DataError, ImageSet, check_episodes, load_split, sample_episode
 from training.data.image_folder import load_image_folder
 from training.data.images import fit_pixels
 from training.data.omniglot import load_omniglot
@@ -99,10 +92,7 @@ class TestImageFolder:
         names = {f"class{i}": 1 for i in range(8)}
         write_folder(tmp_path, names)
         root = tmp_path / "train"  # as if it were the whole
-        drawn = [
-            load_image_folder(root, split, POLICY, SHARES).names
-            for split in ("train", "val", "test")
-        ]
+        drawn = [load_image_folder(root, split, POLICY, SHARES).names for split in ("train", "val", "test")]
         assert [len(part) for part in drawn] == [4, 2, 2]
         assert sorted(name for part in drawn for name in part) == sorted(names)
         again = load_image_folder(root, "val", POLICY, SHARES)
@@ -142,9 +132,7 @@ class TestImageFolder:
         assert load_image_folder(tmp_path / "train", "all", POLICY, SHARES).names == ("a", "b")
 
     @pytest.mark.parametrize("form", ["PPM", "TIFF"])
-    def test_formats_of_data_sets_that_only_the_trainer_reads(
-        self, tmp_path: Path, form: str
-    ) -> None:
+    def test_formats_of_data_sets_that_only_the_trainer_reads(self, tmp_path: Path, form: str) -> None:
         (tmp_path / "signs").mkdir()
         pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
         buffer = io.BytesIO()
@@ -234,9 +222,7 @@ class TestEpisodes:
             assert sorted(drawn) == sorted(data.members[c])
 
     def test_equal_seeds_give_equal_episodes(self) -> None:
-        one, two = (
-            sample_episode(np.random.default_rng((7, 3)), toy_set(), 2, 1, 1) for _ in range(2)
-        )
+        one, two = (sample_episode(np.random.default_rng((7, 3)), toy_set(), 2, 1, 1) for _ in range(2))
         np.testing.assert_array_equal(one.support, two.support)
         np.testing.assert_array_equal(one.query, two.query)
 

@@ -111,9 +111,7 @@ class TestCifar100:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestFolders:
-    @pytest.mark.parametrize(
-        "place", ["{name}", "data/{name}", "{split}/{name}", "{superclass}/{name}"]
-    )
+    @pytest.mark.parametrize("place", ["{name}", "data/{name}", "{split}/{name}", "{superclass}/{name}"])
     def test_class_folders(self, tmp_path: Path, kind: Any, place: str) -> None:
         """One class is called "train", as is a split."""
         for split in SPLITS:

@@ -104,9 +104,7 @@ def test_training_episodes_and_embedded_images_keep_the_rule() -> None:
     embedded = embed_once(model, data)
     assert embedded.groups is not None
     for members in embedded.members:
-        assert len(set(embedded.groups[members].tolist())) == len(
-            set(groups[members % len(data.images)].tolist())
-        )
+        assert len(set(embedded.groups[members].tolist())) == len(set(groups[members % len(data.images)].tolist()))
     # Every image says which group it is of.
     images = np.broadcast_to((groups % 256)[:, None, None, None], data.images.shape)
     told = ImageSet(images.astype(np.uint8), data.members, data.names, groups=groups)
@@ -139,8 +137,6 @@ def test_a_recipe_names_the_rule(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="images, split train: no file name matches"):
         load_split(config.model_copy(update={"group": "^x"}), tmp_path / "images", "train")
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        "data: {kind: image_folder, preprocessing: {image_size: 32}, group: '(('}\nupdates: 1\n"
-    )
+    recipe.write_text("data: {kind: image_folder, preprocessing: {image_size: 32}, group: '(('}\nupdates: 1\n")
     with pytest.raises(ConfigError, match=r"data\.group.*not a regular expression"):
         load_config(recipe)

@@ -95,9 +95,7 @@ class TestCsv:
         write_images(tmp_path, "1.png", "x/2.png", "3.png", "4.png")
         table = tmp_path / "images.csv"
         table.write_text(
-            "\ufefflabel, path, split\nb,1.png,train\na,x/2.png,train\n"
-            "b,3.png,train\nc,4.png,val\n",
-            encoding="utf-8",
+            "\ufefflabel, path, split\nb,1.png,train\na,x/2.png,train\nb,3.png,train\nc,4.png,val\n", encoding="utf-8"
         )
         data = load("image_csv", table, "train")
         assert data.names == ("a", "b")

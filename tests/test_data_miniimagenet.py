@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import image_bytes
-from tests.data_files import (
-    SIZE,
-    SPLITS,
-    load,
-    pickle_of_python2,
-    pictures,
-    write_class,
-    write_pickle,
-)
+from tests.data_files import SIZE, SPLITS, load, pickle_of_python2, pictures, write_class, write_pickle
 from training.data import DataError
 from training.data.class_lists import standard_split
 
@@ -31,10 +23,7 @@ def write_cache(root: Path, split: str, classes: list[str] | None = None, **othe
     """Two images a class, its classes taking turns; returns what was written."""
     names = wnids(split) if classes is None else classes
     n = len(names)
-    content = {
-        "image_data": pictures(2 * n),
-        "class_dict": {name: [i, n + i] for i, name in enumerate(names)},
-    } | other
+    content = {"image_data": pictures(2 * n), "class_dict": {name: [i, n + i] for i, name in enumerate(names)}} | other
     write_pickle(root / f"mini-imagenet-cache-{split}.pkl", content)
     return content
 

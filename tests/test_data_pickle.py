@@ -22,9 +22,7 @@ ARRAY = EMPTY + b"C\x01b\x87R("
 
 def dtype(code: bytes, flags: int = 0, names: bytes = b"N") -> bytes:
     """Opcodes of numpy.dtype(code), then of its state, which a pickle may choose."""
-    state = (
-        b"(K\x03U\x01|N" + names + b"NJ\xff\xff\xff\xffJ\xff\xff\xff\xffK" + bytes([flags]) + b"tb"
-    )
+    state = b"(K\x03U\x01|N" + names + b"NJ\xff\xff\xff\xffJ\xff\xff\xff\xffK" + bytes([flags]) + b"tb"
     return b"cnumpy\ndtype\nU" + bytes([len(code)]) + code + b"K\x00K\x01\x87R" + state
 
 
@@ -102,9 +100,7 @@ class TestWhatIsRefused:
         ids=lambda value: getattr(value, "__name__", ""),
     )
     @pytest.mark.parametrize("where", ["alone", "nested", "object array", "after data"])
-    def test_calls(
-        self, tmp_path: Path, protocol: int, function: Any, args: Any, named: str, where: str
-    ) -> None:
+    def test_calls(self, tmp_path: Path, protocol: int, function: Any, args: Any, named: str, where: str) -> None:
         marker = str(tmp_path / "marker")
         call = Calls(function, *(a.format(marker=marker) if type(a) is str else a for a in args))
         content: Any = {
@@ -134,9 +130,7 @@ class TestWhatIsRefused:
             (b"\x80\x02U\x06systemQ.", "outside itself"),  # BINPERSID
         ],
     )
-    def test_names_and_references_of_every_opcode(
-        self, tmp_path: Path, content: bytes, named: str
-    ) -> None:
+    def test_names_and_references_of_every_opcode(self, tmp_path: Path, content: bytes, named: str) -> None:
         with pytest.raises(DataError, match=rf"data\.pickle: refused, it refers to .*{named}"):
             read(tmp_path, content)
 
@@ -168,26 +162,25 @@ class TestWhatIsRefused:
             (ARRAY + b"K\x01K\x01\x85" + dtype(b"O8") + b"\x89C\x08AAAAAAAAtb.", "too little"),
             (ARRAY + b"K\x01K\x09\x85" + dtype(b"u1") + b"\x89C\x08AAAAAAAAtb.", "too little"),
             (ARRAY + b"K\x01J\xff\xff\xff\xff\x85" + dtype(b"u1") + b"\x89C\x00tb.", "shape"),
-            (ARRAY + b"K\x01(" + b"I4294967296\n" * 2 + b"t" + dtype(b"u1") + b"\x89C\x00tb.",
-             "too little"),
+            (ARRAY + b"K\x01(" + b"I4294967296\n" * 2 + b"t" + dtype(b"u1") + b"\x89C\x00tb.", "too little"),
             (ARRAY + b"K\x01K\x01\x85U\x02u1\x89C\x01Atb.", "type b'u1'"),
             (b"\x80\x02" + dtype(b"V8") + b".", "'V8'"),
             (b"\x80\x02" + dtype(b"i4,O") + b".", "'i4,O'"),
             (b"\x80\x02" + dtype(b"u1", names=b"U\x01a") + b".", "alters the array type"),
-            (EMPTY.replace(b"cnumpy\nndarray", b"c__builtin__\nset") + b"C\x01b\x87R.",
-             "array of the class"),
+            (EMPTY.replace(b"cnumpy\nndarray", b"c__builtin__\nset") + b"C\x01b\x87R.", "array of the class"),
             (ARRAY + b"tb.", "gives an array the state"),
-            (b"\x80\x02cnumpy.core.multiarray\nscalar\n" + dtype(b"O8") + b"C\x08AAAAAAAA\x86R.",
-             "number of type object"),
-            (b"\x80\x02cnumpy.core.multiarray\nscalar\n" + dtype(b"i8") + b"C\x01A\x86R.",
-             "number of type int64"),
-            (b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(C\x08AAAAAAAA" + dtype(b"O8")
-             + b"K\x01\x85U\x01CtR.", "in a buffer"),
+            (
+                b"\x80\x02cnumpy.core.multiarray\nscalar\n" + dtype(b"O8") + b"C\x08AAAAAAAA\x86R.",
+                "number of type object",
+            ),
+            (b"\x80\x02cnumpy.core.multiarray\nscalar\n" + dtype(b"i8") + b"C\x01A\x86R.", "number of type int64"),
+            (
+                b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(C\x08AAAAAAAA" + dtype(b"O8") + b"K\x01\x85U\x01CtR.",
+                "in a buffer",
+            ),
         ],
-    )  # fmt: skip
-    def test_arrays_that_are_not_what_they_say(
-        self, tmp_path: Path, content: bytes, why: str
-    ) -> None:
+    )
+    def test_arrays_that_are_not_what_they_say(self, tmp_path: Path, content: bytes, why: str) -> None:
         if not content.startswith(b"\x80"):
             content = b"\x80\x03" + content
         with pytest.raises(DataError, match=rf"data\.pickle: refused, it .*{why}"):
@@ -208,8 +201,7 @@ class TestWhatIsRefused:
                 read(tmp_path, whole[:length])
 
     @pytest.mark.parametrize(
-        "content",
-        [b"", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"hello\n", b"\x80\x99.", b"\x00" * 64, b"."],
+        "content", [b"", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"hello\n", b"\x80\x99.", b"\x00" * 64, b"."]
     )
     def test_what_is_no_pickle(self, tmp_path: Path, content: bytes) -> None:
         with pytest.raises(DataError, match=r"data\.pickle: (not a readable pickle|refused)"):

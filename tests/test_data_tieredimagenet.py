@@ -17,8 +17,11 @@ CLASSES = {"train": 351, "val": 97, "test": 160}
 def labels(split: str) -> Any:
     """Two images a class, the classes taking turns; as the authors' files have it."""
     specific = np.tile(np.arange(CLASSES[split]), 2)
-    return {"label_specific": specific, "label_general": specific // 20,
-            "label_specific_str": [f"class {i}" for i in range(CLASSES[split])]}  # fmt: skip
+    return {
+        "label_specific": specific,
+        "label_general": specific // 20,
+        "label_specific_str": [f"class {i}" for i in range(CLASSES[split])],
+    }
 
 
 def png(image: Any) -> Any:
@@ -44,9 +47,7 @@ def test_npz_and_png_are_the_same_images(tmp_path: Path, split: str) -> None:
             np.testing.assert_array_equal(data.images[members], expected)
 
 
-def test_images_are_turned_to_rgb_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_turned_to_rgb_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.data.tieredimagenet._CHUNK", 50)
     write_pickle(tmp_path / "val_labels.pkl", labels("val"))
     images = pictures(2 * 97)
@@ -56,9 +57,7 @@ def test_images_are_turned_to_rgb_in_pieces(
 
 
 def test_files_of_python_2_and_of_metaoptnet(tmp_path: Path) -> None:
-    (tmp_path / "val_labels.pkl").write_bytes(
-        pickle_of_python2({"labels": [351 + i % 97 for i in range(194)]})
-    )
+    (tmp_path / "val_labels.pkl").write_bytes(pickle_of_python2({"labels": [351 + i % 97 for i in range(194)]}))
     content = pickle_of_python2([png(image) for image in pictures(194)])
     (tmp_path / "val_images_png.pkl").write_bytes(content)
     data = load("tieredimagenet", tmp_path, "val", size=16)

@@ -80,9 +80,17 @@ def mine(store: Store) -> TenantStore:
 
 @pytest.mark.parametrize(
     "url",
-    ["postgres://host/db", "mysql://host/db", "sqlite:///", "sqlite://file.db", "x.db", "",
-     "postgresql+asyncpg://host/db", "postgresql://user:secret@host:port/db"],
-)  # fmt: skip
+    [
+        "postgres://host/db",
+        "mysql://host/db",
+        "sqlite:///",
+        "sqlite://file.db",
+        "x.db",
+        "",
+        "postgresql+asyncpg://host/db",
+        "postgresql://user:secret@host:port/db",
+    ],
+)
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(StartupError, match="must read sqlite:///FILE or postgresql://") as caught:
         open_store(url)
@@ -92,17 +100,17 @@ def test_other_urls_are_refused(url: str) -> None:
 def test_urls_are_taken_as_they_are_written(path: Path) -> None:
     assert parse_url("sqlite:////a b/x?y%20.db").database == "/a b/x?y%20.db"
     url = parse_url("postgresql://me:pass%40word@host:5433/name?sslmode=require")
-    assert (url.drivername, url.password, url.query["sslmode"]) == (
-        "postgresql+psycopg", "pass@word", "require",
-    )  # fmt: skip
+    assert (url.drivername, url.password, url.query["sslmode"]) == ("postgresql+psycopg", "pass@word", "require")
 
 
 def test_patience_can_be_changed_in_the_url() -> None:
     timeouts = database._timeouts(parse_url("postgresql://host/db?connect_timeout=60"))
     assert timeouts == {
-        "tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 1,
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 1,
         "application_name": "comln-serve",
-    }  # fmt: skip
+    }
 
 
 # --- Opening -------------------------------------------------------------------------------------
@@ -201,9 +209,7 @@ def test_processes_that_start_together_share_a_new_database(database_url: str) -
     assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
 
 
-def test_a_migration_may_take_longer_than_an_answer(
-    make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server does it, and takes its time."""
     url = make_url("postgresql")
     monkeypatch.setattr(comln_postgresql, "ANSWER_SECONDS", 0.2)
@@ -220,9 +226,7 @@ def test_a_migration_may_take_longer_than_an_answer(
                 connection.execute(text("SELECT pg_sleep(1)"))
 
 
-def test_a_glance_leaves_nothing_behind_in_its_connection(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool has one: what is written on it next is a transaction."""
     monkeypatch.setattr(database, "_POOL_SIZE", 1)
     with closing(open_store(database_url)) as store:
@@ -339,18 +343,14 @@ def test_locked_file_is_unavailable_to_writers_only(
         assert impatient.count() == 2
 
 
-def test_writers_wait_for_each_other_for_a_bounded_time(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_POOL_SIZE", 2)  # of which PostgreSQL's writers get one
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
     with closing(open_store(database_url)) as store:
         mine = store.for_tenant("")
         add(mine, "clf_a")
         with store._database.writing():
-            assert "others have been writing to it for 0.1 s" in unavailable(
-                lambda: mine.delete("clf_a")
-            )
+            assert "others have been writing to it for 0.1 s" in unavailable(lambda: mine.delete("clf_a"))
             assert store.count() == 1
         assert mine.delete("clf_a") is not None
 

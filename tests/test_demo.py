@@ -50,8 +50,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, str]:
     output = tmp_path_factory.mktemp("output") / "made-by-the-demo"
     done = subprocess.run(
         [sys.executable, "examples/demo.py", "--output", str(output)],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (named,) = re.findall(r"\S+\.html", done.stdout)
     assert Path(named).parent == output
@@ -87,9 +91,7 @@ def test_the_accuracies_are_those_of_the_photos(demo: tuple[str, Page, str]) -> 
     assert int(characters[0]) >= 45
     assert re.search(r"held out\): \d+/50 ", printed)
     by_class = re.findall(r"^  (\S+) +(\d)/7 ", printed, flags=re.MULTILINE)
-    assert [name for name, _ in by_class] == sorted(
-        p.name for p in GROCERIES.iterdir() if p.is_dir()
-    )
+    assert [name for name, _ in by_class] == sorted(p.name for p in GROCERIES.iterdir() if p.is_dir())
     assert sum(int(count) for _, count in by_class) == right
 
 

@@ -32,9 +32,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def train(
-    settings: Config, images: Path, out: Path, processes: int
-) -> subprocess.CompletedProcess[str]:
+def train(settings: Config, images: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
     recipe = out.with_suffix(".json")
     recipe.write_text(json.dumps(settings.model_dump(mode="json")))
     command = [sys.executable, "-m"]
@@ -42,9 +40,14 @@ def train(
         command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     command += ["training", "fit", str(recipe), "--data", str(images), "--out", str(out)]
     return subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True,
-        capture_output=True, check=False, timeout=100,
-    )  # fmt: skip
+        command,
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
 
 
 def two_phases(**changes: object) -> Config:
@@ -70,9 +73,7 @@ def test_two_processes_train_as_one(tmp_path: Path, images: Path) -> None:
             torch.testing.assert_close(two.model[key], tensor, rtol=2e-4, atol=2e-5, msg=key)
         # The optimiser holds the gradients themselves: momentum after so few updates.
         for number in one.optimiser["state"]:
-            expected, found = (
-                run.optimiser["state"][number]["momentum_buffer"] for run in (one, two)
-            )
+            expected, found = (run.optimiser["state"][number]["momentum_buffer"] for run in (one, two))
             scale = float(expected.abs().max()) or 1.0
             torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-3)
         assert len(two.optimiser["state"]) == len(one.optimiser["state"]) > 0
@@ -115,14 +116,22 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, images:
     arguments = ["fit", str(recipe), "--data", str(images), "--out", str(tmp_path / "killed")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     died = subprocess.run(
-        [sys.executable, "-c", killer, *arguments], cwd=REPOSITORY, env=environment, check=False,
-        capture_output=True, timeout=100,
-    )  # fmt: skip
+        [sys.executable, "-c", killer, *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        check=False,
+        capture_output=True,
+        timeout=100,
+    )
     assert died.returncode == -9
     subprocess.run(
-        [sys.executable, "-m", "training", *arguments, "--resume"], cwd=REPOSITORY,
-        env=environment, check=True, capture_output=True, timeout=100,
-    )  # fmt: skip
+        [sys.executable, "-m", "training", *arguments, "--resume"],
+        cwd=REPOSITORY,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
     one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "killed"))
     assert one.update == two.update == 6
     for key, tensor in one.model.items():
@@ -132,8 +141,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, images:
         for run in ("whole", "killed")
     ]
     changing = {"seconds", "episodes_per_second"}
-    one_log, two_log = (
-        [{k: v for k, v in record.items() if k not in changing} for record in log] for log in logs
-    )
+    one_log, two_log = ([{k: v for k, v in record.items() if k not in changing} for record in log] for log in logs)
     assert one_log == two_log
     assert np.isfinite([record["loss"] for record in two_log]).all()

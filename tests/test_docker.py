@@ -77,9 +77,8 @@ def environment_of(stage: str) -> dict[str, str]:
 
 def required(variant: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, str(REQUIREMENTS), variant],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, str(REQUIREMENTS), variant], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
@@ -113,17 +112,12 @@ def test_what_an_image_is_set_to_exists(target: str) -> None:
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user)
     (volume,) = steps_of(target, "VOLUME")
     assert settings.database_url == f"sqlite:///{volume}/comln-serve.db"
-    assert any(f"--owner={user.partition(':')[0]}" in run and volume in run
-               for run in steps_of(target, "RUN"))  # fmt: skip
+    assert any(f"--owner={user.partition(':')[0]}" in run and volume in run for run in steps_of(target, "RUN"))
     assert any(text.endswith(f" {settings.models_dir}") for text in steps_of(target, "COPY"))
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
-    allowed = [
-        line[1:]
-        for line in (REPOSITORY / ".dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    ]
+    allowed = [line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [
         word
         for step in STEPS
@@ -171,9 +165,8 @@ def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
 
 def test_another_variant_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(REQUIREMENTS), "tpu"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, str(REQUIREMENTS), "tpu"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "received 'tpu'; the variants are common, cpu, cuda" in done.stderr
     # Nor is an image built from a project whose runtimes it does not understand.
@@ -181,8 +174,10 @@ def test_another_variant_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(re.sub(r'    "onnxruntime>=.*\n', "", text))
     done = subprocess.run(
         [sys.executable, str(REQUIREMENTS), "cpu", str(tmp_path / "pyproject.toml")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode != 0
     assert "must name each of" in done.stderr
 
@@ -195,8 +190,18 @@ def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> 
     report = tmp_path / "report.json"
     install = steps_of(f"build-{variant}", "RUN")[-1]
     options = shlex.split(install.partition("pip install ")[2])
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
-               "--report", str(report), *options]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        str(report),
+        *options,
+    ]
     command[command.index("requirements.txt")] = str(tmp_path / "requirements.txt")
     subprocess.run(command, cwd=REPOSITORY, check=True, timeout=280)
     found = {
@@ -206,9 +211,7 @@ def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> 
     pinned = {
         re.sub(r"[-_.]+", "-", name).lower(): version
         for file in ("constraints.txt", "deploy/docker/constraints-cuda.txt")
-        for name, version in re.findall(
-            r"^([\w.-]+)==(\S+)$", (REPOSITORY / file).read_text(), re.MULTILINE
-        )
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / file).read_text(), re.MULTILINE)
     }
     assert {name: pinned.get(name) for name in found} == found
     runtime, other = "onnxruntime", "onnxruntime-gpu"
@@ -227,12 +230,8 @@ def test_the_steps_of_the_cpu_image(models_dir: Path, tmp_path: Path) -> None:
     opt, source = tmp_path / "opt", tmp_path / "opt" / "src"
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        **{
-            name: value.replace("/opt/", f"{opt}/")
-            for name, value in environment_of("build-cpu").items()
-        },
-        "PATH": f"{opt}/comln/bin{os.pathsep}{Path(sys.base_prefix) / 'bin'}{os.pathsep}"
-        + os.environ["PATH"],
+        **{name: value.replace("/opt/", f"{opt}/") for name, value in environment_of("build-cpu").items()},
+        "PATH": f"{opt}/comln/bin{os.pathsep}{Path(sys.base_prefix) / 'bin'}{os.pathsep}" + os.environ["PATH"],
         "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
     }
     where = source
@@ -259,9 +258,7 @@ def test_the_steps_of_the_cpu_image(models_dir: Path, tmp_path: Path) -> None:
     entrypoint = tmp_path / "entrypoint"
     shutil.copy(REPOSITORY / "deploy" / "docker" / "entrypoint.sh", entrypoint)
     (opt / "numba").chmod(0o555)
-    with live_server(
-        models_dir, tmp_path, executable=str(entrypoint), program=[], environment=environment
-    ) as server:
+    with live_server(models_dir, tmp_path, executable=str(entrypoint), program=[], environment=environment) as server:
         httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support())).raise_for_status()
         assert httpx2.get(f"{server.url}/health/ready").json()["provider"]["tiny"] == "cpu"
         port = str(urlsplit(server.url).port)
@@ -285,7 +282,6 @@ def copy(source: Path, target: Path, *, into: bool) -> None:
 
 def pip_list(python: Path, environment: Mapping[str, str]) -> set[str]:
     done = subprocess.run(
-        [python, "-m", "pip", "list", "--format", "json"],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [python, "-m", "pip", "list", "--format", "json"], env=environment, capture_output=True, text=True, check=True
+    )
     return {item["name"].lower() for item in json.loads(done.stdout)}

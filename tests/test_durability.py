@@ -128,10 +128,9 @@ def check_all_there(session: httpx2.Client, ledger: Ledger, expected: list[Any])
         body = predict_form(*QUERIES, classifier=made["id"], top_k=3)
         answer = session.post("/predict", **body).raise_for_status()
         found = [
-            [one["probability"] for label in LABELS for one in item["top"]
-             if one["label"] == label]
+            [one["probability"] for label in LABELS for one in item["top"] if one["label"] == label]
             for item in answer.json()["predictions"]
-        ]  # fmt: skip
+        ]
         assert found == expected[number % len(SUPPORTS)]
 
 
@@ -147,9 +146,7 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
         assert promoted["version"] == there[0] >= max(made)
 
 
-@pytest.mark.parametrize(
-    ("kills", "adapts"), [(3, 200), pytest.param(15, 2000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kills", "adapts"), [(3, 200), pytest.param(15, 2000, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_of_adapting(
     models_dir: Path,
     tmp_path: Path,
@@ -164,9 +161,7 @@ def test_killed_at_random_moments_of_adapting(
     for kill in range(1, kills + 1):
         goal = adapts * kill // kills
         with (
-            live_server(
-                models_dir, tmp_path, "--default-model", "tiny", database_url=database_url
-            ) as server,
+            live_server(models_dir, tmp_path, "--default-model", "tiny", database_url=database_url) as server,
             busy_clients(server, ledger),
         ):
             while len(ledger.made) < goal and server.process.poll() is None:

@@ -63,9 +63,7 @@ def test_http_predictions_equal_torch(tmp_path: Path, start: str) -> None:
         assert prediction["label"] == labels[int(row.argmax())]
 
 
-def torch_probabilities(
-    model: MetaModel, support: list[tuple[bytes, str]], query: list[bytes]
-) -> np.ndarray:
+def torch_probabilities(model: MetaModel, support: list[tuple[bytes, str]], query: list[bytes]) -> np.ndarray:
     """Class probabilities (Q, N) by torch alone: its backbone, its differentiable flow."""
     policy = model.config.data.preprocessing
 

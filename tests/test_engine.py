@@ -21,16 +21,11 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 
 
 @pytest.mark.parametrize(
-    ("start", "model"),
-    [("zero", "tiny"), ("prototype", "tiny-prototype"), ("learned", "tiny-learned")],
+    ("start", "model"), [("zero", "tiny"), ("prototype", "tiny-prototype"), ("learned", "tiny-learned")]
 )
 def test_adaptation_is_the_flow_on_torch_embeddings(engine: Engine, start: str, model: str) -> None:
     """Unequal numbers of examples: 1 of class 0 up to 5 of class 4, in shuffled order."""
-    support = [
-        (image_bytes(COLOURS[i], seed=10 * i + n), f"class {i}")
-        for n in range(5)
-        for i in range(n, 5)
-    ]
+    support = [(image_bytes(COLOURS[i], seed=10 * i + n), f"class {i}") for n in range(5) for i in range(n, 5)]
     adapted = engine.adapt(support, model=model, horizon=30.0).classifier
     assert adapted.labels == tuple(f"class {i}" for i in range(5))
     assert adapted.examples == (1, 2, 3, 4, 5)
@@ -124,9 +119,7 @@ def test_too_few_classes(engine: Engine, support: list[tuple[bytes, str]]) -> No
     assert engine.store.count() == 0
 
 
-def test_a_flow_that_cannot_be_solved_is_said_so(
-    settings: Settings, tmp_path: Path, make_engine: MakeEngine
-) -> None:
+def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> None:
     """A bundle that allows a single step."""
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda content: content["solver"].update(max_steps=1))

@@ -16,14 +16,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import ImageFile, Preprocessing, fit_image
 from comln_serve.settings import Settings
-from tests.conftest import (
-    MakeEngine,
-    batcher_of,
-    before_each_batch,
-    colour_support,
-    fails,
-    image_bytes,
-)
+from tests.conftest import MakeEngine, batcher_of, before_each_batch, colour_support, fails, image_bytes
 from tests.waiting import wait_until
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
@@ -92,9 +85,7 @@ def test_fifty_adaptations_at_once_do_not_mix(
 
 
 @pytest.mark.usefixtures("batched")
-def test_one_batch_answers_for_many_classifiers(
-    settings: Settings, make_engine: MakeEngine
-) -> None:
+def test_one_batch_answers_for_many_classifiers(settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(settings)
     engine.warm()
     made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
@@ -122,9 +113,7 @@ def test_one_batch_answers_for_many_classifiers(
         np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
 
 
-def test_a_request_that_waits_too_long_for_its_batch(
-    settings: Settings, make_engine: MakeEngine
-) -> None:
+def test_a_request_that_waits_too_long_for_its_batch(settings: Settings, make_engine: MakeEngine) -> None:
     update = {"max_queue_seconds": 0.2, "inference_threads": 2}
     engine = make_engine(settings.model_copy(update=update))
     adapted = engine.adapt(colour_support()).classifier
@@ -235,9 +224,7 @@ def test_overload_counts_images_not_requests(settings: Settings, make_engine: Ma
     assert engine.store.count() == 1
 
 
-def test_a_listener_that_fails_ends_no_thread(
-    engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listener_that_fails_ends_no_thread(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     def fails_to_listen(_count: int, _seconds: float) -> None:
         raise KeyError("gone")
 

@@ -12,9 +12,7 @@ from training.model import MetaModel
 
 def batches(unequal: float, updates: int = 40) -> list[MetaBatch]:
     tree = tiny_config("prototype").model_dump()
-    tree["episodes"] |= {
-        "ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": unequal,
-    }  # fmt: skip
+    tree["episodes"] |= {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": unequal}
     config = Config.model_validate(tree)
     images = ResidentImages(colour_classes(), torch.device("cpu"))
     return [draw_batch(config, [images], update) for update in range(updates)]

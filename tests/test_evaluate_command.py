@@ -180,9 +180,7 @@ def test_the_card_leads_with_what_the_comparisons_come_to(run: Run, bundle: Path
     assert first == f"- 3-way 1-shot, split val: {verdict(differences)}"
     assert "of 2 heads" in first
     nothing = manifest.model_copy(update={"comparisons": ()})
-    assert "has not been measured" in " ".join(
-        render_card("mine", nothing).split("\n\n")[1].split()
-    )
+    assert "has not been measured" in " ".join(render_card("mine", nothing).split("\n\n")[1].split())
 
 
 def test_a_server_lists_ranges_of_shots_and_no_other_heads(
@@ -211,11 +209,7 @@ def test_a_server_lists_ranges_of_shots_and_no_other_heads(
     ],
 )
 def test_mistakes_say_what_to_do(
-    bundle: Path,
-    images: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
+    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     assert main(["evaluate", str(bundle), "--data", str(images), "--queries", "3", *options]) == 2
     assert message in capsys.readouterr().err
@@ -232,9 +226,7 @@ def test_mistakes_say_what_to_do(
         (["--seed", "-1"], "at least 0, got '-1'"),
     ],
 )
-def test_malformed_options(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_malformed_options(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["evaluate", "bundle", "--data", "data", *options])
     assert caught.value.code == 2
@@ -247,8 +239,19 @@ def test_training_classes_that_are_not_there(
     """Without them the other heads work still, and a step can be given."""
     only_val = tmp_path / "only-val"
     shutil.copytree(images / "val", only_val / "val")
-    measure = ["evaluate", str(bundle), "--data", str(only_val), "--task", "3x1", "--queries", "3",
-               "--episodes", "5", "--baselines"]  # fmt: skip
+    measure = [
+        "evaluate",
+        str(bundle),
+        "--data",
+        str(only_val),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--baselines",
+    ]
     assert main([*measure, "all"]) == 2
     error = capsys.readouterr().err
     assert "the setting of anil-10 is chosen on the training classes" in error
@@ -264,9 +267,22 @@ def test_the_training_split_can_be_measured(run: Run) -> None:
 def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "study"
     out = run(
-        "--task", "3x1", "--task", "3x1-3", "--step-size", "0.02", "--step-size", "7",
-        "--horizon", "1", "--horizon", "50", "--out", str(folder), name="study",
-    )  # fmt: skip
+        "--task",
+        "3x1",
+        "--task",
+        "3x1-3",
+        "--step-size",
+        "0.02",
+        "--step-size",
+        "7",
+        "--horizon",
+        "1",
+        "--horizon",
+        "50",
+        "--out",
+        str(folder),
+        name="study",
+    )
     assert (folder / "study.md").read_text() == out
     with (folder / "solvers.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -275,9 +291,7 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
     for row in rows:
         assert float(row["milliseconds"]) > 0
     assert float(rows[0]["ratio"]) == 1.0
-    assert float(rows[1]["ratio"]) == pytest.approx(
-        float(rows[1]["milliseconds"]) / float(rows[0]["milliseconds"])
-    )
+    assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["milliseconds"]) / float(rows[0]["milliseconds"]))
     # A thousand small steps are the flow.
     assert float(rows[1]["accuracy"]) == pytest.approx(float(rows[0]["accuracy"]), abs=0.02)
     with (folder / "horizons.csv").open() as file:
@@ -294,8 +308,20 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
 def test_a_study_refuses_steps_without_end(
     bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["study", str(bundle), "--data", str(images), "--task", "3x1", "--queries", "3",
-                 "--step-size", "1e-6", "--out", str(tmp_path / "s")]  # fmt: skip
+    arguments = [
+        "study",
+        str(bundle),
+        "--data",
+        str(images),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--step-size",
+        "1e-6",
+        "--out",
+        str(tmp_path / "s"),
+    ]
     assert main(arguments) == 2
     assert "Use a larger step_size" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()

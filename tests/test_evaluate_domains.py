@@ -47,8 +47,11 @@ def test_every_data_set_has_a_table_and_their_mean_is_the_last(run: Run) -> None
     options = ("--task", "3x1", "--task", "3x1-3", "--baselines", "cosine,ridge-cv")
     tree = json.loads(run(*options, "--format", "json"))
     assert [(t["data"], t["task"]) for t in tree["tasks"]] == [
-        ("one", "3x1"), ("one", "3x1-3"), ("other", "3x1"), ("other", "3x1-3"),
-    ]  # fmt: skip
+        ("one", "3x1"),
+        ("one", "3x1-3"),
+        ("other", "3x1"),
+        ("other", "3x1-3"),
+    ]
     first = [t for t in tree["tasks"] if t["task"] == "3x1"]
     mean = tree["means"][0]
     assert mean["mean"] == pytest.approx(np.mean([t["mean"] for t in first]))
@@ -56,9 +59,7 @@ def test_every_data_set_has_a_table_and_their_mean_is_the_last(run: Run) -> None
     assert [head["head"] for head in mean["heads"]] == ["start", "cosine", "ridge-cv"]
     cosine = [t["baselines"][0] for t in first]
     assert mean["heads"][1]["ahead"] == pytest.approx(np.mean([c["ahead"] for c in cosine]))
-    assert mean["heads"][1]["ahead_interval"] == pytest.approx(
-        np.hypot(*(c["ahead_interval"] for c in cosine)) / 2
-    )
+    assert mean["heads"][1]["ahead_interval"] == pytest.approx(np.hypot(*(c["ahead_interval"] for c in cosine)) / 2)
     text = run(*options)
     assert text.count("start alone (T = 0)") == 3 * 2 + 1  # and its description
     assert text.index("Data set one") < text.index("Data set other") < text.index("Mean over")
@@ -79,8 +80,11 @@ def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
     assert manifest.format_version == 3
     assert {entry.data for entry in manifest.accuracy} >= {"one", "other"}
     assert [(e.data, e.head) for e in manifest.comparisons] == [
-        ("one", "start"), ("one", "cosine"), ("other", "start"), ("other", "cosine"),
-    ]  # fmt: skip
+        ("one", "start"),
+        ("one", "cosine"),
+        ("other", "start"),
+        ("other", "cosine"),
+    ]
     one, other = (next(e for e in manifest.accuracy if e.data == name) for name in ("one", "other"))
     assert "--data one=DATA --split" in one.command
     assert r"--data other=DATA --group '^\d+|x' --split" in other.command
@@ -101,11 +105,8 @@ def test_version_2_has_no_names_of_data_sets(run: Run, bundle: Path) -> None:
         load_bundle(bundle)
 
 
-def test_one_data_set_without_a_name_is_recorded_without(
-    bundle: Path, domains: tuple[Path, Path]
-) -> None:
-    measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5",
-               "--record", "--data"]  # fmt: skip
+def test_one_data_set_without_a_name_is_recorded_without(bundle: Path, domains: tuple[Path, Path]) -> None:
+    measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5", "--record", "--data"]
     assert main([*measure, str(domains[0])]) == 0
     tree = json.loads((bundle / "bundle.json").read_text())
     assert all("data" not in entry for entry in tree["accuracy"])
@@ -134,8 +135,18 @@ def test_a_bundle_of_another_kind_is_measured_on_folders(
         tree["training"]["config"]["data"] |= {"kind": "omniglot", "rotations": True}
 
     edit_manifest(bundle, of_omniglot)
-    measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5",
-               "--data", f"mine={domains[0]}"]  # fmt: skip
+    measure = [
+        "evaluate",
+        str(bundle),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--data",
+        f"mine={domains[0]}",
+    ]
     assert main(measure) == 2
     error = capsys.readouterr().err
     assert "read as omniglot" in error
@@ -161,14 +172,22 @@ def test_mistakes_say_what_to_do(
 
 @pytest.mark.parametrize("name", ["calibrate", "study"])
 def test_the_other_commands_take_groups_and_study_one_data_set(
-    name: str,
-    bundle: Path,
-    domains: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    name: str, bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [name, str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5", "--group",
-               "^x", "--data", str(domains[0])]  # fmt: skip
+    command = [
+        name,
+        str(bundle),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--group",
+        "^x",
+        "--data",
+        str(domains[0]),
+    ]
     if name == "study":
         command += ["--out", str(tmp_path / "study"), "--horizon", "1", "--step-size", "1"]
     if name == "study":
@@ -181,10 +200,7 @@ def test_the_other_commands_take_groups_and_study_one_data_set(
 
 
 def test_each_data_set_is_calibrated_by_the_others(
-    bundle: Path,
-    domains: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measured with laws of the others alone; recorded are those of all."""
     options = ["--task", "3x1", "--task", "3x2", "--queries", "3", "--episodes", "6"]

@@ -32,10 +32,7 @@ def models_dir(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     exponents = {"examples": 0.5, "classes": 0.25, "norm": -0.5}
     edit_manifest(
         models / "tiny-prototype",
-        lambda content: (
-            content.update(format_version=3)
-            or content["head"].update(exponents=exponents, whitening=2.0)
-        ),
+        lambda content: content.update(format_version=3) or content["head"].update(exponents=exponents, whitening=2.0),
     )
     return models
 
@@ -54,8 +51,15 @@ def check_same(engine: Engine, changed: Classifier, support: Support, **options:
     fresh = engine.adapt(support, model=changed.model, **options).classifier
     for stored in (changed, engine.find_classifier(changed.id)):
         assert stored.W.tobytes() == fresh.W.tobytes()
-        for field in ("labels", "examples", "horizon", "support_loss", "support_accuracy",
-                      "horizon_rule", "embedder_sha256"):  # fmt: skip
+        for field in (
+            "labels",
+            "examples",
+            "horizon",
+            "support_loss",
+            "support_accuracy",
+            "horizon_rule",
+            "embedder_sha256",
+        ):
             assert getattr(stored, field) == getattr(fresh, field)
 
 
@@ -80,9 +84,7 @@ def test_the_result_is_that_of_adapting_from_the_start(
 
 
 def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
-    made = engine.adapt(
-        FIRST, name="letters", metadata={"line": "3"}, expires_in_seconds=1000
-    ).classifier
+    made = engine.adapt(FIRST, name="letters", metadata={"line": "3"}, expires_in_seconds=1000).classifier
     added = engine.add_examples("letters", YELLOW).classifier
     assert (added.version, added.promoted, added.revision) == (2, True, 1)
     assert added.id != made.id
@@ -101,10 +103,7 @@ def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
 
 
 def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
-    settings: Settings,
-    make_engine: MakeEngine,
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
     shared = settings.model_copy(update={"database_url": database_url})
@@ -136,9 +135,7 @@ def test_a_number_is_never_given_again(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
     engine.remove_example(made.id, 6)
     for number in (6, 7, 99):
-        error = fails(
-            ErrorCode.EXAMPLE_NOT_FOUND, lambda n=number: engine.remove_example(made.id, n)
-        )
+        error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda n=number: engine.remove_example(made.id, n))
         assert error.detail == {"received": number}
     engine.add_examples(made.id, YELLOW[:1])
     assert numbers(engine, made.id) == [1, 2, 3, 4, 5, 7]
@@ -159,17 +156,12 @@ def test_what_cannot_be_changed(engine: Engine) -> None:
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_example(r, 1))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.examples(r))
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
-    fails(
-        ErrorCode.CLASSIFIER_NOT_FOUND,
-        lambda: engine.add_examples(made.id, YELLOW, tenant="other"),
-    )
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, tenant="other"))
     assert engine.find_classifier(made.id).revision == 1
     assert engine.images.pending == 0
 
 
-def test_a_model_that_has_changed_since(
-    settings: Settings, make_engine: MakeEngine, tmp_path: Path
-) -> None:
+def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
     before = make_engine(settings)
     before.warm()
     made = before.adapt(FIRST).classifier

@@ -59,8 +59,7 @@ def test_gone_to_every_call_from_that_moment(mine: TenantStore, store: Store, cl
     assert store.count() == 2
     for moment, gone, left in ((10, "clf_a", ["clf_b"]), (10.000001, "clf_b", [])):
         clock.now = in_seconds(moment)
-        for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.promote,
-                     mine.delete):  # fmt: skip
+        for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.promote, mine.delete):
             assert call(gone) is None
         with pytest.raises(ChangedError):
             mine.replace(classifier(gone, revision=2), support())
@@ -92,9 +91,8 @@ def test_a_name_falls_back_when_its_version_expires(mine: TenantStore, clock: Cl
 
 
 def test_purging_removes_rows_and_nothing_else(
-    mine: TenantStore, store: Store, clock: Clock, database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    mine: TenantStore, store: Store, clock: Clock, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for i in range(3):
         add(mine, f"clf_{i}", "cats", expires_at=in_seconds(10))
     add(mine, "clf_kept", expires_at=in_seconds(11))
@@ -110,10 +108,7 @@ def test_purging_removes_rows_and_nothing_else(
 
 
 def test_a_server_purges_by_itself(
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
-    monkeypatch: pytest.MonkeyPatch,
-    database_url: str,
+    settings: Settings, make_engine: Callable[[Settings], Engine], monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
     engine = make_engine(settings.model_copy(update={"database_url": database_url}))

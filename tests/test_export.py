@@ -88,9 +88,7 @@ def assert_same_answers(client: TestClient, classifier: str, paths: list[Path]) 
     about = session.get_modelmeta().custom_metadata_map
     labels = json.loads(about["labels"])
     images = [("images", path.read_bytes()) for path in paths]
-    answer = client.post(
-        "/predict", data={"classifier": classifier, "top_k": len(labels)}, files=images
-    )
+    answer = client.post("/predict", data={"classifier": classifier, "top_k": len(labels)}, files=images)
     assert answer.status_code == 200, answer.text
     for path, prediction in zip(paths, answer.json()["predictions"], strict=True):
         pixels = decode(path, json.loads(about["preprocessing"]))
@@ -106,17 +104,16 @@ def test_pixels_are_pillows(resize: Any, interpolation: Any, opset: int) -> None
     rng = np.random.default_rng(opset)
     corners = [(1, 1), (1, 300), (300, 1), (23, 23), (22, 23), (23, 22), (24, 23), (45, 46)]
     sizes = [*corners, *np.exp(rng.uniform(0, np.log(400), (25, 2))).astype(int).tolist()]
-    policy = Preprocessing(
-        image_size=23, resize=resize, interpolation=interpolation, background=(10, 200, 30)
-    )
+    policy = Preprocessing(image_size=23, resize=resize, interpolation=interpolation, background=(10, 200, 30))
     nodes = Nodes("n/")
     result = resample(nodes, nodes.tensor("images"), policy)
     graph = helper.make_graph(
-        nodes.nodes, "resampling",
+        nodes.nodes,
+        "resampling",
         [helper.make_tensor_value_info("images", TensorProto.UINT8, ["b", "h", "w", 3])],
         [helper.make_tensor_value_info(result.name, TensorProto.UINT8, ["b", 23, 23, 3])],
         nodes.constants,
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=6 if opset < 15 else 10)
     onnx.checker.check_model(model, full_check=True)
@@ -143,10 +140,7 @@ def policy_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_policy_answers_as_predict(
-    policy_models: Path,
-    tmp_path: Path,
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
+    policy_models: Path, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     paths = files(tmp_path)
     update = {"models_dir": policy_models, "default_model": None}
@@ -160,19 +154,14 @@ def test_every_policy_answers_as_predict(
 
 @pytest.mark.parametrize("model", [path.name for path in find_bundles(REPOSITORY / "models")])
 def test_shipped_bundles_answer_as_predict(
-    model: str,
-    tmp_path: Path,
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
+    model: str, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     drawings = REPOSITORY / "examples" / "omniglot"
     classes = ["keble-08", "oriya-25", "sylheti-06", "syriac-serto-01", "tengwar-02"]
     update = {"models_dir": REPOSITORY / "models", "default_model": model}
     engine = make_engine(settings.model_copy(update=update))
     with TestClient(create_app(engine)) as client:
-        support = [
-            (path, name) for name in classes for path in (drawings / name / "support").iterdir()
-        ]
+        support = [(path, name) for name in classes for path in (drawings / name / "support").iterdir()]
         adapted = client.post(
             "/adapt",
             data={"name": "letters", "labels": [name for _, name in support]},
@@ -186,8 +175,11 @@ def test_shipped_bundles_answer_as_predict(
     query = drawings / "oriya-25" / "query" / "1.png"
     done = subprocess.run(
         [sys.executable, "examples/run_exported.py", tmp_path / "letters.onnx", query],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.startswith(f"{query}: ")
     if model == "omniglot-conv4":
         assert ": oriya-25 (" in done.stdout
@@ -272,11 +264,13 @@ def backbone_with(opset: int) -> bytes:
     """A backbone that uses the names of the export, and weights from inside a branch."""
     branch = {
         name: helper.make_graph(
-            [helper.make_node(op, ["pixels", "scale"], [f"{name}_y"])], name, [],
+            [helper.make_node(op, ["pixels", "scale"], [f"{name}_y"])],
+            name,
+            [],
             [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)],
         )
         for name, op in (("then_branch", "Mul"), ("else_branch", "Sub"))
-    }  # fmt: skip
+    }
     graph = helper.make_graph(
         [
             helper.make_node("Cast", ["images"], ["pixels"], to=TensorProto.FLOAT),
@@ -347,11 +341,7 @@ def test_it_is_a_download(client: TestClient, named: str, kind: str) -> None:
 def test_labels_of_any_script(client: TestClient) -> None:
     labels = ["naïve ☃", '"quoted"\n', "漢字"]
     support = colour_support(1)
-    answer = client.post(
-        "/adapt",
-        data={"labels": labels},
-        files=[("images", data) for data, _ in support],
-    )
+    answer = client.post("/adapt", data={"labels": labels}, files=[("images", data) for data, _ in support])
     classifier = answer.json()["id"]
     about = session_of(export(client, classifier)).get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == labels
@@ -416,9 +406,15 @@ def test_an_export_counts_until_its_last_byte_is_sent(client: TestClient, named:
     async def call() -> None:
         path = f"/classifiers/{named}/export"
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
-        }  # fmt: skip
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [],
+        }
         await app(scope, receive, send)
 
     anyio.run(call)

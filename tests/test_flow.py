@@ -46,13 +46,9 @@ def test_closed_form_of_one_example_and_two_classes(
         (20.0, 2.0, "random", False),
     ],
 )
-def test_agrees_with_scipy(
-    M: int, N: int, d: int, T: float, lam: float, weights: str, soft: bool
-) -> None:
+def test_agrees_with_scipy(M: int, N: int, d: int, T: float, lam: float, weights: str, soft: bool) -> None:
     problem = make_problem(M, N, d, T, lam, weights=weights, soft=soft, seed=M + d)
-    solution = solve_flow(
-        problem.phi, problem.W0, problem.Y, T, lam=lam, weights=problem.weights, **TIGHT
-    )
+    solution = solve_flow(problem.phi, problem.W0, problem.Y, T, lam=lam, weights=problem.weights, **TIGHT)
     assert solution.formulation == ("weights" if d < M else "reduced")
     close(solution.W, problem.scipy())
 
@@ -79,10 +75,7 @@ def test_the_reduced_trajectory_agrees_with_scipy(chunk: int, lam: float) -> Non
     times = np.concatenate([[0.0], np.cumsum(steps @ A[-1, :6])])  # the solver's own quadrature
     assert times[-1] == pytest.approx(problem.T, rel=1e-11)
     times[-1] = problem.T
-    reference = solve_ivp(
-        field, (0.0, problem.T), np.zeros(18), method="DOP853", rtol=1e-13, atol=1e-14,
-        t_eval=times,
-    )  # fmt: skip
+    reference = solve_ivp(field, (0.0, problem.T), np.zeros(18), method="DOP853", rtol=1e-13, atol=1e-14, t_eval=times)
     close(np.concatenate([states, end[None]]).reshape(-1, 18), reference.y.T)
 
 
@@ -151,25 +144,22 @@ def test_a_long_regularised_flow_ends_at_the_optimum_at_bounded_cost(d: int, lam
     at_start = np.abs(problem.gradient(problem.W0)).max()
     assert np.abs(problem.gradient(W)).max() <= 1e-7 * at_start
     optimum = minimize(
-        lambda x: (
-            problem.loss(x.reshape(W.shape)), problem.gradient(x.reshape(W.shape)).ravel()
-        ),
-        problem.W0.ravel(), jac=True, method="BFGS", options={"gtol": 1e-7},
-    ).x  # fmt: skip
+        lambda x: (problem.loss(x.reshape(W.shape)), problem.gradient(x.reshape(W.shape)).ravel()),
+        problem.W0.ravel(),
+        jac=True,
+        method="BFGS",
+        options={"gtol": 1e-7},
+    ).x
     close(W.ravel(), optimum, 1e-4)
 
     def steps(T: float) -> int:
-        solution = solve_flow(
-            problem.phi, problem.W0, problem.Y, T, lam=lam, weights=problem.weights
-        )
+        solution = solve_flow(problem.phi, problem.W0, problem.Y, T, lam=lam, weights=problem.weights)
         return solution.accepted + solution.rejected
 
     assert steps(1e12) == steps(1e6) < 10_000
 
 
-@pytest.mark.parametrize(
-    ("T", "lam", "expected"), [(5.0, 0.0, 5.0), (5.0, 0.1, 5.0), (1e9, 0.1, 600.0)]
-)
+@pytest.mark.parametrize(("T", "lam", "expected"), [(5.0, 0.0, 5.0), (5.0, 0.1, 5.0), (1e9, 0.1, 600.0)])
 def test_effective_horizon(T: float, lam: float, expected: float) -> None:
     assert effective_horizon(T, lam) == pytest.approx(expected, rel=1e-15)
 
@@ -177,8 +167,6 @@ def test_effective_horizon(T: float, lam: float, expected: float) -> None:
 def test_a_separable_flow_costs_few_more_steps_at_a_long_horizon() -> None:
     """Accepted steps grow like log T (design: the flow slows like 1 / t)."""
     problem = make_problem(10, 5, 100, 1.0)
-    steps = [
-        solve_flow(problem.phi, problem.W0, problem.Y, T).accepted for T in (1e2, 1e4, 1e6, 1e8)
-    ]
+    steps = [solve_flow(problem.phi, problem.W0, problem.Y, T).accepted for T in (1e2, 1e4, 1e6, 1e8)]
     assert max(later - earlier for earlier, later in pairwise(steps)) <= 40
     assert steps[-1] <= 150

@@ -29,10 +29,7 @@ def test_the_tableau_has_observed_order_five() -> None:
     reference = problem.scipy()
     counts = np.array([18, 27, 40, 60])
     runs = [fixed_steps(problem, int(n)) for n in counts]
-    for values in (
-        [np.abs(W - reference).max() for W, _ in runs],
-        [estimate for _, estimate in runs],
-    ):
+    for values in ([np.abs(W - reference).max() for W, _ in runs], [estimate for _, estimate in runs]):
         assert -np.polyfit(np.log(counts), np.log(values), 1)[0] == pytest.approx(5.0, abs=0.2)
 
 
@@ -47,8 +44,7 @@ def test_the_solver_has_observed_order_five(d: int) -> None:
     reference = problem.scipy()
     digits = np.arange(6, 13)
     solutions = [
-        solve_flow(problem.phi, problem.W0, problem.Y, 5.0, rtol=10.0**-n, atol=10.0**-n)
-        for n in digits.tolist()
+        solve_flow(problem.phi, problem.W0, problem.Y, 5.0, rtol=10.0**-n, atol=10.0**-n) for n in digits.tolist()
     ]
     errors = [np.abs(solution.W - reference).max() for solution in solutions[:5]]
     assert all(tight < loose for loose, tight in pairwise(errors))

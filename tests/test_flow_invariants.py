@@ -17,11 +17,16 @@ def problems(draw: st.DrawFn, lam: st.SearchStrategy[float] | None = None) -> Pr
     if lam is None:
         lam = st.sampled_from([0.0, 1e-3, 0.3])
     return make_problem(
-        draw(st.integers(1, 9)), draw(st.integers(2, 5)), draw(st.integers(1, 12)),
-        10.0 ** draw(st.integers(-3, 3)), draw(lam), seed=draw(st.integers(0, 2**16)),
-        soft=draw(st.booleans()), weights=draw(st.sampled_from(["uniform", "random"])),
+        draw(st.integers(1, 9)),
+        draw(st.integers(2, 5)),
+        draw(st.integers(1, 12)),
+        10.0 ** draw(st.integers(-3, 3)),
+        draw(lam),
+        seed=draw(st.integers(0, 2**16)),
+        soft=draw(st.booleans()),
+        weights=draw(st.sampled_from(["uniform", "random"])),
         scale=draw(st.sampled_from([0.1, 1.0, 4.0])),
-    )  # fmt: skip
+    )
 
 
 no_lam = st.just(0.0)
@@ -58,15 +63,16 @@ def test_the_support_loss_never_rises(problem: Problem) -> None:
 
 @examples
 @given(problems(), st.integers(0, 2**16))
-def test_the_order_of_examples_does_not_matter_and_that_of_classes_follows(
-    problem: Problem, seed: int
-) -> None:
+def test_the_order_of_examples_does_not_matter_and_that_of_classes_follows(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, classes = (rng.permutation(size) for size in problem.Y.shape)
     shuffled = replace(
-        problem, phi=problem.phi[rows], Y=problem.Y[rows][:, classes], W0=problem.W0[classes],
+        problem,
+        phi=problem.phi[rows],
+        Y=problem.Y[rows][:, classes],
+        W0=problem.W0[classes],
         weights=problem.weights[rows],
-    )  # fmt: skip
+    )
     close(shuffled.solve(), problem.solve()[classes], 1e-9)
     close(shuffled.reduced()[0], problem.reduced()[0][rows][:, classes], 1e-8)
 
@@ -96,9 +102,8 @@ def test_weight_zero_removes_an_example(problem: Problem, seed: int) -> None:
 @given(problems())
 def test_an_example_given_twice_at_half_weight_counts_once(problem: Problem) -> None:
     doubled = replace(
-        problem, phi=np.vstack([problem.phi] * 2), Y=np.vstack([problem.Y] * 2),
-        weights=np.tile(problem.weights / 2, 2),
-    )  # fmt: skip
+        problem, phi=np.vstack([problem.phi] * 2), Y=np.vstack([problem.Y] * 2), weights=np.tile(problem.weights / 2, 2)
+    )
     close(doubled.solve(), problem.solve(), 1e-8)
 
 

@@ -20,9 +20,7 @@ from tests.flows import TIGHT, Problem, make_problem
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize("T", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("lam", [0.0, 1.0])
-def test_extremes_give_finite_values_or_a_flow_error(
-    d: int, scale: float, T: float, lam: float
-) -> None:
+def test_extremes_give_finite_values_or_a_flow_error(d: int, scale: float, T: float, lam: float) -> None:
     problem = make_problem(6, 3, d, T, lam, scale=scale)
     try:
         W = problem.solve(rtol=1e-6, atol=1e-6)
@@ -141,9 +139,8 @@ def test_any_layout_and_dtype_of_the_input_and_none_is_modified(d: int) -> None:
         for name, array in before.items():
             np.testing.assert_array_equal(inputs[name], array)
     listed = solve_flow(
-        rounded.phi.tolist(), rounded.W0.tolist(), problem.Y.tolist(), 10,
-        weights=problem.weights.tolist(), **TIGHT,
-    )  # fmt: skip
+        rounded.phi.tolist(), rounded.W0.tolist(), problem.Y.tolist(), 10, weights=problem.weights.tolist(), **TIGHT
+    )
     np.testing.assert_array_equal(listed.W, expected)
 
 

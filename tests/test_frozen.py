@@ -31,9 +31,7 @@ from training.fit import fit
 from training.model import MetaModel
 
 
-def frozen_config(
-    backbone: dict[str, object], start: str = "prototype", size: int = SIZE
-) -> Config:
+def frozen_config(backbone: dict[str, object], start: str = "prototype", size: int = SIZE) -> Config:
     tree = tiny_config(start, ways=4, image_size=size).model_dump(mode="json")
     tree["backbone"] = backbone
     tree["optimiser"].update(lr=0.5, head_lr=0.05)
@@ -85,10 +83,7 @@ def test_only_the_head_learns(tmp_path: Path, start: str) -> None:
     data, settings = colour_classes(size=SIZE), onnx_config(tmp_path, start)
     best = fit(settings, data, data, tmp_path / "run", resume=False)
     model, before = best.restore_model(), MetaModel(settings)
-    moved = {
-        key for key, value in model.state_dict().items()
-        if not torch.equal(value, before.state_dict()[key])
-    }  # fmt: skip
+    moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before.state_dict()[key])}
     extra = {"prototype": {"log_alpha"}, "learned": {"W0"}, "zero": set[str]()}
     assert moved == {"log_T"} | extra[start]
     # Resuming finds the run complete, and embeds and loads as before.
@@ -158,8 +153,20 @@ def test_an_onnx_model_from_recipe_to_bundle(
     figures: list[list[float]] = []
     for folder in (run, bundle):
         capsys.readouterr()
-        arguments = ["evaluate", str(folder), "--data", images, "--task", "4x1", "--episodes", "10",
-                     "--queries", "3", "--format", "json"]  # fmt: skip
+        arguments = [
+            "evaluate",
+            str(folder),
+            "--data",
+            images,
+            "--task",
+            "4x1",
+            "--episodes",
+            "10",
+            "--queries",
+            "3",
+            "--format",
+            "json",
+        ]
         assert main(arguments) == 0
         text = capsys.readouterr().out
         figures.append([float(mean) for mean in re.findall(r'"mean": ([0-9.]+)', text)])
@@ -180,27 +187,28 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
     checkpoint = Checkpoint.load(tmp_path / "run" / LAST)
 
     measured = open_subject(tmp_path / "run")
-    np.testing.assert_allclose(
-        measured.embed(data.images), source.embed(images.images), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(measured.embed(data.images), source.embed(images.images), rtol=1e-5, atol=1e-6)
     with pytest.raises(ExportError, match=r"trained on embeddings.*--set backbone\.kind=onnx"):
         export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
     assert not (tmp_path / "bundle").exists()
 
     path = f"backbone.path={tmp_path / 'model.onnx'}"
     overrides = (
-        "backbone.kind=onnx", path, "backbone.output=flat", "backbone.mean=[0.4, 0.5, 0.6]",
-        "backbone.std=[0.2, 0.3, 0.4]", f"data.preprocessing.image_size={SIZE}",
-    )  # fmt: skip
+        "backbone.kind=onnx",
+        path,
+        "backbone.output=flat",
+        "backbone.mean=[0.4, 0.5, 0.6]",
+        "backbone.std=[0.2, 0.3, 0.4]",
+        f"data.preprocessing.image_size={SIZE}",
+    )
     export_bundle(with_backbone(checkpoint, overrides), tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.head.horizon == checkpoint.restore_model().head().horizon
     session = ServedBackbone(bundle, "cpu")
     for count in (1, 7):
         np.testing.assert_allclose(
-            session.embed(images.images[:count]), source.embed(images.images[:count]),
-            rtol=1e-4, atol=1e-5,
-        )  # fmt: skip
+            session.embed(images.images[:count]), source.embed(images.images[:count]), rtol=1e-4, atol=1e-5
+        )
 
     wrong = (*overrides, "backbone.output=logits")
     with pytest.raises(BackboneError, match="have 4 numbers"):

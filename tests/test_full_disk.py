@@ -40,10 +40,7 @@ def fill_up(url: str) -> int:
 
 def check_full(url: str, made: int) -> None:
     """Writing is refused each time; reading and predicting, `ready` for them, go on."""
-    for send in (
-        lambda: adapt(url, "more"),
-        lambda: httpx2.post(f"{url}/classifiers/known/examples", **adapt_form()),
-    ):
+    for send in (lambda: adapt(url, "more"), lambda: httpx2.post(f"{url}/classifiers/known/examples", **adapt_form())):
         error = check_error(send(), ErrorCode.STORAGE_UNAVAILABLE)
         assert "Nothing was changed" in error["message"]
     assert predict(url).status_code == 200
@@ -58,18 +55,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
-    if (
-        not sys.platform.startswith("linux")
-        or subprocess.run(mount, capture_output=True, check=False).returncode
-    ):
+    if not sys.platform.startswith("linux") or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only root can mount a small file system")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_file_system_without_room(
-    settings: Settings, make_engine: MakeEngine, small_disk: Path
-) -> None:
+def test_a_file_system_without_room(settings: Settings, make_engine: MakeEngine, small_disk: Path) -> None:
     url = f"sqlite:///{small_disk / 'classifiers.db'}"
     filler = small_disk / "filler"
     filler.write_bytes(bytes(150_000))
@@ -98,9 +90,8 @@ def test_files_that_cannot_grow(models_dir: Path, tmp_path: Path) -> None:
     import resource  # noqa: PLC0415 - there is none on Windows
 
     with live_server(
-        models_dir, tmp_path, "--default-model", "tiny", "--log-level", "error",
-        program=["-c", LIMITED],
-    ) as server:  # fmt: skip
+        models_dir, tmp_path, "--default-model", "tiny", "--log-level", "error", program=["-c", LIMITED]
+    ) as server:
         adapt(server.url, "known").raise_for_status()
         made = fill_up(server.url)
         check_full(server.url, made)

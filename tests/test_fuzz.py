@@ -73,10 +73,7 @@ def test_every_operation_is_tried(document: schemathesis.BaseSchema) -> None:
     # The others have nothing to be wrong: any text is an id.
     + [
         (*operation, GenerationMode.NEGATIVE)
-        for operation in [
-            *OPERATIONS_WITH_INPUT,
-            ("DELETE", "/classifiers/{ref}/examples/{number}"),
-        ]
+        for operation in [*OPERATIONS_WITH_INPUT, ("DELETE", "/classifiers/{ref}/examples/{number}")]
     ],
 )
 def test_requests_made_from_the_document(
@@ -87,15 +84,16 @@ def test_requests_made_from_the_document(
 
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
     @hypothesis.settings(
-        max_examples=100, deadline=None, derandomize=True, database=None,
+        max_examples=100,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
+    )
     def check(case: Any) -> None:
         answer = case.call()
         assert answer.status_code < 500, answer.text
-        case.validate_response(
-            answer, checks=[status_code_conformance, response_schema_conformance]
-        )
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
 
     check()
 
@@ -110,13 +108,14 @@ def test_requests_about_what_is_there(
     operation = document[path][method]
     seen: set[int] = set()
 
-    @hypothesis.given(
-        case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), data=st.data()
-    )
+    @hypothesis.given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), data=st.data())
     @hypothesis.settings(
-        max_examples=25, deadline=None, derandomize=True, database=None,
+        max_examples=25,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
+    )
     def check(case: Any, data: st.DataObject) -> None:
         newest = 1
         if method == "DELETE" or path.endswith("rollback") or "{version}" in path:
@@ -126,9 +125,7 @@ def test_requests_about_what_is_there(
         make_sensible(case, data, newest)
         answer = case.call()
         assert answer.status_code < 500, answer.text
-        case.validate_response(
-            answer, checks=[status_code_conformance, response_schema_conformance]
-        )
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
         seen.add(answer.status_code)
 
     check()

@@ -53,13 +53,14 @@ def told_by_a_driver(folder: Path, *, fails: int = 0) -> list[list[object]]:
     (folder / "driver.c").write_text(DRIVER)
     library = folder / "libnvidia-ml.so.1"
     subprocess.run(
-        [str(COMPILER), "-shared", "-fPIC", f"-DFAILS={fails}", "-o", library, folder / "driver.c"],
-        check=True,
+        [str(COMPILER), "-shared", "-fPIC", f"-DFAILS={fails}", "-o", library, folder / "driver.c"], check=True
     )
     done = subprocess.run(
         [sys.executable, "-c", READ],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)}, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -87,9 +88,7 @@ def test_the_gpu_of_this_machine() -> None:
         assert gpu.uuid.startswith("GPU-")
 
 
-def test_metrics_have_it_where_a_model_runs_on_a_gpu(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_have_it_where_a_model_runs_on_a_gpu(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def memory() -> list[GpuMemory]:
         return [GpuMemory(0, "GPU-a", 5, 80), GpuMemory(1, "GPU-b", 6, 81)]
 

@@ -14,13 +14,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import softmax
 from torch import Tensor
 
-from benchmarks.gradient_error import (
-    INPUTS,
-    Task,
-    clustered_task,
-    directional_derivative,
-    gradient_size,
-)
+from benchmarks.gradient_error import INPUTS, Task, clustered_task, directional_derivative, gradient_size
 from tests.numerics import METHODS, TIGHT, all_close, autograd_gradients, small_task
 
 Gradients = dict[str, np.ndarray]
@@ -84,22 +78,20 @@ def by_scipy(task: Task, probed: list[Probe], tolerance: float) -> np.ndarray:
         return rates.ravel()
 
     start = np.concatenate([W0[None], dW0]).ravel()
-    solution = solve_ivp(
-        field, (0.0, task.T), start, method="DOP853", rtol=tolerance, atol=0.01 * tolerance
-    )
+    solution = solve_ivp(field, (0.0, task.T), start, method="DOP853", rtol=tolerance, atol=0.01 * tolerance)
     assert solution.success
     end = solution.y[:, -1]
     rate = field(task.T, end).reshape(-1, *W0.shape)[0]
     tangents = end.reshape(-1, *W0.shape)[1:]
-    return np.array([
-        (task.V * (rate if name == "T" else tangent)).sum()
-        for tangent, (name, _, _) in zip(tangents, probed, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [
+            (task.V * (rate if name == "T" else tangent)).sum()
+            for tangent, (name, _, _) in zip(tangents, probed, strict=True)
+        ]
+    )
 
 
-def unrolled(
-    phi: Tensor, W0: Tensor, Y: Tensor, T: Tensor, lam: Tensor, weights: Tensor, steps: int
-) -> Tensor:
+def unrolled(phi: Tensor, W0: Tensor, Y: Tensor, T: Tensor, lam: Tensor, weights: Tensor, steps: int) -> Tensor:
     """W(T) by equal classical Runge-Kutta steps on W that autograd differentiates itself."""
 
     def field(W: Tensor) -> Tensor:
@@ -116,9 +108,7 @@ def unrolled(
     return W
 
 
-def check_pairs(
-    contenders: dict[str, np.ndarray], probed: list[Probe], tolerance: Callable[[str, str], float]
-) -> None:
+def check_pairs(contenders: dict[str, np.ndarray], probed: list[Probe], tolerance: Callable[[str, str], float]) -> None:
     """Every two contenders agree along every direction."""
     scales = np.array([scale for _, _, scale in probed])
     for one, other in combinations(contenders, 2):
@@ -127,9 +117,7 @@ def check_pairs(
         assert errors[worst] <= tolerance(one, other), (one, other, probed[worst][0])
 
 
-@pytest.mark.parametrize(
-    ("M", "N", "d"), [(1, 2, 3), (5, 2, 9), (6, 3, 8), (6, 4, 3), (8, 3, 3), (9, 3, 20)]
-)
+@pytest.mark.parametrize(("M", "N", "d"), [(1, 2, 3), (5, 2, 9), (6, 3, 8), (6, 4, 3), (8, 3, 3), (9, 3, 20)])
 @pytest.mark.parametrize(("T", "lam"), [(0.5, 0.0), (5.0, 0.3), (30.0, 0.0), (30.0, 0.02)])
 def test_five_ways_agree_on_mild_flows(M: int, N: int, d: int, T: float, lam: float) -> None:
     """Soft labels and unequal weights; more and fewer examples than features."""

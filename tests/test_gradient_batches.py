@@ -7,11 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.gradient_error import (
-    INPUTS,
-    Task,
-    clustered_task,
-)
+from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError
 from tests.numerics import TIGHT, all_close, both_methods, close, small_task
 from training.gradient_flow import Method, gradient_flow, operation
@@ -27,9 +23,7 @@ def test_a_batch_is_its_single_tasks(method: Method) -> None:
     """Two leading axes, a horizon and a lambda per task; the shared W0 sums its gradients."""
     tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
     tasks = [replace(task, W0=tasks[0].W0) for task in tasks]
-    batch = {
-        name: stacked(tasks, name, (2, 3)) for name in ("phi", "Y", "T", "lam", "weights", "V")
-    }
+    batch = {name: stacked(tasks, name, (2, 3)) for name in ("phi", "Y", "T", "lam", "weights", "V")}
     V = batch.pop("V")
     W0 = torch.tensor(tasks[0].W0, requires_grad=True)
     W = gradient_flow(W0=W0, method=method, **batch)
@@ -49,9 +43,12 @@ def test_scalars_shared_by_a_batch_sum_their_gradients(method: Method) -> None:
     tasks = [small_task(T=4.0, lam=0.1, seed=i) for i in range(2)]
     T, lam = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (4.0, 0.1))
     W = gradient_flow(
-        *(stacked(tasks, name, (2,)) for name in ("phi", "W0", "Y")), T, lam=lam,
-        weights=stacked(tasks, "weights", (2,)), method=method,
-    )  # fmt: skip
+        *(stacked(tasks, name, (2,)) for name in ("phi", "W0", "Y")),
+        T,
+        lam=lam,
+        weights=stacked(tasks, "weights", (2,)),
+        method=method,
+    )
     (W * stacked(tasks, "V", (2,))).sum().backward()
     single = [task.gradients(method) for task in tasks]
     close(T.grad, sum(gradients["T"] for gradients in single), 1e-10)
@@ -68,20 +65,17 @@ def test_a_w0_shared_by_float32_tasks_gets_the_sum_in_float32(method: Method) ->
     (W * V).sum().backward()
     single = [
         replace(
-            task, phi=np.float64(phi[i].numpy()), W0=np.float64(W0.detach().numpy()),
-            V=np.float64(V[i].numpy()),
+            task, phi=np.float64(phi[i].numpy()), W0=np.float64(W0.detach().numpy()), V=np.float64(V[i].numpy())
         ).gradients(method)["W0"]
         for i, task in enumerate(tasks)
-    ]  # fmt: skip
+    ]
     assert W0.grad is not None
     assert W0.grad.dtype == torch.float32
     close(W0.grad.double(), sum(single), 1e-6)
 
 
 @both_methods
-def test_an_error_in_one_task_of_a_batch_is_raised_and_the_next_batch_works(
-    method: Method,
-) -> None:
+def test_an_error_in_one_task_of_a_batch_is_raised_and_the_next_batch_works(method: Method) -> None:
     tasks = [small_task(seed=seed) for seed in range(4)]
     phi, W0, Y = (stacked(tasks, name, (4,)) for name in ("phi", "W0", "Y"))
     horizons = torch.tensor([1.0, 1.0, 1e4, 1.0])
@@ -91,9 +85,7 @@ def test_an_error_in_one_task_of_a_batch_is_raised_and_the_next_batch_works(
 
 
 @both_methods
-def test_tables_that_travel_together_arrive_as_they_left(
-    method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_travel_together_arrive_as_they_left(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """The transfers from another device, packed as there, give the same to the last bit."""
     tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
 
@@ -139,9 +131,11 @@ def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float
     task = small_task(lam=lam)
     rng = np.random.default_rng(1)
     padded = replace(
-        task, phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
-        Y=np.vstack([task.Y, np.eye(3)[:2]]), weights=np.append(task.weights, [0.0, 0.0]),
-    )  # fmt: skip
+        task,
+        phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
+        Y=np.vstack([task.Y, np.eye(3)[:2]]),
+        weights=np.append(task.weights, [0.0, 0.0]),
+    )
     gradients, expected = (x.gradients(method, **TIGHT) for x in (padded, task))
     assert not gradients["phi"][6:].any()
     for name in ("phi", "weights"):

@@ -9,12 +9,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torchdiffeq import odeint_adjoint
 
-from benchmarks.gradient_error import (
-    Task,
-    clustered_task,
-    directional_derivative,
-    start_gradient,
-)
+from benchmarks.gradient_error import Task, clustered_task, directional_derivative, start_gradient
 from tests.numerics import METHODS, close, small_task
 
 
@@ -52,9 +47,8 @@ def test_the_adjoint_that_rebuilds_the_state_backward_is_wrong(space: str) -> No
     flow = _Flow(task, space)
     initial = flow.W0 if space == "W" else torch.zeros(25, 5, dtype=torch.float64)
     path: Any = odeint_adjoint(
-        flow, initial, torch.tensor([0.0, task.T], dtype=torch.float64), method="dopri5",
-        rtol=1e-8, atol=1e-8,
-    )  # fmt: skip
+        flow, initial, torch.tensor([0.0, task.T], dtype=torch.float64), method="dopri5", rtol=1e-8, atol=1e-8
+    )
     W = path[-1] if space == "W" else flow.W0 - path[-1].T @ flow.phi
     (W * torch.from_numpy(task.V)).sum().backward()
     assert flow.W0.grad is not None
@@ -92,10 +86,7 @@ def dense_phi_gradient(task: Task, *, lam_inside: bool, steps: int = 400) -> np.
         k2 = field([x + h / 2 * k for x, k in zip(state, k1, strict=True)])
         k3 = field([x + h / 2 * k for x, k in zip(state, k2, strict=True)])
         k4 = field([x + h * k for x, k in zip(state, k3, strict=True)])
-        state = [
-            x + h / 6 * (a + 2 * b + 2 * c + e)
-            for x, a, b, c, e in zip(state, k1, k2, k3, k4, strict=True)
-        ]
+        state = [x + h / 6 * (a + 2 * b + 2 * c + e) for x, a, b, c, e in zip(state, k1, k2, k3, k4, strict=True)]
     s, B, z = state
     Vphi = phi @ task.V.T
     C, D = np.einsum("ia,ijab->jb", Vphi, B), np.einsum("ijma,ia->mj", z, Vphi)
@@ -108,9 +99,7 @@ def test_lambda_belongs_outside_the_printed_bracket(lam: float, T: float, at_lea
     task = small_task(4, 3, 6, T, lam)
     v = np.random.default_rng(3).normal(size=task.phi.shape)
     expected = directional_derivative(task, "phi", v)
-    right, printed = (
-        float((dense_phi_gradient(task, lam_inside=inside) * v).sum()) for inside in (False, True)
-    )
+    right, printed = (float((dense_phi_gradient(task, lam_inside=inside) * v).sum()) for inside in (False, True))
     assert right == pytest.approx(expected, rel=1e-7)
     assert abs(printed - expected) > at_least * abs(expected)
     for method in METHODS:

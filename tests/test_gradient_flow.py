@@ -10,11 +10,7 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from benchmarks.gradient_error import (
-    INPUTS,
-    clustered_task,
-    gradient_errors,
-)
+from benchmarks.gradient_error import INPUTS, clustered_task, gradient_errors
 from comln_serve.flow import FlowError, solve_flow
 from tests.numerics import METHODS, all_close, both_methods, close, small_task, tensors
 from training.gradient_flow import Method, gradient_flow, operation
@@ -25,13 +21,9 @@ from training.gradient_flow import Method, gradient_flow, operation
 @both_methods
 @pytest.mark.parametrize(("M", "d"), [(6, 8), (8, 3)])
 @pytest.mark.parametrize(("T", "lam"), [(0.0, 0.1), (5.0, 0.0), (40.0, 0.1), (1e4, 1.0)])
-def test_the_value_is_that_of_the_served_solver(
-    method: Method, M: int, d: int, T: float, lam: float
-) -> None:
+def test_the_value_is_that_of_the_served_solver(method: Method, M: int, d: int, T: float, lam: float) -> None:
     task = small_task(M, 3, d, T, lam)
-    expected = solve_flow(
-        task.phi, task.W0, task.Y, T, lam=lam, weights=task.weights, rtol=1e-12, atol=1e-12
-    ).W
+    expected = solve_flow(task.phi, task.W0, task.Y, T, lam=lam, weights=task.weights, rtol=1e-12, atol=1e-12).W
     close(gradient_flow(**tensors(task), method=method), expected, 1e-7)
 
 
@@ -66,9 +58,7 @@ def test_weights_default_to_the_mean(method: Method) -> None:
         (20, 1e6, 1e4, 3.0, 0.0),
     ],
 )
-def test_the_adjoint_is_right_on_stiff_flows(
-    ways: int, T: float, norm2: float, offset: float, lam: float
-) -> None:
+def test_the_adjoint_is_right_on_stiff_flows(ways: int, T: float, norm2: float, offset: float, lam: float) -> None:
     """Relative error of all five gradients, also where error control of s alone gives noise."""
     task = clustered_task(ways, 5, T, norm2=norm2, offset=offset, lam=lam)
     errors = gradient_errors(task, task.gradients("adjoint"))
@@ -91,9 +81,7 @@ def test_the_adjoint_is_right_on_stiff_flows(
         pytest.param(20, 5, 1e3, 3.0, 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_the_forward_method_is_right_on_stiff_flows(
-    ways: int, shots: int, T: float, offset: float, lam: float
-) -> None:
+def test_the_forward_method_is_right_on_stiff_flows(ways: int, shots: int, T: float, offset: float, lam: float) -> None:
     """At the cost of memory and time that grows with the fourth power of the examples."""
     task = clustered_task(ways, shots, T, offset=offset, lam=lam)
     errors = gradient_errors(task, task.gradients("forward"))
@@ -103,9 +91,7 @@ def test_the_forward_method_is_right_on_stiff_flows(
 @both_methods
 @pytest.mark.parametrize("d", [3, 8])
 @pytest.mark.parametrize(("T", "lam"), [(5.0, 0.0), (5.0, 0.3), (1e3, 0.3)])
-def test_gradients_of_soft_labels_and_unequal_weights(
-    method: Method, d: int, T: float, lam: float
-) -> None:
+def test_gradients_of_soft_labels_and_unequal_weights(method: Method, d: int, T: float, lam: float) -> None:
     """Also with more examples than features, and at rest (T far beyond 60 / lam)."""
     task = small_task(d=d, T=T, lam=lam)
     errors = gradient_errors(task, task.gradients(method), directions=3)
@@ -121,9 +107,7 @@ def test_gradcheck(method: Method) -> None:
         named: dict[str, Any] = dict(zip(INPUTS, values, strict=True))
         return gradient_flow(Y=arguments["Y"], method=method, rtol=1e-10, atol=1e-10, **named)
 
-    assert torch.autograd.gradcheck(
-        adapt, tuple(arguments[name] for name in INPUTS), atol=1e-7, rtol=1e-6
-    )
+    assert torch.autograd.gradcheck(adapt, tuple(arguments[name] for name in INPUTS), atol=1e-7, rtol=1e-6)
 
 
 @both_methods
@@ -205,9 +189,7 @@ def test_without_grad_the_value_is_the_same(method: Method, solver: dict[str, An
 
 
 @both_methods
-def test_without_grad_no_derivative_is_prepared(
-    method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_grad_no_derivative_is_prepared(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation runs under no_grad with parameters that require one."""
 
     def refuse(*_: Any) -> None:
@@ -222,15 +204,12 @@ def test_without_grad_no_derivative_is_prepared(
 
 
 @both_methods
-def test_float32_in_float32_out_and_gradients_are_the_float64_ones_rounded(
-    method: Method,
-) -> None:
+def test_float32_in_float32_out_and_gradients_are_the_float64_ones_rounded(method: Method) -> None:
     """dL/dT at a long horizon is the one that float32 arithmetic would lose."""
     task = clustered_task(3, 2, 1e3)
     task = replace(task, **{name: np.float32(getattr(task, name)) for name in ("phi", "W0", "V")})
     narrow = {
-        name: torch.tensor(getattr(task, name), dtype=torch.float32, requires_grad=True)
-        for name in ("phi", "W0", "T")
+        name: torch.tensor(getattr(task, name), dtype=torch.float32, requires_grad=True) for name in ("phi", "W0", "T")
     }
     W = gradient_flow(**narrow, Y=torch.from_numpy(task.Y), method=method)
     assert W.dtype == torch.float32
@@ -255,18 +234,14 @@ def test_one_hot_labels_may_be_of_any_dtype(method: Method, dtype: torch.dtype) 
 
 @both_methods
 @pytest.mark.parametrize("solver", [{}, {"solver": "euler", "step_size": 0.3}])
-def test_a_graph_that_is_kept_can_be_differentiated_again(
-    method: Method, solver: dict[str, Any]
-) -> None:
+def test_a_graph_that_is_kept_can_be_differentiated_again(method: Method, solver: dict[str, Any]) -> None:
     """Over more steps than a chunk holds, and with another loss in between."""
     task = clustered_task(3, 2, 1e3)
     arguments = tensors(task)
     inputs = [arguments[name] for name in INPUTS]
     W = gradient_flow(**arguments, method=method, **solver)
     V = torch.from_numpy(task.V)
-    first, _, again = (
-        torch.autograd.grad(W, inputs, grad_outputs=g, retain_graph=True) for g in (V, V**2, V)
-    )
+    first, _, again = (torch.autograd.grad(W, inputs, grad_outputs=g, retain_graph=True) for g in (V, V**2, V))
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one, other)
 

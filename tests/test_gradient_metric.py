@@ -21,9 +21,8 @@ def test_the_value_is_that_of_the_served_solver(method: Method, M: int, d: int) 
     psi = whitened(arguments["phi"], arguments["weights"], STRENGTH)
     found = gradient_flow(**arguments, psi=psi, method=method)
     expected = solve_flow(
-        task.phi, task.W0, task.Y, 30.0, weights=task.weights, whitening=STRENGTH,
-        rtol=1e-12, atol=1e-12,
-    ).W  # fmt: skip
+        task.phi, task.W0, task.Y, 30.0, weights=task.weights, whitening=STRENGTH, rtol=1e-12, atol=1e-12
+    ).W
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-6)
 
 
@@ -43,10 +42,7 @@ def test_gradients_are_those_of_finite_differences(method: Method, batched: bool
         W = gradient_flow(phi, W0, labels, T, weights=weights, psi=psi, method=method, **TIGHT)
         return (W * torch.linspace(-1, 1, W.numel(), dtype=W.dtype).reshape(W.shape)).sum()
 
-    inputs = [
-        arguments[name].detach().clone().double().requires_grad_()
-        for name in ("phi", "W0", "T", "weights")
-    ]
+    inputs = [arguments[name].detach().clone().double().requires_grad_() for name in ("phi", "W0", "T", "weights")]
     inputs.append(torch.tensor(STRENGTH, dtype=torch.float64, requires_grad=True))
     assert torch.autograd.gradcheck(loss, inputs, eps=1e-5, atol=1e-6, rtol=1e-5)
 

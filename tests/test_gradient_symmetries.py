@@ -23,11 +23,14 @@ def tasks(draw: st.DrawFn) -> Task:
     scale = draw(st.sampled_from([0.1, 1.0, 4.0]))
     hard, soft = np.eye(N)[rng.integers(0, N, M)], rng.dirichlet(np.ones(N), M)
     return Task(
-        phi=scale * rng.normal(size=(M, d)), W0=rng.normal(size=(N, d)) / (scale * np.sqrt(d)),
-        Y=soft if draw(st.booleans()) else hard, T=10.0 ** draw(st.integers(-2, 3)),
-        lam=draw(st.sampled_from([0.0, 1e-3, 0.3])), weights=rng.uniform(0.0, 0.4, M),
+        phi=scale * rng.normal(size=(M, d)),
+        W0=rng.normal(size=(N, d)) / (scale * np.sqrt(d)),
+        Y=soft if draw(st.booleans()) else hard,
+        T=10.0 ** draw(st.integers(-2, 3)),
+        lam=draw(st.sampled_from([0.0, 1e-3, 0.3])),
+        weights=rng.uniform(0.0, 0.4, M),
         V=rng.normal(size=(N, d)),
-    )  # fmt: skip
+    )
 
 
 def gradients(task: Task, method: Method) -> dict[str, np.ndarray]:
@@ -38,15 +41,16 @@ def sizes(task: Task, g: dict[str, np.ndarray]) -> dict[str, float]:
     """What an error counts against: a change of <V, W(T)> by a thousandth of |V| |W0| is small."""
     least = 1e-3 * np.linalg.norm(task.V) * np.linalg.norm(task.W0)
     units = {
-        "phi": np.linalg.norm(task.phi), "W0": np.linalg.norm(task.W0), "T": task.T,
-        "lam": max(task.lam, 1.0 / task.T), "weights": np.linalg.norm(task.weights),
-    }  # fmt: skip
+        "phi": np.linalg.norm(task.phi),
+        "W0": np.linalg.norm(task.W0),
+        "T": task.T,
+        "lam": max(task.lam, 1.0 / task.T),
+        "weights": np.linalg.norm(task.weights),
+    }
     return {name: max(float(np.linalg.norm(g[name])), float(least / units[name])) for name in units}
 
 
-def equal(
-    task: Task, actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
-) -> None:
+def equal(task: Task, actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
     """The gradients differ by at most `tolerance` of their size."""
     for name, size in sizes(task, expected).items():
         assert np.linalg.norm(actual[name] - expected[name]) <= tolerance * size, name
@@ -58,9 +62,13 @@ def test_examples_and_classes_may_come_in_any_order(task: Task, method: Method, 
     rng = np.random.default_rng(seed)
     rows, classes = (rng.permutation(size) for size in task.Y.shape)
     shuffled = replace(
-        task, phi=task.phi[rows], Y=task.Y[rows][:, classes], W0=task.W0[classes],
-        weights=task.weights[rows], V=task.V[classes],
-    )  # fmt: skip
+        task,
+        phi=task.phi[rows],
+        Y=task.Y[rows][:, classes],
+        W0=task.W0[classes],
+        weights=task.weights[rows],
+        V=task.V[classes],
+    )
     expected = gradients(task, method)
     for name, order in (("phi", rows), ("weights", rows), ("W0", classes)):
         expected[name] = expected[name][order]
@@ -69,9 +77,7 @@ def test_examples_and_classes_may_come_in_any_order(task: Task, method: Method, 
 
 @examples
 @given(tasks(), methods, seeds)
-def test_a_rotation_of_feature_space_rotates_the_gradients(
-    task: Task, method: Method, seed: int
-) -> None:
+def test_a_rotation_of_feature_space_rotates_the_gradients(task: Task, method: Method, seed: int) -> None:
     d = task.phi.shape[1]
     Q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
     turned = replace(task, phi=task.phi @ Q, W0=task.W0 @ Q, V=task.V @ Q)
@@ -92,9 +98,7 @@ def test_the_class_mean_of_w_has_only_the_trivial_gradient(task: Task, method: M
 
 @examples
 @given(tasks(), methods, seeds)
-def test_a_constant_added_to_every_class_of_w0_changes_no_gradient(
-    task: Task, method: Method, seed: int
-) -> None:
+def test_a_constant_added_to_every_class_of_w0_changes_no_gradient(task: Task, method: Method, seed: int) -> None:
     """Softmax does not see it: phi W0^T moves by the same number for all classes."""
     shift = np.random.default_rng(seed).normal(size=task.W0.shape[1]) * np.abs(task.W0).max()
     moved = replace(task, W0=task.W0 + shift)
@@ -118,9 +122,11 @@ def test_padding_changes_no_gradient(task: Task, method: Method, seed: int) -> N
     (M, d), N = task.phi.shape, len(task.W0)
     rng = np.random.default_rng(seed)
     padded = replace(
-        task, phi=np.vstack([task.phi, rng.normal(size=(2, d))]),
-        Y=np.vstack([task.Y, np.eye(N)[:2]]), weights=np.append(task.weights, [0.0, 0.0]),
-    )  # fmt: skip
+        task,
+        phi=np.vstack([task.phi, rng.normal(size=(2, d))]),
+        Y=np.vstack([task.Y, np.eye(N)[:2]]),
+        weights=np.append(task.weights, [0.0, 0.0]),
+    )
     actual = gradients(padded, method)
     assert not actual["phi"][M:].any()
     actual |= {name: actual[name][:M] for name in ("phi", "weights")}
@@ -129,14 +135,11 @@ def test_padding_changes_no_gradient(task: Task, method: Method, seed: int) -> N
 
 @examples
 @given(tasks(), methods)
-def test_an_example_given_twice_at_half_weight_shares_its_gradient(
-    task: Task, method: Method
-) -> None:
+def test_an_example_given_twice_at_half_weight_shares_its_gradient(task: Task, method: Method) -> None:
     """Each copy gets half of that of the embedding, and all of that of the weight."""
     doubled = replace(
-        task, phi=np.vstack([task.phi] * 2), Y=np.vstack([task.Y] * 2),
-        weights=np.tile(task.weights / 2, 2),
-    )  # fmt: skip
+        task, phi=np.vstack([task.phi] * 2), Y=np.vstack([task.Y] * 2), weights=np.tile(task.weights / 2, 2)
+    )
     expected = gradients(task, method)
     expected["phi"] = np.vstack([expected["phi"] / 2] * 2)
     expected["weights"] = np.tile(expected["weights"], 2)

@@ -23,10 +23,14 @@ def make_head(start: Start, weighting: Weighting = "uniform", lam: float = 0.0) 
     """A head for three classes and eight features."""
     W0 = np.random.default_rng(1).normal(size=(3, 8)).astype(np.float32)
     return Head(
-        start, 20.0, lam, weighting, SOLVER,
+        start,
+        20.0,
+        lam,
+        weighting,
+        SOLVER,
         W0=W0 if start == "learned" else None,
         alpha=2.0 if start == "prototype" else None,
-    )  # fmt: skip
+    )
 
 
 def test_the_learned_start_is_w0_and_fixes_the_number_of_classes() -> None:
@@ -73,16 +77,10 @@ def test_a_levelled_start_has_the_directions_of_the_class_means_and_lengths_of_t
     phi = embeddings()
     W0 = replace(make_head("prototype"), similarity=0.4).initial_weights(phi, CLASSES, 3)
     means = make_head("prototype").initial_weights(phi, CLASSES, 3)
-    np.testing.assert_allclose(
-        np.linalg.norm(W0, axis=1), [2.0, 2 * 0.7**0.5, 2 * 0.6**0.5], rtol=1e-12
-    )
+    np.testing.assert_allclose(np.linalg.norm(W0, axis=1), [2.0, 2 * 0.7**0.5, 2 * 0.6**0.5], rtol=1e-12)
     cosines = (W0 * means).sum(axis=1) / np.linalg.norm(W0, axis=1) / np.linalg.norm(means, axis=1)
     np.testing.assert_allclose(cosines, 1.0, rtol=1e-12)
-    assert (
-        not replace(make_head("prototype"), similarity=0.4)
-        .initial_weights(0 * phi, CLASSES, 3)
-        .any()
-    )
+    assert not replace(make_head("prototype"), similarity=0.4).initial_weights(0 * phi, CLASSES, 3).any()
 
 
 def test_lengths_of_a_levelled_start_are_those_of_means_of_vectors_with_that_cosine() -> None:
@@ -105,20 +103,22 @@ def test_a_start_without_its_parameters_is_refused(start: Start) -> None:
 @pytest.mark.parametrize("start", ["learned", "zero", "prototype"])
 @pytest.mark.parametrize("lam", [0.0, 0.1])
 @pytest.mark.parametrize(
-    ("weighting", "weights"),
-    [
-        ("uniform", [1 / 6] * 6),
-        ("balanced", [1 / 3, 1 / 6, 1 / 6, 1 / 9, 1 / 9, 1 / 9]),
-    ],
+    ("weighting", "weights"), [("uniform", [1 / 6] * 6), ("balanced", [1 / 3, 1 / 6, 1 / 6, 1 / 9, 1 / 9, 1 / 9])]
 )
 def test_adapt_is_the_flow_from_the_start_with_the_stated_weights(
     start: Start, lam: float, weighting: Weighting, weights: list[float]
 ) -> None:
     phi, head = embeddings(), make_head(start, weighting, lam)
     expected = solve_flow(
-        phi, head.initial_weights(phi, CLASSES, 3), np.eye(3)[CLASSES], 20.0, lam=lam,
-        weights=weights, rtol=1e-11, atol=1e-11,
-    ).W  # fmt: skip
+        phi,
+        head.initial_weights(phi, CLASSES, 3),
+        np.eye(3)[CLASSES],
+        20.0,
+        lam=lam,
+        weights=weights,
+        rtol=1e-11,
+        atol=1e-11,
+    ).W
     W = head.adapt(phi, CLASSES, 3).W
     assert np.abs(W - expected).max() <= 1e-5 * np.abs(expected).max()
 
@@ -129,8 +129,7 @@ def test_the_weightings_agree_on_equal_shots_and_differ_on_unequal_ones(start: S
 
     def difference(classes: np.ndarray) -> float:
         uniform, balanced = (
-            make_head(start, weighting).adapt(phi, classes, 3).W
-            for weighting in ("uniform", "balanced")
+            make_head(start, weighting).adapt(phi, classes, 3).W for weighting in ("uniform", "balanced")
         )
         return float(np.abs(uniform - balanced).max() / np.abs(uniform).max())
 
@@ -165,9 +164,7 @@ def test_the_solver_settings_reach_the_solver() -> None:
 @pytest.mark.parametrize("start", ["learned", "zero", "prototype"])
 @pytest.mark.parametrize("weighting", ["uniform", "balanced"])
 @pytest.mark.parametrize("lam", [0.0, 0.05])
-def test_the_trainer_adapts_as_the_server_does(
-    start: Start, weighting: Weighting, lam: float
-) -> None:
+def test_the_trainer_adapts_as_the_server_does(start: Start, weighting: Weighting, lam: float) -> None:
     """`MetaModel.adapt` in torch and its exported `Head.adapt` in NumPy, one set of embeddings."""
     _check_same_adaptation(start, {"weighting": weighting, "regularisation": lam})
 
@@ -230,6 +227,4 @@ def test_a_horizon_that_follows_the_task_is_the_trainer_s_and_has_its_gradient()
 
     del model.exponents  # the place of a parameter takes no other tensor
     exponents = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        adapted, (exponents, phi.requires_grad_()), eps=1e-5, atol=1e-4, rtol=1e-3
-    )
+    assert torch.autograd.gradcheck(adapted, (exponents, phi.requires_grad_()), eps=1e-5, atol=1e-4, rtol=1e-3)

@@ -40,10 +40,18 @@ def test_every_answer_carries_them(client: TestClient, monkeypatch: pytest.Monke
         client.put("/adapt"),
         *(
             client.get(path)
-            for path in ("/models", "/classifiers", "/classifiers/known", "/health/live",
-                         "/health/ready", "/metrics", "/docs", "/openapi.json")
+            for path in (
+                "/models",
+                "/classifiers",
+                "/classifiers/known",
+                "/health/live",
+                "/health/ready",
+                "/metrics",
+                "/docs",
+                "/openapi.json",
+            )
         ),
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(engine_of(client), "adapt", None)
     answers.append(client.post("/adapt", **adapt_form()))
     statuses = [answer.status_code for answer in answers]
@@ -109,19 +117,27 @@ def test_origins_that_are_listed(
 
 
 @pytest.mark.parametrize(
-    "origins", ["example.org", "https://example.org/", "https://example.org/a", "https://",
-                "*,https://example.org", "https://a b", "https://*.example.org", "null",
-                "https://example.org:port", "HTTPS://EXAMPLE.ORG"],
-)  # fmt: skip
+    "origins",
+    [
+        "example.org",
+        "https://example.org/",
+        "https://example.org/a",
+        "https://",
+        "*,https://example.org",
+        "https://a b",
+        "https://*.example.org",
+        "null",
+        "https://example.org:port",
+        "HTTPS://EXAMPLE.ORG",
+    ],
+)
 def test_what_is_no_origin_is_refused(origins: str) -> None:
     with pytest.raises(ValidationError, match="origin"):
         Settings(cors_origins=origins)
 
 
 def test_origins_are_read() -> None:
-    assert Settings(cors_origins=" https://a.b , http://[::1]:80,, ").cors_origins == (
-        "https://a.b,http://[::1]:80"
-    )
+    assert Settings(cors_origins=" https://a.b , http://[::1]:80,, ").cors_origins == ("https://a.b,http://[::1]:80")
 
 
 # --- /docs -----------------------------------------------------------------------------------

@@ -25,10 +25,19 @@ def test_one_integration_passes_all_horizons(lam: float) -> None:
     Y = np.eye(4)[CLASSES]
     marks = np.array([0.0, 1e-3, 0.7, 0.7, 30.0, 1e3, 9e4, 1e5])
     flow = Integration(
-        phi @ phi.T, np.empty((0, 0)), np.zeros((4, 24)), np.ascontiguousarray(Y.T),
-        np.full(24, 1 / 24), 1e5, lam, rtol=1e-8, atol=1e-8, max_steps=100_000,
-        limit_steps=False, marks=marks,
-    )  # fmt: skip
+        phi @ phi.T,
+        np.empty((0, 0)),
+        np.zeros((4, 24)),
+        np.ascontiguousarray(Y.T),
+        np.full(24, 1 / 24),
+        1e5,
+        lam,
+        rtol=1e-8,
+        atol=1e-8,
+        max_steps=100_000,
+        limit_steps=False,
+        marks=marks,
+    )
     flow.advance()
     for T, X in zip(marks, flow.marked, strict=True):
         W = solve_flow(phi, np.zeros((4, 32)), Y, T, lam=lam, rtol=1e-11, atol=1e-11).W

@@ -31,9 +31,7 @@ def chunk() -> bytes:
 def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
     """Boxes of a HEIC file that lists pictures and one block of metadata, read `overlap` times."""
     kinds = [b"hvc1"] * listed + [b"Exif"]
-    infos = [
-        box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, kind)) for n, kind in enumerate(kinds, 1)
-    ]
+    infos = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, kind)) for n, kind in enumerate(kinds, 1)]
     places = struct.pack(">HHH", len(kinds), 0, overlap) + overlap * struct.pack(">II", 0, metadata)
     meta = [
         box(b"iinf", struct.pack(">IH", 0, len(infos)) + b"".join(infos)),
@@ -49,9 +47,7 @@ def test_size_of_the_container_is_refused_before_decoding(fmt: str) -> None:
     data = encode(plain(), fmt)
     assert open_image(data).full_size >= SIDE * SIDE
     error = fails(with_size(data, (SIDE, SIDE), (9_000, 8_000)), "image_too_large")
-    assert error.detail == {
-        "received_pixels": 72_000_000, "allowed_pixels": DEFAULT_MAX_PIXELS
-    }  # fmt: skip
+    assert error.detail == {"received_pixels": 72_000_000, "allowed_pixels": DEFAULT_MAX_PIXELS}
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -140,8 +136,18 @@ def test_tag_of_many_numbers(tag: int) -> None:
 def test_metadata_of_a_tiff_with_many_numbers() -> None:
     """Turning a picture upright reads the EXIF directory in full."""
     exif = struct.pack("<HHHII", 1, 37500, 4, 1_000_000, 8) + bytes(4)
-    data = tiff({256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,)),
-                 274: (3, (6,)), 34665: (4, (8 + 16,))}, bytes(16) + exif)  # fmt: skip
+    data = tiff(
+        {
+            256: (4, (4,)),
+            257: (4, (4,)),
+            258: (3, (8,)),
+            259: (3, (1,)),
+            262: (3, (1,)),
+            274: (3, (6,)),
+            34665: (4, (8 + 16,)),
+        },
+        bytes(16) + exif,
+    )
     assert fails(data).detail["received_format"] == "TIFF"
 
 

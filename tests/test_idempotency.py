@@ -49,10 +49,17 @@ def test_a_repeated_request_gets_what_the_first_has_made(engine: Engine) -> None
 
 @pytest.mark.parametrize(
     "other",
-    [{"name": "digits"}, {"name": None}, {"horizon": 3.0}, {"promote": False}, {"model": "tiny"},
-     {"metadata": {"a": "b"}}, {"expires_in_seconds": 1000}],
+    [
+        {"name": "digits"},
+        {"name": None},
+        {"horizon": 3.0},
+        {"promote": False},
+        {"model": "tiny"},
+        {"metadata": {"a": "b"}},
+        {"expires_in_seconds": 1000},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_another_request_with_the_key_is_refused(engine: Engine, other: dict[str, Any]) -> None:
     adapt(engine)
     error = fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: adapt(engine, **other))
@@ -83,9 +90,7 @@ def test_failed_requests_are_not_remembered(engine: Engine) -> None:
     assert not adapt(engine).replayed
 
 
-def test_threads_on_two_servers_with_one_key_make_one_classifier(
-    shared: Settings, make_engine: MakeEngine
-) -> None:
+def test_threads_on_two_servers_with_one_key_make_one_classifier(shared: Settings, make_engine: MakeEngine) -> None:
     engines = [make_engine(shared), make_engine(shared)]
     for engine in engines:
         engine.warm()

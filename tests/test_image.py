@@ -42,9 +42,7 @@ def image(folder: Path) -> Image:
 
 def photos(part: str, classes: tuple[str, ...] = CLASSES) -> list[tuple[str, bytes]]:
     return [
-        (label, path.read_bytes())
-        for label in classes
-        for path in sorted((GROCERIES / label / part).glob("*.jpg"))
+        (label, path.read_bytes()) for label in classes for path in sorted((GROCERIES / label / part).glob("*.jpg"))
     ]
 
 
@@ -68,11 +66,7 @@ def test_what_the_image_holds(image: Image) -> None:
     assert {path.name for path in (image.root / "models").iterdir()} == {
         path.name for path in (REPOSITORY / "models").iterdir()
     }
-    added = sum(
-        path.lstat().st_size
-        for name in ("opt", "models")
-        for path in (image.root / name).rglob("*")
-    )
+    added = sum(path.lstat().st_size for name in ("opt", "models") for path in (image.root / name).rglob("*"))
     assert added < 600e6, "what is added to the image of Python, 0.5 GB when this was written"
 
 
@@ -116,9 +110,7 @@ def test_a_container_serves_and_starts_again(image: Image, folder: Path) -> None
 
 
 def predictions(server: LiveServer, queries: list[tuple[str, bytes]]) -> list[str]:
-    answer = httpx2.post(
-        f"{server.url}/predict", files=files(queries), data={"classifier": "fruit"}
-    )
+    answer = httpx2.post(f"{server.url}/predict", files=files(queries), data={"classifier": "fruit"})
     assert answer.status_code == 200, answer.text
     return [prediction["label"] for prediction in answer.json()["predictions"]]
 
@@ -126,11 +118,7 @@ def predictions(server: LiveServer, queries: list[tuple[str, bytes]]) -> list[st
 def assert_confined(server: LiveServer) -> None:
     """The process is no root, has no capabilities and writes to nothing but its volumes."""
     process = Path("/proc") / str(server.process.pid)
-    status = dict(
-        line.split(":\t", 1)
-        for line in (process / "status").read_text().splitlines()
-        if ":\t" in line
-    )
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
     assert set(status["Uid"].split()) == {"10001"}
     assert (int(status["CapEff"], 16), int(status["CapBnd"], 16)) == (0, 0)
     assert status["NoNewPrivs"] == "1"

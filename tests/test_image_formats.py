@@ -9,14 +9,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import (
-    FORMATS,
-    ImageError,
-    Preprocessing,
-    decode_image,
-    open_image,
-    prepare_image,
-)
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, decode_image, open_image, prepare_image
 from tests.image_files import encode, tiff_of
 from tests.test_imaging import STORED, pixels, quadrants, turned
 

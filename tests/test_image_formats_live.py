@@ -27,15 +27,8 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path) -> None:
     """And what Pillow warns of, a file with damaged tags for example, does not fill the log."""
     fmts = ("HEIC", "AVIF", "TIFF")
-    support = [
-        (image_bytes(colour, (50, 38), fmt), label)
-        for label, colour in COLOURS.items()
-        for fmt in fmts
-    ]
-    queries = [
-        image_bytes(colour, (64, 40), fmt, seed=5)
-        for colour, fmt in zip(COLOURS.values(), fmts, strict=True)
-    ]
+    support = [(image_bytes(colour, (50, 38), fmt), label) for label, colour in COLOURS.items() for fmt in fmts]
+    queries = [image_bytes(colour, (64, 40), fmt, seed=5) for colour, fmt in zip(COLOURS.values(), fmts, strict=True)]
     same = [image_bytes(colour, (64, 40), "PNG", seed=5) for colour in COLOURS.values()]
     page = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
     damaged = bytearray(tiff({**page, 700: (7, bytes(5000))}, bytes(16)))
@@ -47,11 +40,7 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
         found = httpx2.post(f"{server.url}/predict", **predict_form(*queries, *same)).json()
         labels = [prediction["label"] for prediction in found["predictions"]]
         assert labels == list(COLOURS) * 2
-        for file in (
-            cut,
-            too_many,
-            *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99)),
-        ):
+        for file in (cut, too_many, *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99))):
             answer = httpx2.post(f"{server.url}/predict", **predict_form(file))
             assert answer.status_code in (200, 422)
         loggers = {json.loads(line)["logger"] for line in server.log.read_text().splitlines()}
@@ -60,10 +49,7 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("on_a_gpu", [False, True])
 def test_formats_that_are_switched_off(
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
-    request: pytest.FixtureRequest,
-    on_a_gpu: bool,
+    settings: Settings, make_engine: Callable[[Settings], Engine], request: pytest.FixtureRequest, on_a_gpu: bool
 ) -> None:
     if on_a_gpu:
         request.getfixturevalue("batched")
@@ -97,13 +83,7 @@ def test_a_list_without_formats_or_with_unknown_ones(listed: str) -> None:
 
 
 def test_the_trainer_reads_phone_photos_and_scans(tmp_path: Path) -> None:
-    names = {
-        "a.HEIC": "HEIC",
-        "b.heif": "HEIC",
-        "c.avif": "AVIF",
-        "d.tif": "TIFF",
-        "e.TIFF": "TIFF",
-    }
+    names = {"a.HEIC": "HEIC", "b.heif": "HEIC", "c.avif": "AVIF", "d.tif": "TIFF", "e.TIFF": "TIFF"}
     for label, colour in COLOURS.items():
         folder = tmp_path / "train" / label
         folder.mkdir(parents=True)

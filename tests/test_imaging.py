@@ -58,16 +58,11 @@ def png_claiming(width: int, height: int) -> bytes:
     """A PNG of a few bytes whose header claims any size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(bytes(64)))
-        + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
     )
 
 
@@ -89,9 +84,7 @@ def test_exif_orientation_is_applied(orientation: int, fmt: str) -> None:
     assert np.abs(pixels(decoded) - pixels(upright)).max() <= (12 if fmt == "JPEG" else 0)
 
 
-@pytest.mark.parametrize(
-    "exif", [b"Exif\0\0" + b"\xff" * 40, b"Exif\0\0II*\0\xff\xff\xff\x7f", b"x"]
-)
+@pytest.mark.parametrize("exif", [b"Exif\0\0" + b"\xff" * 40, b"Exif\0\0II*\0\xff\xff\xff\x7f", b"x"])
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
 def test_corrupt_exif_does_not_matter(exif: bytes) -> None:
     """Broken metadata is common in the wild; the picture is what counts."""
@@ -118,11 +111,18 @@ def test_jpeg_modes(mode: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "fmt"),
     [
-        ("RGB", "PNG"), ("L", "PNG"), ("1", "PNG"), ("P", "PNG"),
-        ("RGB", "BMP"), ("L", "BMP"), ("1", "BMP"), ("P", "BMP"),
-        ("P", "GIF"), ("L", "GIF"),
+        ("RGB", "PNG"),
+        ("L", "PNG"),
+        ("1", "PNG"),
+        ("P", "PNG"),
+        ("RGB", "BMP"),
+        ("L", "BMP"),
+        ("1", "BMP"),
+        ("P", "BMP"),
+        ("P", "GIF"),
+        ("L", "GIF"),
     ],
-)  # fmt: skip
+)
 def test_opaque_lossless_files_keep_every_pixel(mode: str, fmt: str) -> None:
     source = quadrants().convert(mode)
     decoded = decode_image(encode(source, fmt))
@@ -196,12 +196,8 @@ def test_animation_gives_its_first_frame(fmt: str) -> None:
 @pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (1, 1), (3, 2)])
 @pytest.mark.parametrize("resize", ["crop", "pad", "stretch"])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_any_shape_becomes_the_square(
-    size: tuple[int, int], resize: str, interpolation: str
-) -> None:
-    policy = Preprocessing.model_validate(
-        {"image_size": 16, "resize": resize, "interpolation": interpolation}
-    )
+def test_any_shape_becomes_the_square(size: tuple[int, int], resize: str, interpolation: str) -> None:
+    policy = Preprocessing.model_validate({"image_size": 16, "resize": resize, "interpolation": interpolation})
     data = encode(Image.new("RGB", size, (10, 120, 230)), "PNG")
     prepared = prepare_image(data, policy)
     assert prepared.shape == (16, 16, 3)
@@ -266,16 +262,7 @@ def test_empty_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"hello",
-        b"\0" * 1000,
-        b"\xff\xd8\xff",
-        b"\x89PNG\r\n\x1a\n",
-        b"GIF89a",
-        b"BM",
-        b"RIFF\0\0\0\0WEBP",
-    ],
+    "data", [b"hello", b"\0" * 1000, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"]
 )
 def test_not_an_image(data: bytes) -> None:
     error = refused(data)

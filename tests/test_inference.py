@@ -14,9 +14,7 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 6, 8])
-def test_padded_batches_give_what_single_images_give(
-    settings: Settings, max_batch_size: int
-) -> None:
+def test_padded_batches_give_what_single_images_give(settings: Settings, max_batch_size: int) -> None:
     """The path of accelerators, run on the CPU."""
     bundle = load_bundle(settings.models_dir / "tiny")
     backbone = Backbone(bundle, "cpu", max_batch_size=max_batch_size)

@@ -82,9 +82,7 @@ def config_of(kind: str, folder: Path) -> Config:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_run_can_be_exported_in_int8(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = save_run(tmp_path / "run", config_of(kind, tmp_path))
     photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
     assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT]) == 0
@@ -93,9 +91,7 @@ def test_any_run_can_be_exported_in_int8(
     shown = capsys.readouterr().out
     floats, integers = (load_bundle(tmp_path / name) for name in ("floats", "int8"))
     images = load_calibration_images(photos, 24, integers.manifest.preprocessing)
-    expected, found = (
-        Backbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers)
-    )
+    expected, found = (Backbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers))
     cosines = (expected * found).sum(1)
     cosines /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
     assert 0.97 < cosines.mean() < 1 - 1e-9
@@ -173,9 +169,7 @@ def test_a_classifier_of_it_is_exported_as_one_file(
             assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
 
 
-def test_what_eight_bits_cannot_hold_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_eight_bits_cannot_hold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One feature, a million times the others, that the embedding hardly sees."""
 
     def change(graph: onnx.GraphProto) -> None:
@@ -198,18 +192,14 @@ def test_what_eight_bits_cannot_hold_is_refused(
     assert not (tmp_path / "int8").exists()
 
 
-def test_a_graph_without_products_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def change(graph: onnx.GraphProto) -> None:
         del graph.node[:]
         graph.node.append(helper.make_node("GlobalAveragePool", ["images"], ["pooled"]))
         graph.node.append(helper.make_node("Flatten", ["pooled"], ["logits"]))
 
     path = write_model(tmp_path / "model.onnx", change=change)
-    run = save_run(
-        tmp_path / "run", with_backbone(SIZE, kind="onnx", path=str(path), **NORMALISATION)
-    )
+    run = save_run(tmp_path / "run", with_backbone(SIZE, kind="onnx", path=str(path), **NORMALISATION))
     assert export(run, tmp_path / "int8", save_photos(tmp_path / "photos", {"a": 2})) == 2
     assert "float32" in capsys.readouterr().err
 

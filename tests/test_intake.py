@@ -32,10 +32,19 @@ HEAD = (
 def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """Few requests at a time, little room, little patience; with a classifier `known`."""
     flags = (
-        "--default-model", "tiny", "--max-receive-seconds", str(SECONDS),
-        "--max-pending-requests", "4", "--max-pending-bytes", str(ROOM),
-        "--max-body-bytes", str(ROOM), "--max-json-bytes", str(ROOM),
-    )  # fmt: skip
+        "--default-model",
+        "tiny",
+        "--max-receive-seconds",
+        str(SECONDS),
+        "--max-pending-requests",
+        "4",
+        "--max-pending-bytes",
+        str(ROOM),
+        "--max-body-bytes",
+        str(ROOM),
+        "--max-json-bytes",
+        str(ROOM),
+    )
     with live_server(models_dir, tmp_path_factory.mktemp("intake"), *flags) as server:
         httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         yield server
@@ -189,8 +198,6 @@ def test_a_slow_answer_is_not_a_slow_request(server: LiveServer) -> None:
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"max_body_bytes \(2000\) must not exceed max_pending_byt"
-    ):
+    with pytest.raises(ValueError, match=r"max_body_bytes \(2000\) must not exceed max_pending_byt"):
         Settings(max_body_bytes=2000, max_pending_bytes=1000)
     assert STATUS[ErrorCode.RECEIVE_TIMEOUT] == 408

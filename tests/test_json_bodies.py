@@ -32,9 +32,7 @@ HOSTILE = {
     "small images": body(b'{"support":[', b'{"image":"","label":"a"},', b"0]}"),
     "small strings": body(b'{"support":[', b'"a",', b'"a"]}'),
     "one long text": body(b'{"support":[],"metadata":{"a":"', b"x", b'"}}'),
-    "one long text, four bytes a character": body(
-        '{"support":[],"metadata":{"a":"\U0001f600'.encode(), b"x", b'"}}'
-    ),
+    "one long text, four bytes a character": body('{"support":[],"metadata":{"a":"\U0001f600'.encode(), b"x", b'"}}'),
 }
 
 
@@ -53,17 +51,13 @@ def memory(server: LiveServer, key: str) -> int:
 
 @pytest.mark.parametrize("path", ["/adapt", "/v2/models/known/infer"])
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_bodies_at_once_take_little_memory(
-    server: LiveServer, path: str, content: bytes
-) -> None:
+def test_hostile_bodies_at_once_take_little_memory(server: LiveServer, path: str, content: bytes) -> None:
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # VmHWM begins anew
     before = memory(server, "VmRSS")
 
     def send(_: int) -> int:
         headers = {"Content-Type": "application/json"}
-        return httpx2.post(
-            server.url + path, content=content, headers=headers, timeout=120
-        ).status_code
+        return httpx2.post(server.url + path, content=content, headers=headers, timeout=120).status_code
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         assert set(pool.map(send, range(AT_ONCE))) == {422}

@@ -10,16 +10,9 @@ import pytest
 from comln_serve.cli import main
 from comln_serve.configuration import read_configuration
 from comln_serve.errors import StartupError
-from comln_serve.security import (
-    Scope,
-    is_right,
-    parse_key,
-)
+from comln_serve.security import Scope, is_right, parse_key
 from comln_serve.storage import Store, open_store
-from tests.keyed import (
-    keyed,
-    keyed_settings,
-)
+from tests.keyed import keyed, keyed_settings
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 
@@ -76,18 +69,23 @@ def test_the_password_of_the_database_is_not_shown(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["make"], ["create"], ["create", "--tenant", "a"], ["create", "--scope", "adapt"],
-     ["create", "--tenant", "a b", "--scope", "adapt"],
-     ["create", "--tenant", "a", "--scope", "root"],
-     ["create", "--tenant", "a", "--scope", "adapt", "--name", "a\nb"],
-     ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "0"],
-     ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "9" * 30],
-     ["create", "--tenant", "a", "--scope", "adapt", "--expires-in-days", "1.5"], ["revoke"]],
+    [
+        [],
+        ["make"],
+        ["create"],
+        ["create", "--tenant", "a"],
+        ["create", "--scope", "adapt"],
+        ["create", "--tenant", "a b", "--scope", "adapt"],
+        ["create", "--tenant", "a", "--scope", "root"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--name", "a\nb"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "0"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "9" * 30],
+        ["create", "--tenant", "a", "--scope", "adapt", "--expires-in-days", "1.5"],
+        ["revoke"],
+    ],
     ids=" ".join,
-)  # fmt: skip
-def test_wrong_arguments(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+)
+def test_wrong_arguments(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "keys.db"
     monkeypatch.setenv("COMLN_DATABASE_URL", f"sqlite:///{path}")
     with pytest.raises(SystemExit) as caught:
@@ -116,10 +114,7 @@ CREATE = ["create", "--tenant", "acme", "--scope", "predict"]
 
 @pytest.mark.parametrize("where", ["before", "after", "environment"])
 def test_the_database_of_the_configuration_file(
-    where: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That of the server which is started with the same."""
     monkeypatch.chdir(tmp_path)
@@ -178,8 +173,7 @@ def test_the_flag_wins_over_the_environment_over_the_file(
 
 @pytest.mark.parametrize("command", [["list"], ["revoke", "absent"]])
 @pytest.mark.parametrize(
-    ("flags", "origin"),
-    [([], "default, in the working folder"), (["--database-url", "URL"], "flag --database-url")],
+    ("flags", "origin"), [([], "default, in the working folder"), (["--database-url", "URL"], "flag --database-url")]
 )
 def test_no_database_is_made_to_look_into(
     command: list[str],
@@ -199,9 +193,7 @@ def test_no_database_is_made_to_look_into(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_database_that_cannot_be_looked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_that_cannot_be_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is wrong with it is said, not that there is none."""
     url = f"sqlite:///{tmp_path / ('x' * 300)}"
     assert main(["keys", "list", "--database-url", url]) == 2

@@ -17,29 +17,11 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.api.page import PAGE_FILES
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.errors import ErrorCode
-from comln_serve.security import (
-    ApiKey,
-    KeyRing,
-    Presented,
-    Scope,
-    hashing,
-    is_right,
-    make_key,
-    parse_key,
-)
+from comln_serve.security import ApiKey, KeyRing, Presented, Scope, hashing, is_right, make_key, parse_key
 from comln_serve.settings import Settings
 from comln_serve.storage import open_store, utc_now
 from tests.databases import execute, migrate_to
-from tests.keyed import (
-    EVERYTHING,
-    MakeEngine,
-    bearer,
-    keyed,
-    keyed_settings,
-    new_key,
-    routes_of,
-    store_of,
-)
+from tests.keyed import EVERYTHING, MakeEngine, bearer, keyed, keyed_settings, new_key, routes_of, store_of
 from tests.messages import adapt_form, check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
@@ -71,16 +53,25 @@ def test_the_form_of_a_key() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "comln", "comln__", UNKNOWN[:-1], UNKNOWN + "0", UNKNOWN.upper(), "x" + UNKNOWN,
-     UNKNOWN + "\n", UNKNOWN.replace("0", "\u0660"), UNKNOWN.replace("_", "-"), "0" * 10_000],
-)  # fmt: skip
+    [
+        "",
+        "comln",
+        "comln__",
+        UNKNOWN[:-1],
+        UNKNOWN + "0",
+        UNKNOWN.upper(),
+        "x" + UNKNOWN,
+        UNKNOWN + "\n",
+        UNKNOWN.replace("0", "\u0660"),
+        UNKNOWN.replace("_", "-"),
+        "0" * 10_000,
+    ],
+)
 def test_what_has_not_the_form_of_a_key(text: str) -> None:
     assert parse_key(text) is None
 
 
-def test_a_key_that_does_not_exist_costs_the_same_comparison(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_that_does_not_exist_costs_the_same_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[str, str]] = []
 
     def compare(one: str, other: str) -> bool:
@@ -160,9 +151,7 @@ def test_keys_in_the_store(database_url: str) -> None:
             store.keys.add(key)
         assert store.keys.any_valid()
         assert store.keys.find("absent") is None
-        assert {key.id: key for key in store.keys.all()} == {
-            key.id: key for key in (plain, expired, full)
-        }
+        assert {key.id: key for key in store.keys.all()} == {key.id: key for key in (plain, expired, full)}
         for key in (plain, expired, full):
             assert store.keys.find(key.id) == key
             assert store.keys.revoke(key.id)
@@ -196,17 +185,11 @@ def test_every_route_says_who_may_call_it(keyed: TestClient) -> None:
     shown = {"/docs", "/openapi.json", *PAGE_FILES}
     assert plain == shown
     assert all(isinstance(route.original_route, Route) for route in routes)
-    assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [
-        (Scope.PREDICT,)
-    ]
-    declared = {
-        route.path: scopes_of(route.endpoint) for route in routes if route.path not in shown
-    }
+    assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [(Scope.PREDICT,)]
+    declared = {route.path: scopes_of(route.endpoint) for route in routes if route.path not in shown}
     assert None not in declared.values()
     public = {path for path, scopes in declared.items() if not scopes}
-    assert public == {
-        prefix + path for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")
-    }
+    assert public == {prefix + path for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")}
     for path in shown | public:
         assert keyed.get(path).status_code == 200
 
@@ -241,13 +224,21 @@ def test_without_a_valid_key(keyed: TestClient) -> None:
     assert isinstance(presented, Presented)
     store.keys.revoke(presented.id)
     given = [
-        "", "Bearer", "Bearer ", valid, f"Basic {valid}", f"Token {valid}", f"Bearer {valid} x",
-        f"Bearer {valid[:-1]}", f"Bearer {UNKNOWN}", f"Bearer {revoked}", f"Bearer {expired}",
-        f"Bearer {valid[:-64]}{'0' * 64}", f"Bearer {revoked[:-64]}{valid[-64:]}",
-    ]  # fmt: skip
-    messages = {
-        refused(keyed.get("/models", headers={"Authorization": header})) for header in given
-    }
+        "",
+        "Bearer",
+        "Bearer ",
+        valid,
+        f"Basic {valid}",
+        f"Token {valid}",
+        f"Bearer {valid} x",
+        f"Bearer {valid[:-1]}",
+        f"Bearer {UNKNOWN}",
+        f"Bearer {revoked}",
+        f"Bearer {expired}",
+        f"Bearer {valid[:-64]}{'0' * 64}",
+        f"Bearer {revoked[:-64]}{valid[-64:]}",
+    ]
+    messages = {refused(keyed.get("/models", headers={"Authorization": header})) for header in given}
     twice = [("Authorization", f"Bearer {valid}")] * 2
     messages.add(refused(keyed.get("/models", headers=twice)))
     assert len(messages) == 1
@@ -259,19 +250,28 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
     expected = {
         Scope.PREDICT: {"POST /predict"},
         Scope.ADAPT: {
-            "POST /adapt", "DELETE /classifiers/{ref}", "POST /classifiers/{ref}/promote",
-            "POST /classifiers/{ref}/rollback", "POST /classifiers/{ref}/examples",
+            "POST /adapt",
+            "DELETE /classifiers/{ref}",
+            "POST /classifiers/{ref}/promote",
+            "POST /classifiers/{ref}/rollback",
+            "POST /classifiers/{ref}/examples",
             "DELETE /classifiers/{ref}/examples/{number}",
         },
         Scope.ADMIN: {"GET /metrics"},
-    }  # fmt: skip
-    expected[Scope.PREDICT] |= {
-        f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")
     }
-    reading = {"GET /models", "GET /v2", "GET /v2/models/{model}", "GET /v2/models/{model}/ready",
-               "GET /v2/models/{model}/versions/{version}", "GET /classifiers/{ref}/export",
-               "GET /v2/models/{model}/versions/{version}/ready", "GET /classifiers",
-               "GET /classifiers/{ref}", "GET /classifiers/{ref}/examples"}  # fmt: skip
+    expected[Scope.PREDICT] |= {f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")}
+    reading = {
+        "GET /models",
+        "GET /v2",
+        "GET /v2/models/{model}",
+        "GET /v2/models/{model}/ready",
+        "GET /v2/models/{model}/versions/{version}",
+        "GET /classifiers/{ref}/export",
+        "GET /v2/models/{model}/versions/{version}/ready",
+        "GET /classifiers",
+        "GET /classifiers/{ref}",
+        "GET /classifiers/{ref}/examples",
+    }
     opened: dict[Scope, set[str]] = {scope: set() for scope in Scope}
     for route in routes_of(keyed.app):  # type: ignore[arg-type]
         if not scopes_of(route.endpoint):
@@ -315,10 +315,7 @@ def test_no_route_and_no_method_are_what_they_are_without_keys(keyed: TestClient
 
 
 def test_making_and_revoking_are_seen_by_every_server(
-    keyed: TestClient,
-    keyed_settings: Settings,
-    make_engine: MakeEngine,
-    monkeypatch: pytest.MonkeyPatch,
+    keyed: TestClient, keyed_settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(keyed_settings)
     with TestClient(create_app(engine)) as other:
@@ -334,9 +331,7 @@ def test_making_and_revoking_are_seen_by_every_server(
             refused(client.get("/models", headers=bearer(text)))
 
 
-def test_a_key_that_expires_while_it_is_remembered(
-    keyed: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_expires_while_it_is_remembered(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = bearer(new_key(store_of(keyed), expires_at=utc_now() + HOUR))
     monkeypatch.setattr(KeyRing, "seconds", 1e9)
     assert keyed.get("/models", headers=headers).status_code == 200
@@ -344,9 +339,7 @@ def test_a_key_that_expires_while_it_is_remembered(
     refused(keyed.get("/models", headers=headers))
 
 
-def test_without_the_database_nobody_is_called_a_stranger(
-    keyed: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_database_nobody_is_called_a_stranger(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = bearer(new_key(store_of(keyed)))
     assert keyed.get("/models", headers=headers).status_code == 200
     monkeypatch.setattr(KeyRing, "seconds", 0.0)
@@ -363,9 +356,7 @@ def test_readiness_tells_strangers_no_numbers(keyed: TestClient) -> None:
     headers = bearer(new_key(store_of(keyed)))
     keyed.post("/adapt", headers=headers, **adapt_form()).raise_for_status()
     for given in ({}, headers):
-        assert set(keyed.get("/health/ready", headers=given).json()) == {
-            "status", "version", "provider",
-        }  # fmt: skip
+        assert set(keyed.get("/health/ready", headers=given).json()) == {"status", "version", "provider"}
 
 
 def test_without_keys_the_header_is_not_looked_at(client: TestClient) -> None:

@@ -23,9 +23,7 @@ from tests.messages import adapt_form
 from tests.test_fuzz import OPERATIONS
 
 ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}
-PUBLIC = {
-    ("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")
-}
+PUBLIC = {("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +43,22 @@ def server(models_dir: Path, folder: Path) -> Iterator[LiveServer]:
 def created(folder: Path, *flags: str) -> dict[str, str]:
     """Headers with a key of the real command's making."""
     done = subprocess.run(
-        [sys.executable, "-m", "comln_serve.cli", "keys", "create", "--tenant", "acme",
-         "--database-url", f"sqlite:///{folder / 'classifiers.db'}", *flags],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "comln_serve.cli",
+            "keys",
+            "create",
+            "--tenant",
+            "acme",
+            "--database-url",
+            f"sqlite:///{folder / 'classifiers.db'}",
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return bearer(done.stdout.strip())
 
 
@@ -129,21 +139,18 @@ def test_requests_made_from_the_document(
 
     @hypothesis.given(case=operation.as_strategy(), given=st.sampled_from(headers))
     @hypothesis.settings(
-        max_examples=40, deadline=None, derandomize=True, database=None,
+        max_examples=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
+    )
     def check(case: Any, given: dict[str, str]) -> None:
-        case.headers = {
-            name: value
-            for name, value in (case.headers or {}).items()
-            if name.lower() != "authorization"
-        }
+        case.headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
         answer = case.call(headers=given)
         seen.add(answer.status_code)
         assert answer.status_code < 500, answer.text
-        case.validate_response(
-            answer, checks=[status_code_conformance, response_schema_conformance]
-        )
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
 
     check()
     assert ((method, path) in PUBLIC) == seen.isdisjoint({401, 403, 429})

@@ -123,9 +123,7 @@ def test_every_manifest_is_listed() -> None:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
 @pytest.mark.parametrize("overlay", ["base", "cuda", "postgresql"])
 def test_overlays_build(overlay: str) -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", FOLDER / overlay], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["kubectl", "kustomize", FOLDER / overlay], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     built = {item["kind"]: item for item in yaml.safe_load_all(done.stdout)}
     kinds = {"Deployment", "Service", "NetworkPolicy"}
@@ -141,8 +139,7 @@ def test_overlays_build(overlay: str) -> None:
 
 def test_probes_ask_what_is_served() -> None:
     served = {getattr(route, "path", None) for route in router.routes}
-    probes = {name: CONTAINER[name]["httpGet"] for name in
-              ("startupProbe", "readinessProbe", "livenessProbe")}  # fmt: skip
+    probes = {name: CONTAINER[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert {probe["path"] for probe in probes.values()} <= served
     assert {probe["port"] for probe in probes.values()} == {"http"}
     assert probes["livenessProbe"]["path"] == "/health/live"
@@ -183,17 +180,16 @@ def test_the_pod_is_that_of_the_image() -> None:
     assert str(Path(environment_of("cpu")["NUMBA_CACHE_DIR"]).parent) in mounts
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
-        for volume in POD["volumes"] if "persistentVolumeClaim" in volume
-    }  # fmt: skip
+        for volume in POD["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
     assert claims == {mounts[data]: CLAIM["metadata"]["name"]}
 
 
 def test_settings_exist_and_the_pod_is_given_time_to_drain() -> None:
     values = {item["name"]: item["value"] for item in CONTAINER["env"]}
     assert set(values) <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
-    settings = Settings.model_validate(
-        {name.removeprefix("COMLN_").lower(): value for name, value in values.items()}
-    )
+    settings = Settings.model_validate({name.removeprefix("COMLN_").lower(): value for name, value in values.items()})
     needed = settings.drain_delay_seconds + settings.drain_seconds + _CLOSE_SECONDS
     assert POD["terminationGracePeriodSeconds"] >= needed
     # The endpoint is gone before the door closes.

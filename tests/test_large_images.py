@@ -52,9 +52,7 @@ def memory(process: int, field: str) -> float:
     raise RuntimeError(f"no {field}")
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="reads what Linux shows in /proc"
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux shows in /proc")
 @pytest.mark.timeout(300)
 def test_large_images_at_once_take_the_memory_of_one(models_dir: Path, tmp_path: Path) -> None:
     """Eight images of 25 million pixels where 30 are allowed; each takes 200 MB, or 300."""
@@ -192,9 +190,7 @@ def test_decoding_stops_when_it_is_told_to(picture: bytes) -> None:
     assert reads == 2
 
 
-def test_a_small_prediction_is_answered_while_bombs_are_decoded(
-    models_dir: Path, tmp_path: Path
-) -> None:
+def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path, tmp_path: Path) -> None:
     """Files of 3 kB with 64 million pixels each."""
     buffer = io.BytesIO()
     Image.new("RGB", (8000, 8000)).save(buffer, "WEBP", lossless=True)
@@ -208,9 +204,7 @@ def test_a_small_prediction_is_answered_while_bombs_are_decoded(
         def attack(_: int) -> set[int]:
             statuses: set[int] = set()
             while not over.is_set():
-                answer = httpx2.post(
-                    f"{server.url}/predict", timeout=120, **predict_form(*[bomb] * 5)
-                )
+                answer = httpx2.post(f"{server.url}/predict", timeout=120, **predict_form(*[bomb] * 5))
                 statuses.add(answer.status_code)
             return statuses
 
@@ -220,9 +214,7 @@ def test_a_small_prediction_is_answered_while_bombs_are_decoded(
                 seconds: list[float] = []
                 for _ in range(20):
                     began = time.monotonic()
-                    answer = httpx2.post(
-                        f"{server.url}/predict", timeout=60, **predict_form(image_bytes())
-                    )
+                    answer = httpx2.post(f"{server.url}/predict", timeout=60, **predict_form(image_bytes()))
                     seconds.append(time.monotonic() - began)
                     assert answer.status_code == 200, answer.text
             finally:

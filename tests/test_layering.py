@@ -12,24 +12,22 @@ from tests.conftest import REPOSITORY
 
 PACKAGE = "comln_serve"
 TRAINER_ONLY = {
-    "torch", "torchvision", "torchdiffeq", "training", "onnx", "onnxscript", "sklearn",
-    "matplotlib", "timm",
-}  # fmt: skip
+    "torch",
+    "torchvision",
+    "torchdiffeq",
+    "training",
+    "onnx",
+    "onnxscript",
+    "sklearn",
+    "matplotlib",
+    "timm",
+}
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
     "api": {"ray_app"},
     "flow": {"api", "engine", "export", "report", "bundle", "storage", "imaging"},
     "imaging": {"api", "engine", "export", "report", "bundle", "storage", "flow", "errors"},
-    "security": {
-        "api",
-        "engine",
-        "export",
-        "report",
-        "bundle",
-        "storage",
-        "imaging",
-        "flow",
-    },
+    "security": {"api", "engine", "export", "report", "bundle", "storage", "imaging", "flow"},
     "storage": {"api", "engine", "export", "report", "bundle", "imaging", "flow"},
     "bundle": {"api", "engine", "export", "report", "storage"},
     "engine": {"api", "export", "ray_app"},
@@ -68,9 +66,7 @@ def test_importing_the_server_loads_neither_trainer_nor_ray() -> None:
         "import sys, comln_serve.cli\n"
         f"print(*sorted({unwanted!r} & {{name.partition('.')[0] for name in sys.modules}}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
@@ -85,9 +81,7 @@ def test_the_server_never_imports_the_trainer(path: Path) -> None:
 @pytest.mark.parametrize("layer", sorted(ABOVE))
 def test_layers_point_one_way(layer: str) -> None:
     root = REPOSITORY / PACKAGE
-    files = (
-        sorted((root / layer).rglob("*.py")) if (root / layer).is_dir() else [root / f"{layer}.py"]
-    )
+    files = sorted((root / layer).rglob("*.py")) if (root / layer).is_dir() else [root / f"{layer}.py"]
     assert files
     forbidden = tuple(f"{PACKAGE}.{name}" for name in ABOVE[layer])
     found = [

@@ -18,9 +18,7 @@ from tests.messages import adapt_form, adapt_json, predict_form
 from tests.test_overload import Held, served
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/fd").exists(), reason="counts what Linux shows in /proc"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what Linux shows in /proc")
 
 CLIENTS = 8
 TIMES = 60  # for each kind
@@ -47,9 +45,7 @@ def broken_off(url: str, path: str, form: bool) -> int:
     build = adapt_form([(LARGE, "a"), (RED, "b")]) if form else adapt_json(colour_support())
     request = httpx2.Request("POST", url + path, **build)
     body = request.read()
-    head = f"POST {path} HTTP/1.1\r\n" + "".join(
-        f"{n}: {v}\r\n" for n, v in request.headers.items()
-    )
+    head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in request.headers.items())
     where = urlsplit(url)
     with create_connection((where.hostname or "", where.port or 0), timeout=60) as connection:
         connection.sendall(head.encode() + b"\r\n" + body[: len(body) * 2 // 3])
@@ -70,9 +66,7 @@ def kinds(url: str, session: httpx2.Client) -> dict[str, Callable[[], int]]:
         "no image": send("POST", "/predict", **predict_form(b"nothing")),
         "truncated": send("POST", "/predict", **predict_form(LARGE[:-1000])),
         "absent": send("POST", "/predict", **predict_form(RED, classifier="absent")),
-        "no json": send(
-            "POST", "/adapt", content=b"{", headers={"Content-Type": "application/json"}
-        ),
+        "no json": send("POST", "/adapt", content=b"{", headers={"Content-Type": "application/json"}),
         "no route": send("GET", "/absent"),
         "list": send("GET", "/classifiers?limit=5"),
         "examples": send("GET", "/classifiers/known/examples"),
@@ -137,9 +131,7 @@ def test_requests_that_run_out_of_time_leave_nothing_open(
     def storm() -> set[int]:
         held.hold()
         with httpx2.Client(timeout=60) as session, ThreadPoolExecutor(12) as pool:
-            tasks = [
-                pool.submit(session.post, f"{url}/predict", **predict_form(RED)) for _ in range(24)
-            ]
+            tasks = [pool.submit(session.post, f"{url}/predict", **predict_form(RED)) for _ in range(24)]
             statuses = {task.result().status_code for task in tasks}
             held.release()
             wait_until(lambda: session.post(f"{url}/predict", **predict_form(RED)).is_success)

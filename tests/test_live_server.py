@@ -36,9 +36,7 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def predictions(server: LiveServer, classifier: str) -> Any:
-    answer = httpx2.post(
-        f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3)
-    )
+    answer = httpx2.post(f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3))
     assert answer.status_code == 200, answer.text
     return answer.json()["predictions"]
 
@@ -47,9 +45,12 @@ def start_fails(*flags: str, **environment: str) -> subprocess.CompletedProcess[
     """Start a server that must end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "comln_serve.cli", *flags],
-        capture_output=True, text=True, timeout=START_SECONDS, check=False,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
 
 
 class Upload:
@@ -174,9 +175,7 @@ def test_ready_turns_off_before_the_door_closes(models_dir: Path, tmp_path: Path
 @pytest.mark.parametrize(
     "signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]]
 )
-def test_the_delay_can_be_skipped(
-    models_dir: Path, tmp_path: Path, signals: list[signal.Signals]
-) -> None:
+def test_the_delay_can_be_skipped(models_dir: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     with live_server(models_dir, tmp_path, "--drain-delay-seconds", "600") as server:
         for number in signals:
             server.process.send_signal(number)
@@ -209,10 +208,22 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models_dir),
-             "--provider", "cpu", "--port", "0", "--database-url", database],
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "comln_serve.cli",
+                "--models-dir",
+                str(models_dir),
+                "--provider",
+                "cpu",
+                "--port",
+                "0",
+                "--database-url",
+                database,
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     try:
         wait_for(lambda: "Uvicorn running on" in log.read_text())
         found = re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())
@@ -226,18 +237,26 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("host", "local"),
-    [("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True),
-     ("0.0.0.0", False), ("::", False), ("", False), ("192.0.2.7", False), ("2001:db8::1", False),
-     ("absent.invalid", False), ("x" * 500, False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("192.0.2.7", False),
+        ("2001:db8::1", False),
+        ("absent.invalid", False),
+        ("x" * 500, False),
+    ],
+)
 def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
 
 
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_a_public_address_is_warned_of(
-    models_dir: Path, tmp_path: Path, host: str, warned: bool
-) -> None:
+def test_a_public_address_is_warned_of(models_dir: Path, tmp_path: Path, host: str, warned: bool) -> None:
     with live_server(models_dir, tmp_path, "--host", host) as server:
         pass
     levels = {
@@ -251,10 +270,7 @@ def test_a_public_address_is_warned_of(
 def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
     port = str(urlsplit(server.url).port)
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
-    done = start_fails(
-        "--models-dir", str(models_dir), "--provider", "cpu", "--port", port,
-        "--database-url", database,
-    )  # fmt: skip
+    done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
     assert done.returncode != 0
     assert "address already in use" in done.stderr
     assert port in done.stderr
@@ -274,12 +290,15 @@ def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-     b"POST /adapt HTTP/1.1\r\n\xff: x\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-     b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"],
-)  # fmt: skip
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"POST /adapt HTTP/1.1\r\n\xff: x\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
 def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> None:
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
@@ -306,9 +325,13 @@ def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> Non
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has CUDA")
 def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -> None:
     done = start_fails(
-        "--models-dir", str(models_dir), "--provider", "cuda",
-        "--database-url", f"sqlite:///{tmp_path / 'classifiers.db'}",
-    )  # fmt: skip
+        "--models-dir",
+        str(models_dir),
+        "--provider",
+        "cuda",
+        "--database-url",
+        f"sqlite:///{tmp_path / 'classifiers.db'}",
+    )
     assert done.returncode == 2
     assert "provider is cuda, but ONNX Runtime could not use CUDA" in done.stderr
     assert "--provider cpu" in done.stderr
@@ -378,9 +401,21 @@ def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -
     models = Path(shutil.copytree(models_dir, tmp_path / "models"))
     poison_backbone(models / "tiny")
     done = subprocess.run(
-        [sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models),
-         "--port", str(free_port()), "--database-url", f"sqlite:///{tmp_path / 'x.db'}"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "comln_serve.cli",
+            "--models-dir",
+            str(models),
+            "--port",
+            str(free_port()),
+            "--database-url",
+            f"sqlite:///{tmp_path / 'x.db'}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 1
     assert "NaN" in done.stderr

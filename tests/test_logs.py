@@ -71,10 +71,7 @@ def test_a_line_says_what_happened(client: TestClient, lines: Lines) -> None:
     }
     assert of_predict["images"] == 1
     assert of_predict["stages_ms"] == predicted.json()["timings_ms"]
-    assert (of_refused["route"], of_refused["error"]) == (
-        "/classifiers/{ref}",
-        "classifier_not_found",
-    )
+    assert (of_refused["route"], of_refused["error"]) == ("/classifiers/{ref}", "classifier_not_found")
     assert of_refused["request_id"] == refused.json()["error"]["request_id"]
     assert "images" not in of_refused
 
@@ -91,9 +88,7 @@ def test_nothing_a_client_sent_is_logged(client: TestClient, lines: Lines) -> No
     assert b64(RED)[:20] not in written
 
 
-def test_a_bug_is_logged_once_with_its_trace(
-    client: TestClient, lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_is_logged_once_with_its_trace(client: TestClient, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         logging.getLogger("comln_serve.engine").warning("on the way")
         raise ZeroDivisionError("told nobody")
@@ -123,8 +118,7 @@ def test_polling_is_quiet_while_all_is_well(client: TestClient, lines: Lines) ->
     assert lines.of_requests()[-1]["error"] == "storage_unavailable"
 
 
-@pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "A.b_c:d=e+f/g-h",
-                                   "x" * 128])  # fmt: skip
+@pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "A.b_c:d=e+f/g-h", "x" * 128])
 def test_a_request_keeps_its_id(client: TestClient, given: str) -> None:
     answer = client.get("/classifiers/absent", headers={"X-Request-ID": given})
     assert answer.headers["x-request-id"] == given
@@ -132,9 +126,8 @@ def test_a_request_keeps_its_id(client: TestClient, given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [b"", b" ", b"x" * 129, b"a b", b'a"b', b"{}", b"a,b", b"\xff", b"a\tb", b"%0a", b"\xc3\xa9"],
-)  # fmt: skip
+    "given", [b"", b" ", b"x" * 129, b"a b", b'a"b', b"{}", b"a,b", b"\xff", b"a\tb", b"%0a", b"\xc3\xa9"]
+)
 def test_an_id_that_is_not_well_formed_is_replaced(client: TestClient, given: bytes) -> None:
     answer = client.get("/health/live", headers=[(b"X-Request-ID", given)])
     assert answer.status_code == 200

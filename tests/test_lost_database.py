@@ -35,9 +35,7 @@ def requests(url: str) -> dict[str, Callable[[], httpx2.Response]]:
 
     return {
         "adapt": send("POST", "/adapt", **adapt_form(name="new")),
-        "adapt once": send(
-            "POST", "/adapt", headers={"Idempotency-Key": "lost"}, **adapt_json(name="known")
-        ),
+        "adapt once": send("POST", "/adapt", headers={"Idempotency-Key": "lost"}, **adapt_json(name="known")),
         "predict": send("POST", "/predict", **predict_form(RED)),
         "list": send("GET", "/classifiers"),
         "show": send("GET", "/classifiers/known"),
@@ -137,15 +135,11 @@ def test_the_file_of_sqlite_is_moved_away_and_back(
             assert not file.exists()
         check_well(url)
     told = [r.getMessage() for r in caplog.records if r.name.endswith("opened_file")]
-    assert [line.partition(": ")[2].partition(";")[0] for line in told] == [
-        "its file is gone", "its file is back",
-    ]  # fmt: skip
+    assert [line.partition(": ")[2].partition(";")[0] for line in told] == ["its file is gone", "its file is back"]
     assert str(file) in told[0]
 
 
-def test_another_file_in_the_place_of_sqlites(
-    settings: Settings, make_engine: MakeEngine, tmp_path: Path
-) -> None:
+def test_another_file_in_the_place_of_sqlites(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
     file = Path(settings.database_url.removeprefix("sqlite:///"))
     with served(make_engine(settings)) as url:
         make_two(url)
@@ -170,9 +164,7 @@ def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) ->
     check_well(url)
 
 
-def test_the_database_accepts_and_never_answers(
-    server: tuple[str, Relay], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_database_accepts_and_never_answers(server: tuple[str, Relay], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that is stopped, or behind a pooler that has lost it."""
     url, relay = server
     monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 0.5)
@@ -199,9 +191,7 @@ def nobody_let_in(database: str) -> Generator[None, None, None]:
         administer(f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
 
 
-def test_the_database_ends_its_connections_and_lets_nobody_in(
-    server: tuple[str, Relay], postgresql: str
-) -> None:
+def test_the_database_ends_its_connections_and_lets_nobody_in(server: tuple[str, Relay], postgresql: str) -> None:
     url, _ = server
     with nobody_let_in(postgresql.rpartition("/")[2]):
         for send in requests(url).values():

@@ -31,9 +31,7 @@ def test_quota(tmp_path: Path, files: dict[str, str], granted: float | None) -> 
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (2.6, 3), (0.2, 1), (64.0, 4)])
-def test_affinity_and_quota(
-    monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int
-) -> None:
+def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int) -> None:
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     monkeypatch.setattr(machine, "_cgroup_quota", lambda _: quota)
     assert machine.usable_cpus() == expected

@@ -25,9 +25,7 @@ def test_the_flow_is_that_of_the_preconditioned_gradient(d: int, strength: float
     def rate(_: float, flat: np.ndarray) -> np.ndarray:
         return -(problem.gradient(flat.reshape(problem.W0.shape)) @ P).ravel()
 
-    reference = solve_ivp(
-        rate, (0.0, problem.T), problem.W0.ravel(), method="DOP853", rtol=1e-11, atol=1e-12
-    ).y[:, -1]
+    reference = solve_ivp(rate, (0.0, problem.T), problem.W0.ravel(), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
     found = problem.solve(whitening=strength)
     np.testing.assert_allclose(found.ravel(), reference, atol=1e-8)
 
@@ -46,10 +44,7 @@ def test_a_short_flow_from_zero_is_ridge_regression() -> None:
     classes = np.arange(12) % 3
     phi, Y = rng.normal(size=(12, 20)), np.eye(3)[classes]
     T, strength = 1e-6, 5.0
-    W = solve_flow(
-        phi, np.zeros((3, 20)), Y, T, weights=balanced_weights(classes, 3), whitening=strength,
-        **TIGHT,
-    ).W  # fmt: skip
+    W = solve_flow(phi, np.zeros((3, 20)), Y, T, weights=balanced_weights(classes, 3), whitening=strength, **TIGHT).W
     ridge = (Y - 1 / 3).T @ np.linalg.solve(phi @ phi.T + np.eye(12) / strength, phi)
     np.testing.assert_allclose(W / np.linalg.norm(W), ridge / np.linalg.norm(ridge), atol=1e-6)
 

@@ -81,10 +81,7 @@ def test_adapt_and_predict_are_counted_and_timed(client: TestClient) -> None:
         key(**requests_of("/adapt", "POST", 201)): 1,
         key(**requests_of("/predict", "POST", 200)): 2,
     }
-    assert difference.changed("comln_images_total") == {
-        key(operation="adapt"): 6,
-        key(operation="predict"): 4,
-    }
+    assert difference.changed("comln_images_total") == {key(operation="adapt"): 6, key(operation="predict"): 4}
     assert difference.changed("comln_adaptations_total") == {key(model="tiny"): 1}
     assert difference.changed("comln_predictions_total") == {key(model="tiny"): 4}
     assert difference.changed("comln_request_failures_total") == {}
@@ -124,11 +121,7 @@ def test_batches_and_waits_are_measured(client: TestClient) -> None:
         )
         assert 0 < embedded <= stages
     waited = difference.of("comln_queue_duration_seconds_sum", operation="adapt")
-    assert (
-        0
-        < waited
-        < difference.of("comln_request_duration_seconds_sum", route="/adapt", method="POST")
-    )
+    assert 0 < waited < difference.of("comln_request_duration_seconds_sum", route="/adapt", method="POST")
     assert value(read_metrics(client), "comln_queued_images", model="tiny") == 0
 
 
@@ -154,10 +147,14 @@ def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
     assert difference.changed("comln_request_failures_total") == {
         key(reason=reason): 2 if reason == "method_not_allowed" else 1
         for reason in (
-            "invalid_request", "invalid_image", "classifier_not_found", "route_not_found",
-            "method_not_allowed", "overloaded",
+            "invalid_request",
+            "invalid_image",
+            "classifier_not_found",
+            "route_not_found",
+            "method_not_allowed",
+            "overloaded",
         )
-    }  # fmt: skip
+    }
     # Two images were read before one of them was found to be none.
     assert difference.changed("comln_images_total") == {key(operation="adapt"): 2}
     assert difference.changed("comln_adaptations_total") == {}
@@ -167,9 +164,7 @@ def test_a_bug_is_counted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engine_of(client), "adapt", None)
     with Difference(client) as difference:
         assert client.post("/adapt", **adapt_form()).status_code == 500
-    assert difference.changed("comln_requests_total") == {
-        key(**requests_of("/adapt", "POST", 500)): 1
-    }
+    assert difference.changed("comln_requests_total") == {key(**requests_of("/adapt", "POST", 500)): 1}
     assert difference.of("comln_request_failures_total", reason="internal") == 1
 
 
@@ -242,9 +237,7 @@ def test_a_store_that_is_gone_leaves_the_rest(client: TestClient) -> None:
     assert value(samples, "comln_models_ready") == 1
 
 
-def test_scrapes_that_hang_leave_the_probes_alone(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scrapes_that_hang_leave_the_probes_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the driver of a GPU does not answer."""
     metrics = cast("Any", client.app).state.metrics
     let_go, waiting = Event(), Semaphore(0)
@@ -268,14 +261,9 @@ def test_scrapes_that_hang_leave_the_probes_alone(
 
 
 @pytest.fixture
-def two_clients(
-    settings: Settings, make_engine: MakeEngine, tmp_path: Path
-) -> Iterator[tuple[TestClient, TestClient]]:
+def two_clients(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> Iterator[tuple[TestClient, TestClient]]:
     other = settings.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'other.db'}"})
-    with (
-        TestClient(create_app(make_engine(settings))) as first,
-        TestClient(create_app(make_engine(other))) as second,
-    ):
+    with TestClient(create_app(make_engine(settings))) as first, TestClient(create_app(make_engine(other))) as second:
         yield first, second
 
 

@@ -39,9 +39,18 @@ class Client:
 
     def run(self, operations: int) -> None:
         actions: list[Callable[[], None]] = [
-            self.adapt, self.adapt, self.add_example, self.remove_example, self.promote,
-            self.roll_back, self.delete, self.predict, self.share, self.delete_shared, self.look,
-        ]  # fmt: skip
+            self.adapt,
+            self.adapt,
+            self.add_example,
+            self.remove_example,
+            self.promote,
+            self.roll_back,
+            self.delete,
+            self.predict,
+            self.share,
+            self.delete_shared,
+            self.look,
+        ]
         for _ in range(operations):
             self.random.choice(actions)()
         self.look()
@@ -148,12 +157,9 @@ class Client:
         """Pages made while others write: nothing twice, nothing that is gone, nothing missing."""
         own = all_classifiers(self.session, limit=3, name=self.name)
         assert [(item["version"], item["id"], item["promoted"]) for item in own] == [
-            (version, self.there[version], version == self.current)
-            for version in sorted(self.there, reverse=True)
+            (version, self.there[version], version == self.current) for version in sorted(self.there, reverse=True)
         ]
-        listed = [
-            item["id"] for item in all_classifiers(self.session, limit=self.random.randint(2, 40))
-        ]
+        listed = [item["id"] for item in all_classifiers(self.session, limit=self.random.randint(2, 40))]
         assert len(set(listed)) == len(listed)
         assert not self.gone & set(listed)
         mine = {*self.there.values(), *(identifier for _, identifier in self.of_shared)}
@@ -164,9 +170,7 @@ class Client:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("operations", [15, pytest.param(1000, marks=pytest.mark.slow)])
-def test_everything_at_once(
-    models_dir: Path, tmp_path: Path, database_url: str, operations: int
-) -> None:
+def test_everything_at_once(models_dir: Path, tmp_path: Path, database_url: str, operations: int) -> None:
     flags = ("--default-model", "tiny", "--log-level", "warning")
     with live_server(models_dir, tmp_path, *flags, database_url=database_url) as server:
         clients = [Client(server.url, number) for number in range(CLIENTS)]

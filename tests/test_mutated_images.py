@@ -121,9 +121,7 @@ def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Ite
 def memory(field: str) -> int:
     """Bytes of this process: `VmRSS` now, `VmHWM` at the highest."""
     status = Path("/proc/self/status").read_text()
-    return (
-        int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) << 10
-    )
+    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) << 10
 
 
 def forget_the_highest() -> int | None:
@@ -144,9 +142,7 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
     before = forget_the_highest()
     statuses: set[int] = set()
     for _ in range(COUNT):
-        data = mutated(
-            rng, fmt, own[int(rng.integers(len(own)))], foreign[int(rng.integers(len(foreign)))]
-        )
+        data = mutated(rng, fmt, own[int(rng.integers(len(own)))], foreign[int(rng.integers(len(foreign)))])
         answer = client.post("/predict", **predict_form(data))
         assert answer.status_code in (200, 413, 422), (data, answer.text)
         statuses.add(answer.status_code)
@@ -159,9 +155,7 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
 
 @pytest.mark.parametrize("size", CLAIMS[4:])
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_a_huge_picture_that_is_only_claimed_is_refused(
-    client: TestClient, fmt: str, size: tuple[int, int]
-) -> None:
+def test_a_huge_picture_that_is_only_claimed_is_refused(client: TestClient, fmt: str, size: tuple[int, int]) -> None:
     claims = [claiming(fmt, file, *size) for file in seeds(fmt)]
     changed = [claim for claim, file in zip(claims, seeds(fmt), strict=True) if claim != file]
     assert changed

@@ -88,10 +88,14 @@ def exported(backbone: Backbone, *, half: bool = False) -> ort.InferenceSession:
     network = backbone.network
     assert isinstance(network, OnnxNetwork)
     graph = bundle_graph(
-        network.graph, backbone.pixels, network.layout, backbone.embedding_size,
-        flatten=network.flattens, normalise=backbone.config.normalise == "l2",
+        network.graph,
+        backbone.pixels,
+        network.layout,
+        backbone.embedding_size,
+        flatten=network.flattens,
+        normalise=backbone.config.normalise == "l2",
         scale=backbone.scale,
-    )  # fmt: skip
+    )
     if half:
         store_in_half(graph)
     onnx.checker.check_model(graph, full_check=True)
@@ -106,9 +110,7 @@ def by_torch(x: torch.Tensor, colour: str = "rgb") -> dict[str, torch.Tensor]:
     elif colour == "bgr":
         planes = planes[:, [2, 1, 0]]
     channels = planes.shape[1]
-    mean, std = (
-        torch.tensor(NORMALISATION[key][:channels]).reshape(1, -1, 1, 1) for key in ("mean", "std")
-    )
+    mean, std = (torch.tensor(NORMALISATION[key][:channels]).reshape(1, -1, 1, 1) for key in ("mean", "std"))
     kernel = torch.from_numpy(KERNEL[:, :channels].copy())
     features = torch.nn.functional.conv2d((planes - mean) / std, kernel).relu()
     pooled = features.mean(dim=(2, 3))
@@ -131,9 +133,7 @@ def agree(backbone: Backbone, tensor: str, tolerance: float = 1e-4, colour: str 
         assert found.dtype == torch.float32
         assert found.shape == (count, backbone.embedding_size)
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-        torch.testing.assert_close(
-            torch.from_numpy(served), expected, rtol=tolerance, atol=tolerance
-        )
+        torch.testing.assert_close(torch.from_numpy(served), expected, rtol=tolerance, atol=tolerance)
     (image,), (output,) = session.get_inputs(), session.get_outputs()
     assert (image.type, image.shape) == ("tensor(uint8)", ["batch", SIZE, SIZE, 3])
     assert (output.type, output.shape) == ("tensor(float)", ["batch", backbone.embedding_size])
@@ -178,9 +178,7 @@ def test_weights_in_a_file_beside_the_graph(tmp_path: Path) -> None:
     """They become part of the bundle's one file; without them there is no model."""
     path = write_model(tmp_path / "m.onnx")
     inside = make(path)
-    onnx.save(
-        onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0
-    )
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
     assert len(path.read_bytes()) < KERNEL.nbytes + CLASSIFIER.nbytes
     outside = make(path)
     outside.load_state_dict(inside.state_dict())  # the same graph, wherever its weights lie
@@ -232,11 +230,13 @@ def test_names_that_subgraphs_take_from_outside_are_kept(tmp_path: Path) -> None
     def branch(graph: onnx.GraphProto) -> None:
         branches = {
             name: helper.make_graph(
-                [helper.make_node("MatMul", ["flat", "classifier"], [name])], name, [],
+                [helper.make_node("MatMul", ["flat", "classifier"], [name])],
+                name,
+                [],
                 [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
             )
             for name in ("then_branch", "else_branch")
-        }  # fmt: skip
+        }
         graph.node[-1].CopyFrom(helper.make_node("If", ["yes"], ["logits"], **branches))
         graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
 
@@ -251,9 +251,7 @@ def test_a_run_goes_on_with_the_same_graph_alone(tmp_path: Path) -> None:
     assert not first(images(2, SIZE)).requires_grad
     other = write_model(
         tmp_path / "c.onnx",
-        change=lambda graph: graph.initializer[0].CopyFrom(
-            numpy_helper.from_array(2 * KERNEL, "kernel")
-        ),
+        change=lambda graph: graph.initializer[0].CopyFrom(numpy_helper.from_array(2 * KERNEL, "kernel")),
     )
     with pytest.raises(BackboneError, match=r"c\.onnx is not the graph this run was trained with"):
         make(other).load_state_dict(first.state_dict())
@@ -320,9 +318,7 @@ def one_number(graph: onnx.GraphProto) -> None:
 def labels(graph: onnx.GraphProto) -> None:
     graph.node[-1].output[0] = "rows"
     graph.node.append(helper.make_node("ArgMax", ["rows"], ["logits"], axis=1, keepdims=1))
-    graph.output[0].CopyFrom(
-        helper.make_tensor_value_info("logits", TensorProto.INT64, ["batch", 1])
-    )
+    graph.output[0].CopyFrom(helper.make_tensor_value_info("logits", TensorProto.INT64, ["batch", 1]))
 
 
 def divided_by_zero(graph: onnx.GraphProto) -> None:
@@ -340,8 +336,11 @@ def divided_by_zero(graph: onnx.GraphProto) -> None:
         ({"size": 20}, {}, r"\(batch, 3, 12, 12\).*\(batch, 3, 20, 20\).*image_size"),
         ({}, {"layout": "nhwc"}, r"\(batch, 12, 12, 3\).*backbone\.layout"),
         ({}, {"layout": "as_is"}, "as_is needs a uint8 input; the graph takes images float"),
-        ({"dtype": TensorProto.UINT8, "layout": "nhwc"}, {"layout": "nhwc"},
-         "needs a float or float16 input; the graph takes images uint8"),
+        (
+            {"dtype": TensorProto.UINT8, "layout": "nhwc"},
+            {"layout": "nhwc"},
+            "needs a float or float16 input; the graph takes images uint8",
+        ),
         ({"colour": "grey"}, {}, r"takes images float \(batch, 1, 12, 12\).*colour"),
         ({"change": batch_of_one}, {}, "dynamic batch axis"),
         ({"change": batch_dependent}, {}, "depends on the other images of its batch"),
@@ -350,7 +349,7 @@ def divided_by_zero(graph: onnx.GraphProto) -> None:
         ({"change": divided_by_zero}, {}, "NaN or infinity"),
         ({"opset": 7}, {}, "operator set 7; 8 or later"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_a_backbone_is_refused(
     tmp_path: Path, model: dict[str, Any], keys: dict[str, Any], message: str
 ) -> None:

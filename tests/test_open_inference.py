@@ -20,10 +20,7 @@ from tests.live import LiveServer, live_server
 from tests.messages import adapt_form
 
 LABELS = ["red", "green", "blue"]
-QUERIES = [
-    image_bytes((200, 20, 20), (31, 45), seed=7),
-    image_bytes((20, 20, 200), (50, 20), "JPEG"),
-]
+QUERIES = [image_bytes((200, 20, 20), (31, 45), seed=7), image_bytes((20, 20, 200), (50, 20), "JPEG")]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +53,7 @@ def client_in_process(client: TestClient) -> TestClient:
 def expected(server: LiveServer) -> Any:
     """What /predict says of the queries, (2, 3)."""
     answer = httpx2.post(
-        f"{server.url}/predict",
-        data={"classifier": "colours"},
-        files=[("images", data) for data in QUERIES],
+        f"{server.url}/predict", data={"classifier": "colours"}, files=[("images", data) for data in QUERIES]
     ).json()
     by_label = [{t["label"]: t["probability"] for t in p["top"]} for p in answer["predictions"]]
     return np.array([[found[label] for label in LABELS] for found in by_label])
@@ -87,9 +82,7 @@ def test_health_and_metadata(triton_client: Any) -> None:
 
 @pytest.mark.parametrize("out_binary", [True, False])
 @pytest.mark.parametrize("in_binary", [True, False])
-def test_tensors_both_ways(
-    triton_client: Any, expected: Any, in_binary: bool, out_binary: bool
-) -> None:
+def test_tensors_both_ways(triton_client: Any, expected: Any, in_binary: bool, out_binary: bool) -> None:
     outputs = [triton.InferRequestedOutput(n, binary_data=out_binary) for n in ("LABEL", "PROBS")]
     result = triton_client.infer(
         "colours", [images_input(*QUERIES, binary=in_binary)], outputs=outputs, request_id="mine ☃"
@@ -118,9 +111,7 @@ def test_all_outputs_unless_some_are_chosen(triton_client: Any, expected: Any) -
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_classification(triton_client: Any, expected: Any, count: int, binary: bool) -> None:
     output = triton.InferRequestedOutput("PROBS", binary_data=binary, class_count=count)
-    result = triton_client.infer("colours", [images_input(*QUERIES)], outputs=[output]).as_numpy(
-        "PROBS"
-    )
+    result = triton_client.infer("colours", [images_input(*QUERIES)], outputs=[output]).as_numpy("PROBS")
     assert result.shape == (2, min(count, 3))
     for row, probabilities in zip(result, expected, strict=True):
         for text, index in zip(row, (-probabilities).argsort(), strict=False):
@@ -129,9 +120,7 @@ def test_classification(triton_client: Any, expected: Any, count: int, binary: b
             assert float(value) == pytest.approx(probabilities[index], abs=1e-6)
 
 
-def test_the_document_works_as_printed(
-    server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_document_works_as_printed(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (REPOSITORY / "docs" / "open-inference.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```py\n(.*?)```", text, flags=re.DOTALL)
     address = server.url.removeprefix("http://")
@@ -354,17 +343,16 @@ right = st.integers(1, 3).map(lambda n: message(n, n * len(framed(QUERIES[0]))))
 elements = st.lists(st.just(framed(QUERIES[0])) | st.binary(max_size=40), max_size=3).map(b"".join)
 
 
-@hypothesis.settings(max_examples=400, deadline=None, derandomize=True, database=None,
-                     suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+@hypothesis.settings(
+    max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 @hypothesis.given(
     text=right | messages | st.binary(max_size=60),
     behind=elements,
     slip=st.just(0) | st.integers(-5, 5),
     header=st.booleans(),
 )
-def test_no_body_is_too_odd(
-    server: LiveServer, text: bytes, behind: bytes, slip: int, header: bool
-) -> None:
+def test_no_body_is_too_odd(server: LiveServer, text: bytes, behind: bytes, slip: int, header: bool) -> None:
     """Whatever is sent gets an answer in the protocol's shape, and never a 5xx."""
     length = {"Inference-Header-Content-Length": str(len(text) + slip)} if header else {}
     answer = infer(server, text + behind, **length)

@@ -83,15 +83,9 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def small(
-    settings: Settings,
-    make_engine: MakeEngine,
-    batches: bool,
-) -> Iterator[tuple[str, Engine, Held]]:
+def small(settings: Settings, make_engine: MakeEngine, batches: bool) -> Iterator[tuple[str, Engine, Held]]:
     """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
-    limits = {
-        "max_images": 8, "max_pending_images": 8, "max_batch_size": 4, "inference_threads": 1,
-    }  # fmt: skip
+    limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4, "inference_threads": 1}
     patience = {"max_queue_seconds": 300.0, "max_inference_seconds": 300.0}  # on slow machines
     engine = make_engine(settings.model_copy(update=limits | patience))
     held = Held(engine)
@@ -124,10 +118,7 @@ def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int)
         assert httpx2.get(f"{url}/health/ready").status_code == 200
         held.release()
         answers = [task.result() for task in tasks]
-    assert Counter(answer.status_code for answer in answers) == {
-        200: 8 // count,
-        429: clients - 8 // count,
-    }
+    assert Counter(answer.status_code for answer in answers) == {200: 8 // count, 429: clients - 8 // count}
     for answer in answers:
         if answer.status_code == 429:
             error = check_error(answer, ErrorCode.OVERLOADED)
@@ -155,9 +146,7 @@ def send_two(url: str, kind: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("kinds", [("adapt",), ("examples",), TRAFFIC], ids="-".join)
-def test_ten_times_as_much_of_every_kind(
-    small: tuple[str, Engine, Held], kinds: tuple[str, ...]
-) -> None:
+def test_ten_times_as_much_of_every_kind(small: tuple[str, Engine, Held], kinds: tuple[str, ...]) -> None:
     """Images count the same whatever is done with them, and what was turned away left nothing."""
     url, engine, held = small
     held.hold()
@@ -186,9 +175,7 @@ def test_ten_times_as_much_of_every_kind(
 
 def test_more_requests_than_may_be_pending(settings: Settings, make_engine: MakeEngine) -> None:
     """Also those that bring no images count while they are worked on."""
-    engine = make_engine(
-        settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0})
-    )
+    engine = make_engine(settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0}))
     held = Held(engine)
     with served(engine) as url:
         httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
@@ -215,9 +202,7 @@ def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
 
     def client(_: int) -> list[int]:
         with httpx2.Client(timeout=60) as session:
-            return [
-                session.post(f"{url}/predict", **predict_form(RED)).status_code for _ in range(5)
-            ]
+            return [session.post(f"{url}/predict", **predict_form(RED)).status_code for _ in range(5)]
 
     with ThreadPoolExecutor(80) as pool:
         for answers in pool.map(client, range(80)):
@@ -229,9 +214,7 @@ def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
 
 
 @pytest.mark.parametrize("route", ["predict", "adapt"])
-def test_clients_that_leave_are_dropped_before_they_are_embedded(
-    small: tuple[str, Engine, Held], route: str
-) -> None:
+def test_clients_that_leave_are_dropped_before_they_are_embedded(small: tuple[str, Engine, Held], route: str) -> None:
     url, engine, held = small
     held.hold()
     form = predict_form(RED, RED) if route == "predict" else adapt_form(name="left")
@@ -282,15 +265,10 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
 
 @pytest.mark.parametrize(
     ("setting", "code"),
-    [
-        ("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT),
-        ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT),
-    ],
+    [("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT), ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT)],
 )
 @pytest.mark.usefixtures("batches")
-def test_deadlines(
-    settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode
-) -> None:
+def test_deadlines(settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode) -> None:
     update = {setting: 0.3, "max_batch_size": 1, "inference_threads": 1}
     engine = make_engine(settings.model_copy(update=update))
     held = Held(engine)
@@ -308,9 +286,7 @@ def test_deadlines(
                     check_error(running.result(30), code)
             finally:
                 held.release()
-            assert running.result(30).status_code == (
-                200 if code is ErrorCode.QUEUE_TIMEOUT else 504
-            )
+            assert running.result(30).status_code == (200 if code is ErrorCode.QUEUE_TIMEOUT else 504)
         wait_until(lambda: predict(url).status_code == 200)
         assert engine.images.pending == 0
 

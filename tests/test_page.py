@@ -101,8 +101,19 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 def test_the_script_sets_texts_only() -> None:
     text = (FOLDER / "page.js").read_text(encoding="utf-8")
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
-                "Function(", "srcdoc", "setHTML", "DOMParser", "Storage", "cookie"):  # fmt: skip
+    for way in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+        "srcdoc",
+        "setHTML",
+        "DOMParser",
+        "Storage",
+        "cookie",
+    ):
         assert way not in text, way
 
 
@@ -116,11 +127,16 @@ def test_the_script_finds_what_it_looks_for() -> None:
 
 def test_a_wheel_carries_the_files(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-c",
-         "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])",
-         str(tmp_path)],
-        cwd=_sources(tmp_path / "sources"), capture_output=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])",
+            str(tmp_path),
+        ],
+        cwd=_sources(tmp_path / "sources"),
+        capture_output=True,
+        check=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"comln_serve/api/page/{name}" for name, _ in PAGE_FILES.values()} <= names

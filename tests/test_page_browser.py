@@ -95,9 +95,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
     service = Service(binary("chromedriver"))  # given, so that none is looked for elsewhere
     profile = tmp_path_factory.mktemp("profile")
     for argument in (
-        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-        "--disable-background-networking", "--window-size=1100,1400", f"--user-data-dir={profile}",
-    ):  # fmt: skip
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--window-size=1100,1400",
+        f"--user-data-dir={profile}",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=service)
@@ -161,10 +166,7 @@ def test_from_images_to_predictions(
     visitor.one(".class:last-child .thumbnails li:last-child .remove").click()
     assert len(visitor.all(".thumbnails li")) == 9
     visitor.wait(
-        lambda: all(
-            int(str(picture.get_property("naturalWidth"))) > 0
-            for picture in visitor.all(".thumbnails img")
-        )
+        lambda: all(int(str(picture.get_property("naturalWidth"))) > 0 for picture in visitor.all(".thumbnails img"))
     )
     visitor.write("#name", "colours")
     visitor.adapt()
@@ -199,9 +201,7 @@ def test_from_images_to_predictions(
         best = visitor.one(".best", node).text
         assert best.startswith(f"{prediction['label']} {100 * prediction['probability']:.1f} %")
         lines = [line.text.split("\n") for line in visitor.all(".bars li", node)]
-        assert lines == [
-            [entry["label"], f"{100 * entry['probability']:.1f} %"] for entry in prediction["top"]
-        ]
+        assert lines == [[entry["label"], f"{100 * entry['probability']:.1f} %"] for entry in prediction["top"]]
         widths = [bar.size["width"] for bar in visitor.all(".bar", node)]
         assert widths == sorted(widths, reverse=True)
         assert widths[0] > 0
@@ -337,9 +337,7 @@ def test_with_an_api_key(
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
     store = open_store(url)
     key = new_key(store, "acme", Scope.ADAPT, Scope.PREDICT)
-    with live_server(
-        models_dir, tmp_path, "--default-model", "tiny", "--require-keys", database_url=url
-    ) as server:
+    with live_server(models_dir, tmp_path, "--default-model", "tiny", "--require-keys", database_url=url) as server:
         visitor = visit(driver, server)
         assert visitor.text("#model option") == "the server's default"
         visitor.add_class("red", colours["red"])
@@ -357,7 +355,5 @@ def test_with_an_api_key(
         visitor.classify(colours["green"][:1])
         assert visitor.texts(".best")[0].startswith("green ")
         assert visitor.complaints() == []
-        kept = driver.execute_script(
-            "return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
-        )
+        kept = driver.execute_script("return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
         assert json.loads(kept) == [{}, {}, ""]

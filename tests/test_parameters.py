@@ -12,8 +12,7 @@ from tests.messages import RED, adapt_form, check_error, predict_form, raw
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 
 PATHS = {"ref": "known", "number": "1", "model": "known", "version": "1"}
-POLLED = ["/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready",
-          "/docs", "/openapi.json"]  # fmt: skip
+POLLED = ["/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json"]
 
 
 def message_of(answer: Any) -> str:
@@ -40,9 +39,7 @@ def message_of(answer: Any) -> str:
         ("GET", "/models?%F0%9F%90%88=1", "\N{CAT}", []),
     ],
 )
-def test_unknown(
-    service: TestClient, method: str, path: str, received: str, allowed: list[str]
-) -> None:
+def test_unknown(service: TestClient, method: str, path: str, received: str, allowed: list[str]) -> None:
     before = service.get("/classifiers").json()
     error = check_error(service.request(method, path), ErrorCode.INVALID_REQUEST)
     assert error["detail"] == {"received": [received], "allowed": allowed}

@@ -71,9 +71,7 @@ def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
     assert [record["phase"] for record in records(tmp_path)] == ["pretraining"] * 6 + ["episodes"]
 
 
-def test_stopped_and_resumed_equals_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(pretraining=SECTION, augmentation={"crop_padding": 2, "flip": True})
     whole = pretrained(tmp_path / "whole", settings)
     with stopped_after_saving(monkeypatch, lambda checkpoint, _: checkpoint.update == 2):

@@ -42,13 +42,8 @@ def test_keys_have_a_bucket_each() -> None:
     assert [limiter.take(key, 1) for key in "aabb"] == [0.0, 60.0, 0.0, 60.0]
 
 
-@given(
-    st.integers(1, 500),
-    st.lists(st.tuples(st.floats(0.0, 100.0), st.sampled_from("abc")), max_size=200),
-)
-def test_no_minute_sees_more_than_two_buckets(
-    limit: int, requests: list[tuple[float, str]]
-) -> None:
+@given(st.integers(1, 500), st.lists(st.tuples(st.floats(0.0, 100.0), st.sampled_from("abc")), max_size=200))
+def test_no_minute_sees_more_than_two_buckets(limit: int, requests: list[tuple[float, str]]) -> None:
     """What was saved up and what comes in within it; a request that was told when to come is let
     in then.
     """
@@ -85,17 +80,12 @@ def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> 
     answer = keyed.get("/models", headers=limited)
     error = check_error(answer, ErrorCode.RATE_LIMITED)
     assert 1 <= int(answer.headers["retry-after"]) <= 30
-    assert error["detail"] == {
-        "limit": 2,
-        "retry_after_seconds": int(answer.headers["retry-after"]),
-    }
+    assert error["detail"] == {"limit": 2, "retry_after_seconds": int(answer.headers["retry-after"])}
     assert keyed.get("/health/ready", headers=limited).status_code == 200
     assert keyed.get("/models", headers=other).status_code == 200, "no limit without one"
 
 
-def test_the_servers_limit_is_for_keys_without_their_own(
-    keyed_settings: Settings, make_engine: MakeEngine
-) -> None:
+def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(keyed_settings.model_copy(update={"requests_per_minute": 1}))
     plain = bearer(new_key(engine.store))
     own = bearer(new_key(engine.store, requests_per_minute=3))

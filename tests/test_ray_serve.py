@@ -57,9 +57,7 @@ cluster = pytest.mark.slow  # replicas are killed, or hold out against their end
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 SUPPORT = colour_support(2)
 QUERIES = [
-    image_bytes(colour, seed=seed)
-    for seed in range(10, 13)
-    for colour in ((210, 40, 30), (30, 210, 40), (40, 30, 210))
+    image_bytes(colour, seed=seed) for seed in range(10, 13) for colour in ((210, 40, 30), (30, 210, 40), (40, 30, 210))
 ][:7]
 
 
@@ -114,12 +112,7 @@ def ray_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            ray.init(
-                num_cpus=2,
-                object_store_memory=100 * 2**20,
-                include_dashboard=False,
-                log_to_driver=False,
-            )
+            ray.init(num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
             serve.start(http_options={"host": "127.0.0.1", "port": port})
             yield port
         finally:
@@ -185,9 +178,7 @@ def probabilities(answer: httpx2.Response) -> list[list[float]]:
     return [[row[label] for label in labels] for row in rows]
 
 
-def test_many_at_a_time_answer_as_one_engine_would(
-    application: Application, local: np.ndarray[Any, Any]
-) -> None:
+def test_many_at_a_time_answer_as_one_engine_would(application: Application, local: np.ndarray[Any, Any]) -> None:
     """Requests of 1 to 7 images, in one and in several batches, on all replicas."""
 
     def ask(count: int) -> list[list[float]]:
@@ -237,9 +228,7 @@ def test_any_name_is_answered_and_no_foreign_page(application: Application) -> N
     foreign, own = {"Origin": "https://evil.example"}, {"Origin": "http://comln.example.org"}
     for page, status in ((foreign, 403), (own, 200)):
         form = predict_form(QUERIES[0])
-        answer = httpx2.post(
-            f"{application.url}/predict", headers={**headers, **page}, timeout=120, **form
-        )
+        answer = httpx2.post(f"{application.url}/predict", headers={**headers, **page}, timeout=120, **form)
         assert answer.status_code == status
 
 
@@ -266,9 +255,7 @@ def test_overload_is_answered_429(application: Application) -> None:
     assert application.predict(QUERIES[0]).status_code == 200
 
 
-def test_requests_go_on_when_an_embedding_replica_dies(
-    application: Application, local: np.ndarray[Any, Any]
-) -> None:
+def test_requests_go_on_when_an_embedding_replica_dies(application: Application, local: np.ndarray[Any, Any]) -> None:
     """It is killed while requests are under way, of which none fails."""
     victim, _ = application.processes("Embedding")
     killed = Event()
@@ -317,9 +304,7 @@ def fragile(ray_port: int, tmp_path: Path) -> Iterator[Callable[[int], Embedding
 
     def make(deaths: int) -> EmbeddingReplicas:
         deployment = serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 0})(Fragile)
-        handle = serve.run(
-            deployment.bind(str(tmp_path / "calls"), deaths), name="fragile", route_prefix=None
-        )
+        handle = serve.run(deployment.bind(str(tmp_path / "calls"), deaths), name="fragile", route_prefix=None)
         return EmbeddingReplicas(handle)
 
     yield make
@@ -356,9 +341,9 @@ def test_a_request_that_kills_every_replica_is_given_up(
 @cluster
 def test_calls_in_excess_are_refused_and_cancelled_ones_end(ray_port: int, tmp_path: Path) -> None:
     begun, gate = tmp_path / "begun", tmp_path / "gate"
-    deployment = serve.deployment(
-        max_ongoing_requests=1, max_queued_requests=1, ray_actor_options={"num_cpus": 0}
-    )(Slow)
+    deployment = serve.deployment(max_ongoing_requests=1, max_queued_requests=1, ray_actor_options={"num_cpus": 0})(
+        Slow
+    )
     handle = serve.run(deployment.bind(str(begun), str(gate)), name="slow", route_prefix=None)
     try:
         running = Call[str](handle, "embed")
@@ -399,9 +384,7 @@ def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) ->
         Options.model_validate(right | wrong)
 
 
-def test_options_are_read_as_the_servers_settings_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_read_as_the_servers_settings_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument wins over a variable, and that over the file."""
     file = tmp_path / "comln.toml"
     file.write_text("models_dir = '/file'\nmax_images = 1\nmax_queue_seconds = 1\nport = 1")

@@ -34,10 +34,13 @@ def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
         for command in commands:
             assert "http://localhost:8000" in command
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c",
-                 command.replace("http://localhost:8000", server.url)],
-                cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+                ["bash", "-euo", "pipefail", "-c", command.replace("http://localhost:8000", server.url)],
+                cwd=REPOSITORY,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             assert done.returncode == 0, done.stderr
             answers.append(json.loads(done.stdout))
     adapted, predicted, by_json = answers
@@ -63,9 +66,8 @@ def test_python_block_runs() -> None:
 
 def test_quoted_accuracies_are_those_of_the_manifests() -> None:
     rows = re.findall(
-        r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$",
-        README, re.MULTILINE,
-    )  # fmt: skip
+        r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$", README, re.MULTILINE
+    )
     # The photo bundle is measured on several data sets, in benchmarks/results.
     assert {name for name, *_ in rows} | {"photos-efficientnet-lite0"} == {
         path.parent.name for path in MODELS.glob("*/bundle.json")
@@ -73,9 +75,8 @@ def test_quoted_accuracies_are_those_of_the_manifests() -> None:
     for name, split, ways, shots, mean, interval in rows:
         manifest = json.loads((MODELS / name / "bundle.json").read_text())
         (entry,) = [
-            a for a in manifest["accuracy"]
-            if (a["split"], a["ways"], a["shots"]) == (split, int(ways), int(shots))
-        ]  # fmt: skip
+            a for a in manifest["accuracy"] if (a["split"], a["ways"], a["shots"]) == (split, int(ways), int(shots))
+        ]
         assert f"{100 * entry['mean']:.2f}" == mean
         assert f"{100 * entry['interval']:.2f}" == interval
         assert entry["episodes"] == 1000

@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
 from comln_serve.flow import FlowSolution
-from comln_serve.report import (
-    Adaptation,
-    HeldOutReport,
-    Report,
-    adapt,
-    held_out,
-    make_report,
-    similarity,
-)
+from comln_serve.report import Adaptation, HeldOutReport, Report, adapt, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import THRESHOLD, suspicion
@@ -73,20 +65,9 @@ def held_out_of(report: Report) -> HeldOutReport:
         replace(PROTOTYPE, whitening=3.0),
         Head("learned", 20.0, 0.0, "balanced", SOLVER, whitening=0.5),
     ],
-    ids=[
-        "zero",
-        "regularised",
-        "prototype",
-        "levelled",
-        "horizon law",
-        "learned",
-        "whitened",
-        "learned, whitened",
-    ],
+    ids=["zero", "regularised", "prototype", "levelled", "horizon law", "learned", "whitened", "learned, whitened"],
 )
-def test_held_out_answers_are_those_of_adapting_without(
-    head: Head, folds: int, horizon: float | None, d: int
-) -> None:
+def test_held_out_answers_are_those_of_adapting_without(head: Head, folds: int, horizon: float | None, d: int) -> None:
     """The Gram matrix, weights of 0 and starts from what is left, against `Head.adapt` itself."""
     phi = clusters(CLASSES, d)
     assert reduced_is_cheaper(*phi.shape) == (d == 32)
@@ -112,9 +93,7 @@ def test_held_out_answers_are_those_of_adapting_without(
 
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
-def test_large_support_sets_are_held_out_some_folds_at_a_time(
-    d: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_support_sets_are_held_out_some_folds_at_a_time(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     phi, left_out = clusters(CLASSES, d), assign(CLASSES, 4, 6)
     whole = hold_out(PROTOTYPE, phi, CLASSES, 4, left_out)
     monkeypatch.setattr(held_out, "_MOST_NUMBERS", 4 * 4 * len(CLASSES))
@@ -156,9 +135,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize(("ways", "shots"), [(20, 2), (5, 2), (5, 5)])
-def test_held_out_accuracy_of_random_labels_is_that_of_guessing(
-    head: Head, ways: int, shots: int
-) -> None:
+def test_held_out_accuracy_of_random_labels_is_that_of_guessing(head: Head, ways: int, shots: int) -> None:
     """It was 0.01 to 0.5, by the head, while a class had fewer examples where it was judged."""
     classes = np.repeat(np.arange(ways), shots)
     right: list[float] = []
@@ -216,16 +193,12 @@ def test_the_confusion_matrix_counts_what_was_judged() -> None:
 
 def test_classes_of_one_image_are_named_and_not_counted() -> None:
     report = report_on(clusters(CLASSES), CLASSES)
-    assert report.notes == [
-        "Classes of a single image were not judged, as nothing is left without it: 'class 3'."
-    ]
+    assert report.notes == ["Classes of a single image were not judged, as nothing is left without it: 'class 3'."]
     alone = np.arange(5)
     report = report_on(clusters(alone), alone)
     assert report.held_out is None
     assert report.unknown_threshold is None
-    assert report.notes == [
-        "Every class has a single image: without it nothing is left to judge it by."
-    ]
+    assert report.notes == ["Every class has a single image: without it nothing is left to judge it by."]
     many = np.concatenate([np.arange(30), [0]])
     (note,) = report_on(clusters(many), many).notes
     assert note.endswith("'class 10' and 19 more.")
@@ -261,9 +234,7 @@ def test_similarity_does_not_see_lengths() -> None:
     found = similarity(q, W)
     for row, value in zip(q, found, strict=True):
         length = np.sqrt((np.linalg.norm(W, axis=1) ** 2).mean())
-        assert value == pytest.approx(
-            max(row @ w for w in W) / np.linalg.norm(row) / length, abs=1e-6
-        )
+        assert value == pytest.approx(max(row @ w for w in W) / np.linalg.norm(row) / length, abs=1e-6)
     np.testing.assert_allclose(similarity(7 * q, 0.1 * W), found, atol=1e-6)
     np.testing.assert_array_equal(similarity(0 * q, W), np.zeros(6))
     np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
@@ -280,9 +251,7 @@ def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
     assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
-    report = make_report(
-        Adaptation(endless, 20.0, None, None, nothing), CLASSES, list("abcd"), own_horizon=True
-    )
+    report = make_report(Adaptation(endless, 20.0, None, None, nothing), CLASSES, list("abcd"), own_horizon=True)
     assert report.held_out is None
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
 

@@ -26,9 +26,15 @@ QUERIES = [image_bytes((220, 30, 30), seed=70), image_bytes((30, 30, 220), seed=
 CALIBRATION = Calibration(
     log_temperature=TaskLaw(constant=0.7, shots=-0.5, ways=0.1),
     unknown=TaskLaw(constant=0.9999, shots=0.0, ways=0.0),
-    shots=(1, 5), ways=(2, 10), split="val", queries=10, episodes=5, seed=0, command="none",
+    shots=(1, 5),
+    ways=(2, 10),
+    split="val",
+    queries=10,
+    episodes=5,
+    seed=0,
+    command="none",
     tasks=(),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -102,9 +108,7 @@ def test_a_wrong_label_is_named_by_the_number_that_removes_it(client: TestClient
     assert suspect["number"] == 4
     right = client.delete(f"{examples}/{suspect['number']}").raise_for_status().json()
     assert right["report"]["held_out"]["suspects"] == []
-    assert {entry["label"]: entry["examples"] for entry in right["classes"]} == {
-        "red": 6, "blue": 8, "green": 8,
-    }  # fmt: skip
+    assert {entry["label"]: entry["examples"] for entry in right["classes"]} == {"red": 6, "blue": 8, "green": 8}
 
 
 def test_classes_of_one_image(client: TestClient) -> None:
@@ -142,9 +146,7 @@ def test_characters_outside_the_task_are_unknown(
     drawings = sorted((REPOSITORY / "examples" / "omniglot").glob("*/"))
     known, strange = drawings[:7], drawings[7:10]
     support = [
-        (path.read_bytes(), folder.name)
-        for folder in known
-        for path in sorted(folder.glob("support/*.png"))[:shots]
+        (path.read_bytes(), folder.name) for folder in known for path in sorted(folder.glob("support/*.png"))[:shots]
     ]
     update = {"models_dir": REPOSITORY / "models", "default_model": "omniglot-conv4"}
     with TestClient(create_app(make_engine(settings.model_copy(update=update)))) as client:
@@ -186,9 +188,7 @@ def test_probabilities_at_the_model_s_temperature(calibrated: Engine) -> None:
     assert not plain.calibrated
     warm = plain.probabilities ** (1 / tau)
     np.testing.assert_allclose(cold.probabilities, warm / warm.sum(axis=1, keepdims=True))
-    np.testing.assert_array_equal(
-        cold.probabilities.argmax(axis=1), plain.probabilities.argmax(axis=1)
-    )
+    np.testing.assert_array_equal(cold.probabilities.argmax(axis=1), plain.probabilities.argmax(axis=1))
 
 
 def _without_calibration(bundle: Any) -> Any:
@@ -205,10 +205,7 @@ def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None
     model = calibrated.models["tiny"]
     assert isinstance(model, LocalModel)
     embeddings = model.backbone.embed(_pixels(calibrated))
-    np.testing.assert_array_equal(
-        predicted.probabilities,
-        made.probabilities(embeddings),
-    )
+    np.testing.assert_array_equal(predicted.probabilities, made.probabilities(embeddings))
 
 
 def _pixels(engine: Engine) -> Any:
@@ -237,9 +234,8 @@ def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     made = calibrated.adapt(colour_support(8)).classifier
     old = type(made)(**{**vars(made), "id": "clf_old", "report": None})
     calibrated.store.for_tenant("").add(
-        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), old.labels[:1]),
-        limit=10, promote=True,
-    )  # fmt: skip
+        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), old.labels[:1]), limit=10, promote=True
+    )
     predicted = calibrated.predict(QUERIES, "clf_old", unknown=True)
     assert predicted.unknown_threshold == 0.9999
     with TestClient(create_app(calibrated)) as client:
@@ -279,7 +275,5 @@ def test_the_law_s_ends() -> None:
     assert CALIBRATION.temperature_of([500] * 10) == at_the_end
     assert CALIBRATION.temperature_of([5] * 40) == at_the_end
     assert at_the_end == pytest.approx(np.exp(0.7 - 0.5 * np.log(5) + 0.1 * np.log(10)))
-    steep = CALIBRATION.model_copy(
-        update={"log_temperature": TaskLaw(constant=1e6, shots=0, ways=0)}
-    )
+    steep = CALIBRATION.model_copy(update={"log_temperature": TaskLaw(constant=1e6, shots=0, ways=0)})
     assert np.isfinite(steep.temperature_of([1, 1]))

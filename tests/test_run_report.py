@@ -41,10 +41,7 @@ def outline(path: Path) -> Outline:
 
 def test_a_run_ends_in_a_page_that_stands_alone(tmp_path: Path) -> None:
     data, section = colour_classes(), {"epochs": 2, "batch_size": 16, "validate_every": 1}
-    best = fit(
-        config("prototype", pretraining=section), data, data, tmp_path, resume=False,
-        command="fit <it>",
-    )  # fmt: skip
+    best = fit(config("prototype", pretraining=section), data, data, tmp_path, resume=False, command="fit <it>")
     page = outline(write_report(tmp_path))
     assert page.drawings == 5
     assert page.loads == []

@@ -49,9 +49,8 @@ def plain(value: int, classes: int, per_class: int = 6, groups: int = 0) -> Imag
     members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(classes))
     of_class = np.arange(count) // per_class * max(groups, 1) + numbers
     return ImageSet(
-        images.astype(np.uint8), members, tuple(map(str, range(classes))),
-        groups=of_class if groups else None,
-    )  # fmt: skip
+        images.astype(np.uint8), members, tuple(map(str, range(classes))), groups=of_class if groups else None
+    )
 
 
 def write_folder(root: Path, classes: int, colour: int = 90) -> Path:
@@ -92,9 +91,7 @@ def draw(config: Config, sets: list[ImageSet], updates: int) -> list[MetaBatch]:
         ({"kind": "several", "sets": BOTH}, "preprocessing is needed"),
     ],
 )
-def test_sets_that_cannot_be_used_are_refused(
-    tmp_path: Path, data: dict[str, Any], message: str
-) -> None:
+def test_sets_that_cannot_be_used_are_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps({"data": data, "updates": 1}))
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -216,9 +213,7 @@ def images_of(seed: int, classes: int, size: int = 16) -> ImageSet:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_resumed_run_equals_one_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool
-) -> None:
+def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool) -> None:
     base = onnx_config(tmp_path) if frozen else None
     settings = several(BOTH, base)
     size = settings.data.preprocessing.image_size
@@ -247,8 +242,7 @@ def test_a_resumed_run_equals_one_never_stopped(
 
 def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b, c = (write_folder(tmp_path / name, classes=5) for name in "abc")
-    sets = [FOLDER | {"name": "a", "use": "train"},
-            FOLDER | {"name": "b", "use": "val", "group": r"^\d{5}"}]  # fmt: skip
+    sets = [FOLDER | {"name": "a", "use": "train"}, FOLDER | {"name": "b", "use": "val", "group": r"^\d{5}"}]
     recipe, run, bundle = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "bundle"
     recipe.write_text(json.dumps(several(sets).model_dump(mode="json")))
     paths = ["--data", f"a={a}", "--data", f"b={b}"]
@@ -256,21 +250,33 @@ def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["export", str(run), "--to", str(bundle), *EXPORT]) == 0
 
     manifest = load_bundle(bundle).manifest
-    assert manifest.training.command == (
-        "comln-train fit recipe.yaml --data a=DATA --data b=DATA --out RUN"
-    )
+    assert manifest.training.command == ("comln-train fit recipe.yaml --data a=DATA --data b=DATA --out RUN")
     written = manifest.training.config["data"]["sets"]
     assert [(part["name"], part["use"], part["group"]) for part in written] == [
-        ("a", "train", None), ("b", "val", r"^\d{5}"),
-    ]  # fmt: skip
+        ("a", "train", None),
+        ("b", "val", r"^\d{5}"),
+    ]
     assert str(tmp_path) not in (bundle / "bundle.json").read_text()
     assert [(entry.data, entry.split) for entry in manifest.accuracy] == [("b", "val")]
     recorded = Checkpoint.load(run / BEST).validation[0]
 
     def measure(*options: str, queries: int = 2) -> tuple[int, str, str]:
         capsys.readouterr()
-        status = main(["evaluate", str(bundle), "--task", "3x1", "--queries", str(queries),
-                       "--episodes", "5", "--format", "json", *options])  # fmt: skip
+        status = main(
+            [
+                "evaluate",
+                str(bundle),
+                "--task",
+                "3x1",
+                "--queries",
+                str(queries),
+                "--episodes",
+                "5",
+                "--format",
+                "json",
+                *options,
+            ]
+        )
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 

@@ -18,15 +18,7 @@ from torch import Tensor
 
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError, kernels
-from tests.numerics import (
-    TIGHT,
-    all_close,
-    autograd_gradients,
-    both_methods,
-    close,
-    small_task,
-    tensors,
-)
+from tests.numerics import TIGHT, all_close, autograd_gradients, both_methods, close, small_task, tensors
 from training.gradient_flow import Method, adjoint, forward, gradient_flow
 from training.gradient_flow.adjoint import AdjointMethod, adjoint_sweep
 from training.gradient_flow.forward import ForwardMethod
@@ -42,9 +34,13 @@ def euler(step_size: float, max_steps: int = 200_000) -> Solver:
 def reduced(task: Task) -> ReducedProblem:
     """Algorithm 4 for a task."""
     return ReducedProblem(
-        task.phi @ task.phi.T, np.ascontiguousarray(task.W0 @ task.phi.T),
-        np.ascontiguousarray(task.Y.T), task.weights, task.T, task.lam,
-    )  # fmt: skip
+        task.phi @ task.phi.T,
+        np.ascontiguousarray(task.W0 @ task.phi.T),
+        np.ascontiguousarray(task.Y.T),
+        task.weights,
+        task.T,
+        task.lam,
+    )
 
 
 # Euler
@@ -56,10 +52,7 @@ def gradient_descent(
     """ANIL's inner loop on W, for autograd to unroll: full steps, and a last one up to T."""
     whole_steps = math.ceil(T.item() / step_size - 1e-9) - 1
     W = W0
-    for rate in [
-        *[torch.tensor(step_size, dtype=torch.float64)] * whole_steps,
-        T - whole_steps * step_size,
-    ]:
+    for rate in [*[torch.tensor(step_size, dtype=torch.float64)] * whole_steps, T - whole_steps * step_size]:
         residual = weights[:, None] * (torch.softmax(phi @ W.T, dim=1) - Y)
         W = W - rate * (residual.T @ phi + lam * (W - W0))
     return W
@@ -73,9 +66,7 @@ def gradient_descent(
     [(3.0, 0.25), (4.2, 0.3), (3.1, 0.25), (0.2, 0.25), (0.25, 0.25), (6.0, 0.01)],
     ids=["multiple", "rounded multiple", "shorter last", "one short", "one", "600"],
 )
-def test_euler_is_unrolled_gradient_descent(
-    method: Method, d: int, lam: float, T: float, step_size: float
-) -> None:
+def test_euler_is_unrolled_gradient_descent(method: Method, d: int, lam: float, T: float, step_size: float) -> None:
     """ANIL's meta-gradient to rounding, with soft labels, unequal weights and d < M."""
     task = small_task(d=d, T=T, lam=lam)
     options: dict[str, Any] = {"solver": "euler", "step_size": step_size}
@@ -109,8 +100,7 @@ def test_euler_still_moves_where_the_flow_is_at_rest(method: Method) -> None:
 def test_euler_in_a_batch_takes_each_task_to_its_own_horizon(method: Method) -> None:
     tasks = [small_task(T=T, lam=0.1, seed=seed) for seed, T in enumerate([0.0, 0.3, 7.0])]
     batch = {
-        name: torch.tensor(np.stack([getattr(task, name) for task in tasks]), requires_grad=True)
-        for name in INPUTS
+        name: torch.tensor(np.stack([getattr(task, name) for task in tasks]), requires_grad=True) for name in INPUTS
     }
     Y, V = (torch.tensor(np.stack([getattr(task, name) for task in tasks])) for name in ("Y", "V"))
     (gradient_flow(**batch, Y=Y, method=method, solver="euler", step_size=0.2) * V).sum().backward()
@@ -123,9 +113,7 @@ def test_euler_in_a_batch_takes_each_task_to_its_own_horizon(method: Method) -> 
 def test_no_euler_step_leaves_the_start(method: Method) -> None:
     task = small_task(T=0.0, lam=0.1)
     options: dict[str, Any] = {"method": method, "solver": "euler", "step_size": 0.1}
-    np.testing.assert_array_equal(
-        gradient_flow(**tensors(task), **options).detach().numpy(), task.W0
-    )
+    np.testing.assert_array_equal(gradient_flow(**tensors(task), **options).detach().numpy(), task.W0)
     gradients = task.gradients(**options)
     np.testing.assert_array_equal(gradients["W0"], task.V)
     for name in ("phi", "lam", "weights"):
@@ -141,9 +129,7 @@ def test_gradcheck_of_euler(method: Method) -> None:
 
     def adapt(*values: Tensor) -> Tensor:
         named: dict[str, Any] = dict(zip(INPUTS, values, strict=True))
-        return gradient_flow(
-            Y=arguments["Y"], method=method, solver="euler", step_size=0.25, **named
-        )
+        return gradient_flow(Y=arguments["Y"], method=method, solver="euler", step_size=0.25, **named)
 
     inputs = tuple(arguments[name] for name in INPUTS)
     assert torch.autograd.gradcheck(adapt, inputs, atol=1e-7, rtol=1e-6)
@@ -164,10 +150,7 @@ def test_eulers_gradients_tend_to_the_flows_at_order_one(method: Method, lam: fl
 @both_methods
 def test_too_many_euler_steps_are_refused_before_the_first(method: Method) -> None:
     with pytest.raises(FlowError, match=r"takes 11 steps of 0\.1.* larger step_size"):
-        gradient_flow(
-            **tensors(small_task(T=1.05)), method=method, solver="euler", step_size=0.1,
-            max_steps=10,
-        )  # fmt: skip
+        gradient_flow(**tensors(small_task(T=1.05)), method=method, solver="euler", step_size=0.1, max_steps=10)
 
 
 @both_methods
@@ -207,9 +190,7 @@ def test_more_euler_steps_than_a_float_can_count_are_refused(method: Method) -> 
         ({"solver": "rk4"}, '"dopri5" or "euler"'),
     ],
 )
-def test_settings_that_make_no_solver_are_refused(
-    method: Method, options: dict[str, Any], message: str
-) -> None:
+def test_settings_that_make_no_solver_are_refused(method: Method, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gradient_flow(**tensors(small_task()), method=method, **options)
 
@@ -222,9 +203,20 @@ def sweep(problem: ReducedProblem, chunk: Chunk, g: np.ndarray) -> list[np.ndarr
     N, M = g.shape
     dK, dL0, dw, dlam = np.zeros((M, M)), np.zeros((N, M)), np.zeros(M), np.zeros(1)
     adjoint_sweep(
-        problem.K, problem.Y, problem.w, problem.lam, DOPRI5.table, chunk.steps, chunk.X,
-        chunk.P, g.copy(), dK, dL0, dw, dlam,
-    )  # fmt: skip
+        problem.K,
+        problem.Y,
+        problem.w,
+        problem.lam,
+        DOPRI5.table,
+        chunk.steps,
+        chunk.X,
+        chunk.P,
+        g.copy(),
+        dK,
+        dL0,
+        dw,
+        dlam,
+    )
     return [dK, dL0, dw, dlam]
 
 
@@ -239,10 +231,9 @@ def test_equal_dopri5_steps_and_their_derivatives_are_of_order_five(lam: float) 
         return [chunk.end, *sweep(problem, chunk, g)]
 
     exact = run(1000)
-    errors = np.array([
-        [np.linalg.norm(x - y) for x, y in zip(run(count), exact, strict=True)]
-        for count in (32, 64, 128)
-    ])  # fmt: skip
+    errors = np.array(
+        [[np.linalg.norm(x - y) for x, y in zip(run(count), exact, strict=True)] for count in (32, 64, 128)]
+    )
     orders = np.log2(errors[:-1] / errors[1:])
     assert orders.min() >= 4.5
     assert orders.max() <= 5.6
@@ -254,9 +245,7 @@ def test_taking_the_accepted_steps_again_gives_the_same_states() -> None:
     (chunk,) = march(problem, DOPRI5, 1000)
     again = replay(problem, DOPRI5, chunk.states[0], chunk.steps)
     for name in ("X", "P", "end"):
-        np.testing.assert_allclose(
-            getattr(again, name), getattr(chunk, name), rtol=1e-11, atol=1e-16
-        )
+        np.testing.assert_allclose(getattr(again, name), getattr(chunk, name), rtol=1e-11, atol=1e-16)
 
 
 # The step limit
@@ -275,9 +264,7 @@ def spectral_radius(problem: ReducedProblem, P: np.ndarray) -> float:
 @pytest.mark.parametrize("offset", [0.0, 3.0, 10.0])
 @pytest.mark.parametrize("lam", [0.0, 0.1])
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
-def test_no_step_is_longer_than_derivatives_allow(
-    offset: float, lam: float, tolerance: float
-) -> None:
+def test_no_step_is_longer_than_derivatives_allow(offset: float, lam: float, tolerance: float) -> None:
     """Also where the power iteration is left out: h (rho + lam) <= 3, up to its own error.
 
     h is the step in flow time at the pace it starts with.
@@ -285,10 +272,7 @@ def test_no_step_is_longer_than_derivatives_allow(
     problem = reduced(clustered_task(3, 3, 1e4, offset=offset, lam=lam))
     solver = Solver("dopri5", tolerance, tolerance, max_steps=10_000, step_size=None)
     (chunk,) = march(problem, solver, 10_000)
-    products = [
-        h[0] * (spectral_radius(problem, P[0]) + lam)
-        for h, P in zip(chunk.steps, chunk.P, strict=True)
-    ]
+    products = [h[0] * (spectral_radius(problem, P[0]) + lam) for h, P in zip(chunk.steps, chunk.P, strict=True)]
     assert max(products) <= 3.2
     if offset == 10.0:
         assert max(products) >= 2.8
@@ -300,9 +284,7 @@ def test_the_bound_of_the_spectral_radius_holds() -> None:
         for M, N in ((1, 2), (6, 3), (4, 7)):
             problem = reduced(small_task(M, N))
             P = softmax(sharpness * rng.normal(size=(N, M)), axis=0)
-            bound = kernels._radius_bound(
-                P, problem.w, np.abs(problem.K).sum(axis=1), kernels.workspace(N, M)
-            )
+            bound = kernels._radius_bound(P, problem.w, np.abs(problem.K).sum(axis=1), kernels.workspace(N, M))
             radius = spectral_radius(problem, P)
             assert radius * (1 - 1e-12) <= bound <= 20 * radius
 
@@ -312,9 +294,7 @@ def test_the_bound_of_the_spectral_radius_holds() -> None:
 
 @both_methods
 @pytest.mark.parametrize("size", [1, 3, 7])
-@pytest.mark.parametrize(
-    "options", [{}, {"solver": "euler", "step_size": 0.5}], ids=["dopri5", "euler"]
-)
+@pytest.mark.parametrize("options", [{}, {"solver": "euler", "step_size": 0.5}], ids=["dopri5", "euler"])
 def test_gradients_do_not_depend_on_the_size_of_chunks(
     method: Method, size: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,9 +330,7 @@ def peak_memory(kind: type[AdjointMethod | ForwardMethod], task: Task, steps: in
         tracemalloc.stop()
 
 
-def test_the_forward_methods_memory_does_not_grow_with_the_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_forward_methods_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one thread: a worker may be late to let go of the chunk before."""
     monkeypatch.setattr(forward, "thread_map", lambda f, *arguments: list(map(f, *arguments)))
     task = small_task(M=15, N=4, T=5.0)

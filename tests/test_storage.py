@@ -48,9 +48,7 @@ def support(seed: int = 0) -> SupportSet:
 def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -> Classifier:
     """Add a classifier with fields and options of `TenantStore.add`."""
     keywords = {
-        option: options.pop(option)
-        for option in ("promote", "key", "limit", "derived_from")
-        if option in options
+        option: options.pop(option) for option in ("promote", "key", "limit", "derived_from") if option in options
     }
     return store.add(classifier(id_, name, **options), support(), **{"limit": 1000, **keywords})
 
@@ -95,9 +93,28 @@ def test_found_by_id_and_by_name(mine: TenantStore, store: Store) -> None:
 
 @pytest.mark.parametrize(
     "reference",
-    ["dogs", "", "Cats", "cats ", "cat_", "cat%", "CLF_A", "cats@2", "cats@0", "cats@", "cats@1 ",
-     "cats@01", "cats@1\n", "clf_a@1", "@1", "a\0b", "\ud800", "cats@9999999999", "x" * 70],
-)  # fmt: skip
+    [
+        "dogs",
+        "",
+        "Cats",
+        "cats ",
+        "cat_",
+        "cat%",
+        "CLF_A",
+        "cats@2",
+        "cats@0",
+        "cats@",
+        "cats@1 ",
+        "cats@01",
+        "cats@1\n",
+        "clf_a@1",
+        "@1",
+        "a\0b",
+        "\ud800",
+        "cats@9999999999",
+        "x" * 70,
+    ],
+)
 def test_what_names_nothing_is_not_found(mine: TenantStore, reference: str) -> None:
     add(mine, "clf_a", "cats")
     for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.delete, mine.promote):
@@ -121,11 +138,14 @@ def test_resolving_finds_what_finding_does(mine: TenantStore, expires: int | Non
 
 def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
     made = classifier(
-        "clf_a", "cats", horizon_rule="given", metadata={"line": "3", "\N{CAT FACE}": "\0"},
+        "clf_a",
+        "cats",
+        horizon_rule="given",
+        metadata={"line": "3", "\N{CAT FACE}": "\0"},
         report={"calibration": {"ece": 1 / 3}, "notes": [None, True]},
         expires_at=datetime(9000, 1, 1, tzinfo=UTC),
         W=np.array([[-0.0, 1e-45, 3.4e38, -1.0]] * 6, dtype=np.float32),
-    )  # fmt: skip
+    )
     kept = support(3)
     with closing(open_store(database_url)) as store:
         stored = store.for_tenant("").add(made, kept, limit=10)
@@ -235,9 +255,7 @@ def test_changes_between_pages_neither_repeat_nor_skip(mine: TenantStore, delete
     add(mine, "clf_late")
     second, _ = mine.page(limit=10, before=before)
     assert [item.id for item in first] == ["clf_5", "clf_4"]
-    assert [item.id for item in second] == [
-        id_ for id_ in ("clf_3", "clf_2", "clf_1", "clf_0") if id_ != deleted
-    ]
+    assert [item.id for item in second] == [id_ for id_ in ("clf_3", "clf_2", "clf_1", "clf_0") if id_ != deleted]
 
 
 def test_a_position_is_never_given_twice(mine: TenantStore) -> None:
@@ -350,18 +368,14 @@ def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:
     assert found is not None
     assert found.report == report
     asked: list[str] = []
-    event.listen(
-        store._database._engine, "before_cursor_execute", lambda *call: asked.append(call[2])
-    )
+    event.listen(store._database._engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
     ((listed,), _) = mine.page(limit=10)
     assert (listed.id, listed.promoted, listed.report) == ("clf_a", True, None)
     assert any("classifiers.metadata" in statement for statement in asked)
     assert not any("classifiers.report" in statement for statement in asked)
 
 
-def test_rolling_back_an_unknown_name_leaves_nothing(
-    mine: TenantStore, store: Store, database_url: str
-) -> None:
+def test_rolling_back_an_unknown_name_leaves_nothing(mine: TenantStore, store: Store, database_url: str) -> None:
     assert mine.roll_back("dogs") is None
     assert execute(database_url, "SELECT * FROM names") == []
     add(mine, "clf_a", "cats")

@@ -33,9 +33,7 @@ def learned(on: Episodes) -> list[float]:
     return found
 
 
-def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(
-    on: Episodes,
-) -> None:
+def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(on: Episodes) -> None:
     rows = horizons(HEAD, on, TASK, [Horizon(factor=0.01), Horizon(factor=100.0)])
     assert [row.factor for row in rows] == pytest.approx([0, 0.01, 1, 100])
     middle = float(np.median(learned(on)))
@@ -43,9 +41,7 @@ def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(
     own = on.measure(adapted(HEAD), TASK)
     np.testing.assert_array_equal(rows[2].measured.episodes, own.episodes)
     far = Head("prototype", 6000.0, 0.0, "balanced", SOLVER, alpha=0.1, exponents=LAW)
-    np.testing.assert_array_equal(
-        rows[3].measured.episodes, on.measure(adapted(far), TASK).episodes
-    )
+    np.testing.assert_array_equal(rows[3].measured.episodes, on.measure(adapted(far), TASK).episodes)
     # The law's constant as T, which is what ignoring its exponents would measure, is another model.
     plain = on.measure(adapted(HEAD, 60.0), TASK)
     assert (plain.episodes != own.episodes).any()
@@ -64,6 +60,4 @@ def test_horizons_in_flow_time_are_those_for_every_task(on: Episodes) -> None:
     zero, *rows = horizons(HEAD, on, TASK, [Horizon(value=3.0)])
     (three,) = [row for row in rows if not row.learned]
     assert zero.horizon == 0.0
-    np.testing.assert_array_equal(
-        three.measured.episodes, on.measure(adapted(HEAD, 3.0), TASK).episodes
-    )
+    np.testing.assert_array_equal(three.measured.episodes, on.measure(adapted(HEAD, 3.0), TASK).episodes)

@@ -53,17 +53,19 @@ def test_a_recorded_accuracy_is_measured_again() -> None:
     config = Config.model_validate(bundle.manifest.training.config)
     data = load_split(config.data, ARCHIVE, "val")
     embeddings = Backbone(bundle, "cpu").embed(data.images)
-    recorded = {
-        (entry.ways, entry.shots): entry
-        for entry in bundle.manifest.accuracy
-        if entry.split == "val"
-    }
+    recorded = {(entry.ways, entry.shots): entry for entry in bundle.manifest.accuracy if entry.split == "val"}
     for ways, shots in ((5, 1), (20, 1)):
         entry = recorded[ways, shots]
         found = evaluate(
-            embeddings, bundle.head, data, ways=ways, shots=shots,
-            queries=entry.queries, episodes=entry.episodes, seed=entry.seed,
-        )  # fmt: skip
+            embeddings,
+            bundle.head,
+            data,
+            ways=ways,
+            shots=shots,
+            queries=entry.queries,
+            episodes=entry.episodes,
+            seed=entry.seed,
+        )
         # Other processors round embeddings differently: a query may fall the other way.
         assert found.mean == pytest.approx(entry.mean, abs=5e-5)
         assert found.interval == pytest.approx(entry.interval, abs=5e-5)
@@ -80,9 +82,7 @@ def test_unequal_shots_are_part_of_the_largest_episode(number: int) -> None:
 
 
 def test_unequal_shots_are_uniform_and_drawn_for_each_class() -> None:
-    counts = np.array(
-        [np.bincount(Task(4, (2, 5), 1).draw(SIX, 1, i).support_classes) for i in range(600)]
-    )
+    counts = np.array([np.bincount(Task(4, (2, 5), 1).draw(SIX, 1, i).support_classes) for i in range(600)])
     values, frequency = np.unique(counts, return_counts=True)
     assert values.tolist() == [2, 3, 4, 5]
     # 2400 draws: a standard deviation of a frequency is 21.
@@ -91,8 +91,7 @@ def test_unequal_shots_are_uniform_and_drawn_for_each_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ways", "shots"),
-    [("5x1", 5, 1), ("20x5", 20, 5), ("5x1-10", 5, (1, 10)), ("5x3-3", 5, 3)],
+    ("text", "ways", "shots"), [("5x1", 5, 1), ("20x5", 20, 5), ("5x1-10", 5, (1, 10)), ("5x3-3", 5, 3)]
 )
 def test_tasks_are_read_and_written(text: str, ways: int, shots: int | tuple[int, int]) -> None:
     task = parse_task(text, 7)
@@ -123,10 +122,7 @@ def test_too_few_images_say_what_to_ask_for() -> None:
 def test_rotated_classes_are_refused() -> None:
     bundle = load_bundle(REPOSITORY / "models" / "omniglot-conv4")
     with pytest.raises(ValueError, match="without rotated classes"):
-        evaluate(
-            np.zeros((len(SIX.images), 64), np.float32), bundle.head, replace(SIX, rotations=4),
-            ways=5, shots=1,
-        )  # fmt: skip
+        evaluate(np.zeros((len(SIX.images), 64), np.float32), bundle.head, replace(SIX, rotations=4), ways=5, shots=1)
 
 
 def test_the_archive_is_looked_for_beside_the_repository() -> None:

@@ -11,9 +11,7 @@ SILENCED_BY = ("CI", "ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "XDG_CAC
 DEVICE_IDS = "from pathlib import Path; print(*Path.home().rglob('deviceid'))"
 
 
-@pytest.mark.parametrize(
-    "module", ["comln_serve.cli", "comln_serve.engine.embedding.backbone", "training.quantise"]
-)
+@pytest.mark.parametrize("module", ["comln_serve.cli", "comln_serve.engine.embedding.backbone", "training.quantise"])
 def test_no_device_id_is_kept(module: str, tmp_path: Path) -> None:
     """With telemetry ONNX Runtime writes a device id when it is imported."""
     environment = {name: text for name, text in os.environ.items() if name not in SILENCED_BY}

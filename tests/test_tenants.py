@@ -29,44 +29,48 @@ INFERENCE = {"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "da
 
 # How each route is asked about one classifier.
 ABOUT_ONE: dict[tuple[str, str], Ask] = {
-    ("GET", "/classifiers/{ref}"):
-        lambda client, ref, headers: client.get(f"/classifiers/{ref}", headers=headers),
-    ("DELETE", "/classifiers/{ref}"):
-        lambda client, ref, headers: client.delete(f"/classifiers/{ref}", headers=headers),
-    ("POST", "/classifiers/{ref}/promote"):
-        lambda client, ref, headers: client.post(f"/classifiers/{ref}/promote", headers=headers),
-    ("POST", "/classifiers/{ref}/rollback"):
-        lambda client, ref, headers: client.post(f"/classifiers/{ref}/rollback", headers=headers),
-    ("GET", "/classifiers/{ref}/examples"):
-        lambda client, ref, headers: client.get(f"/classifiers/{ref}/examples", headers=headers),
-    ("POST", "/classifiers/{ref}/examples"):
-        lambda client, ref, headers: client.post(
-            f"/classifiers/{ref}/examples", headers=headers, **adapt_form()),
-    ("DELETE", "/classifiers/{ref}/examples/{number}"):
-        lambda client, ref, headers: client.delete(
-            f"/classifiers/{ref}/examples/1", headers=headers),
-    ("GET", "/classifiers/{ref}/export"):
-        lambda client, ref, headers: client.get(
-            f"/classifiers/{ref}/export?format=safetensors", headers=headers),
-    ("GET", "/v2/models/{model}"):
-        lambda client, ref, headers: client.get(f"/v2/models/{ref}", headers=headers),
-    ("GET", "/v2/models/{model}/ready"):
-        lambda client, ref, headers: client.get(f"/v2/models/{ref}/ready", headers=headers),
-    ("GET", "/v2/models/{model}/versions/{version}"):
-        lambda client, ref, headers: client.get(f"/v2/models/{ref}/versions/1", headers=headers),
-    ("GET", "/v2/models/{model}/versions/{version}/ready"):
-        lambda client, ref, headers: client.get(
-            f"/v2/models/{ref}/versions/1/ready", headers=headers),
-    ("POST", "/v2/models/{model}/infer"):
-        lambda client, ref, headers: client.post(
-            f"/v2/models/{ref}/infer", headers=headers, json=INFERENCE),
-    ("POST", "/v2/models/{model}/versions/{version}/infer"):
-        lambda client, ref, headers: client.post(
-            f"/v2/models/{ref}/versions/1/infer", headers=headers, json=INFERENCE),
-    ("POST", "/predict"):
-        lambda client, ref, headers: client.post(
-            "/predict", headers=headers, **predict_form(RED, classifier=ref)),
-}  # fmt: skip
+    ("GET", "/classifiers/{ref}"): lambda client, ref, headers: client.get(f"/classifiers/{ref}", headers=headers),
+    ("DELETE", "/classifiers/{ref}"): lambda client, ref, headers: client.delete(
+        f"/classifiers/{ref}", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/promote"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/promote", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/rollback"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/rollback", headers=headers
+    ),
+    ("GET", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.get(
+        f"/classifiers/{ref}/examples", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/examples", headers=headers, **adapt_form()
+    ),
+    ("DELETE", "/classifiers/{ref}/examples/{number}"): lambda client, ref, headers: client.delete(
+        f"/classifiers/{ref}/examples/1", headers=headers
+    ),
+    ("GET", "/classifiers/{ref}/export"): lambda client, ref, headers: client.get(
+        f"/classifiers/{ref}/export?format=safetensors", headers=headers
+    ),
+    ("GET", "/v2/models/{model}"): lambda client, ref, headers: client.get(f"/v2/models/{ref}", headers=headers),
+    ("GET", "/v2/models/{model}/ready"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/ready", headers=headers
+    ),
+    ("GET", "/v2/models/{model}/versions/{version}"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/versions/1", headers=headers
+    ),
+    ("GET", "/v2/models/{model}/versions/{version}/ready"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/versions/1/ready", headers=headers
+    ),
+    ("POST", "/v2/models/{model}/infer"): lambda client, ref, headers: client.post(
+        f"/v2/models/{ref}/infer", headers=headers, json=INFERENCE
+    ),
+    ("POST", "/v2/models/{model}/versions/{version}/infer"): lambda client, ref, headers: client.post(
+        f"/v2/models/{ref}/versions/1/infer", headers=headers, json=INFERENCE
+    ),
+    ("POST", "/predict"): lambda client, ref, headers: client.post(
+        "/predict", headers=headers, **predict_form(RED, classifier=ref)
+    ),
+}
 # Tested by themselves below.
 OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
 OF_NOBODY = {("GET", "/models"), ("GET", "/v2"), ("GET", "/metrics")}
@@ -93,8 +97,7 @@ def state(client: TestClient, headers: Headers) -> list[Any]:
     """All that can be read of a tenant."""
     page = client.get("/classifiers", headers=headers).json()
     examples = [
-        client.get(f"/classifiers/{item['id']}/examples", headers=headers).json()
-        for item in page["classifiers"]
+        client.get(f"/classifiers/{item['id']}/examples", headers=headers).json() for item in page["classifiers"]
     ]
     return [page, examples]
 
@@ -109,9 +112,7 @@ def test_every_route_with_a_key_is_in_the_tables_above(keyed: TestClient) -> Non
     assert asked == set(ABOUT_ONE) | OF_A_TENANT | OF_NOBODY
 
 
-def test_what_another_has_is_answered_as_what_nobody_has(
-    keyed: TestClient, mine: Headers, theirs: Headers
-) -> None:
+def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     """By name, version and id: every byte and header, but for the reference that was asked for."""
 
     def answers(reference: str) -> dict[tuple[str, str], tuple[int, bytes, dict[str, str]]]:
@@ -152,17 +153,15 @@ def test_lists_hold_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) 
     assert other["version"] == 1, "versions are counted for each"
 
 
-def test_the_same_name_is_anothers_classifier(
-    keyed: TestClient, mine: Headers, theirs: Headers
-) -> None:
+def test_the_same_name_is_anothers_classifier(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     for _ in range(2):
         adapt(keyed, mine, name=NAME)
     before = state(keyed, mine)
     for _ in range(3):
         adapt(keyed, theirs, name=NAME)
-    asks = [
-        route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith("{number}")
-    ] + [("DELETE", "/classifiers/{ref}")]
+    asks = [route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith("{number}")] + [
+        ("DELETE", "/classifiers/{ref}")
+    ]
     for route in asks:
         answer = ABOUT_ONE[route](keyed, NAME, theirs)
         assert answer.is_success or answer.status_code == 422, (route, answer.text)
@@ -186,9 +185,7 @@ def test_all_keys_of_a_tenant_see_the_same(keyed: TestClient, mine: Headers) -> 
     assert keyed.get(f"/classifiers/{made['id']}", headers=other).status_code == 200
 
 
-def test_the_empty_tenant_has_what_was_made_without_keys(
-    keyed_settings: Settings, make_engine: MakeEngine
-) -> None:
+def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(keyed_settings.model_copy(update={"require_keys": False}))
     with TestClient(create_app(engine)) as client:
         made = adapt(client, bearer("not looked at"), name=NAME)
@@ -208,16 +205,11 @@ def test_limits_are_for_each(keyed_settings: Settings, make_engine: MakeEngine) 
         for tenant in ("mine", "theirs"):
             headers = bearer(new_key(engine.store, tenant))
             adapt(client, headers)
-            error = check_error(
-                client.post("/adapt", headers=headers, **adapt_form()),
-                ErrorCode.TOO_MANY_CLASSIFIERS,
-            )
+            error = check_error(client.post("/adapt", headers=headers, **adapt_form()), ErrorCode.TOO_MANY_CLASSIFIERS)
             assert error["detail"] == {"stored": 1, "limit": 1}
 
 
-def test_logs_and_metrics_name_keys_and_no_classifiers(
-    keyed: TestClient, mine: Headers, theirs: Headers
-) -> None:
+def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())

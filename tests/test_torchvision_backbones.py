@@ -38,14 +38,26 @@ def trained(architecture: str, classes: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("architecture", "size"),
     [
-        ("alexnet", 4096), ("convnext_tiny", 768), ("densenet121", 1024),
-        ("efficientnet_b0", 1280), ("googlenet", 1024), ("inception_v3", 2048), ("maxvit_t", 512),
-        ("mnasnet0_5", 1280), ("mobilenet_v2", 1280), ("mobilenet_v3_small", 1024),
-        ("resnet18", 512), ("resnet50", 2048), ("resnext50_32x4d", 2048),
-        ("shufflenet_v2_x1_0", 1024), ("swin_t", 768), ("vgg11", 4096), ("vit_b_16", 768),
+        ("alexnet", 4096),
+        ("convnext_tiny", 768),
+        ("densenet121", 1024),
+        ("efficientnet_b0", 1280),
+        ("googlenet", 1024),
+        ("inception_v3", 2048),
+        ("maxvit_t", 512),
+        ("mnasnet0_5", 1280),
+        ("mobilenet_v2", 1280),
+        ("mobilenet_v3_small", 1024),
+        ("resnet18", 512),
+        ("resnet50", 2048),
+        ("resnext50_32x4d", 2048),
+        ("shufflenet_v2_x1_0", 1024),
+        ("swin_t", 768),
+        ("vgg11", 4096),
+        ("vit_b_16", 768),
         ("wide_resnet50_2", 2048),
     ],
-)  # fmt: skip
+)
 def test_architectures_without_their_last_layer(architecture: str, size: int) -> None:
     """Sizes and numbers of parameters as published, but for the layer over 1000 classes."""
     with torch.device("meta"):

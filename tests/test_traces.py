@@ -104,9 +104,7 @@ def lines_of(server: LiveServer) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("by", ["setting", "variable"])
-def test_a_collector_gets_a_span_a_request_with_its_stages(
-    by: str, models_dir: Path, tmp_path: Path
-) -> None:
+def test_a_collector_gets_a_span_a_request_with_its_stages(by: str, models_dir: Path, tmp_path: Path) -> None:
     with collector() as received:
         environment, flags = {**os.environ, **QUICK}, ["--default-model", "tiny"]
         if by == "setting":
@@ -130,20 +128,17 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
     assert (adapt.trace_id.hex(), adapt.parent_span_id.hex()) == (TRACE, PARENT)
     assert adapt.kind == Span.SPAN_KIND_SERVER
     expected = {
-        "http.request.method": "POST", "http.route": "/adapt", "http.response.status_code": 201,
-        "comln.request_id": "find-me", "comln.model": "tiny", "comln.images": 6,
-    }  # fmt: skip
+        "http.request.method": "POST",
+        "http.route": "/adapt",
+        "http.response.status_code": 201,
+        "comln.request_id": "find-me",
+        "comln.model": "tiny",
+        "comln.images": 6,
+    }
     assert attributes_of(adapt).items() >= expected.items()
     # The stages lie within it, and last as long as the client is told.
     children = [span for span in received.spans() if span.parent_span_id == adapt.span_id]
-    assert {span.name for span in children} == {
-        "decode",
-        "queue",
-        "embed",
-        "solve",
-        "report",
-        "store",
-    }
+    assert {span.name for span in children} == {"decode", "queue", "embed", "solve", "report", "store"}
     for span in children:
         assert span.trace_id == adapt.trace_id
         slack = 5_000_000  # ns; two clocks
@@ -163,8 +158,9 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(
     assert not any(b"secret" in item.SerializeToString() for item in received.requests)
     (service,) = {
         attributes_of(resource.resource)["service.name"]
-        for item in received.requests for resource in item.resource_spans
-    }  # fmt: skip
+        for item in received.requests
+        for resource in item.resource_spans
+    }
     assert service == "comln-serve"
 
 
@@ -193,9 +189,7 @@ def test_it_is_imported_only_where_it_is_configured(configured: bool) -> None:
         "print('opentelemetry.sdk' in sys.modules)"  # FastAPI itself imports the small API
     )
     environment = {name: value for name, value in os.environ.items() if "OTEL" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{configured}\n"
 
 

@@ -60,9 +60,7 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
         assert head.W0 is not None
         assert np.abs(head.W0).max() > 0
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [(record["phase"], record["step"]) for record in records] == [
-        ("episodes", 2), ("episodes", 4),
-    ]  # fmt: skip
+    assert [(record["phase"], record["step"]) for record in records] == [("episodes", 2), ("episodes", 4)]
     assert all(math.isfinite(record["loss"]) for record in records)
 
 
@@ -82,8 +80,9 @@ def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path
     card = (tmp_path / "models" / "law" / "README.md").read_text()
     assert "for M examples of N classes" in card
 
-    settings = Settings(models_dir=tmp_path / "models", provider="cpu",
-                        database_url=f"sqlite:///{tmp_path / 'classifiers.db'}")  # fmt: skip
+    settings = Settings(
+        models_dir=tmp_path / "models", provider="cpu", database_url=f"sqlite:///{tmp_path / 'classifiers.db'}"
+    )
     engine = Engine(settings, load_models(settings), open_store(settings.database_url))
     with TestClient(create_app(engine)) as client:
         engine.warm()
@@ -91,28 +90,28 @@ def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path
         assert model["horizon_exponents"] == pytest.approx(vars(head.exponents))
         support = colour_support()
         classifier = engine.adapt(support).classifier
-    images = np.stack(
-        [prepare_image(content, best.config.data.preprocessing) for content, _ in support]
-    )
+    images = np.stack([prepare_image(content, best.config.data.preprocessing) for content, _ in support])
     expected = head.horizon_of(best.restore_model().embed(images), 3)
     assert classifier.horizon == pytest.approx(expected, rel=1e-4)
 
 
 def test_training_learns(tmp_path: Path) -> None:
     data = colour_classes()
-    settings = config(updates=40, validation={"every": 40, "episodes": 40, "tasks": [[5, 1]],
-                                              "queries": 5})  # fmt: skip
+    settings = config(updates=40, validation={"every": 40, "episodes": 40, "tasks": [[5, 1]], "queries": 5})
     before = evaluate(
-        tiny_model(settings).embed(data.images), tiny_model(settings).head(), data,
-        ways=5, shots=1, queries=5, episodes=40,
-    )  # fmt: skip
+        tiny_model(settings).embed(data.images),
+        tiny_model(settings).head(),
+        data,
+        ways=5,
+        shots=1,
+        queries=5,
+        episodes=40,
+    )
     after = fit(settings, data, data, tmp_path, resume=False)
     assert after.validation[0]["mean"] > before.mean + before.interval
 
 
-def test_a_resumed_run_equals_one_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, settings = colour_classes(), config()
     fit(settings, data, data, tmp_path / "whole", resume=False)
     with stopped_after_saving(monkeypatch, lambda _, path: path.name == LAST):
@@ -159,9 +158,7 @@ def test_evaluation_is_reproducible_and_its_interval_is_right() -> None:
     embeddings = model.embed(data.images)
 
     def run(seed: int) -> tuple[float, float]:
-        result = evaluate(
-            embeddings, model.head(), data, ways=3, shots=1, queries=3, episodes=30, seed=seed
-        )
+        result = evaluate(embeddings, model.head(), data, ways=3, shots=1, queries=3, episodes=30, seed=seed)
         return result.mean, result.interval
 
     assert run(0) == run(0)
@@ -197,15 +194,21 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
     [
         ({"kind": "resnet12"}, 84, False),  # the paper's, d = 16000
         ({"kind": "resnet12", "channels": 16}, 84, True),
-        ({"kind": "resnet12", "channels": 8, "global_pooling": True, "normalise": "l2",
-          "drop_block": {"rate": 0.9, "block_size": 2, "updates": 1}}, 32, False),
-        ({"kind": "torchvision", "architecture": "resnet18", "normalise": "l2",
-          "scale": "sqrt_d"}, 64, False),
+        (
+            {
+                "kind": "resnet12",
+                "channels": 8,
+                "global_pooling": True,
+                "normalise": "l2",
+                "drop_block": {"rate": 0.9, "block_size": 2, "updates": 1},
+            },
+            32,
+            False,
+        ),
+        ({"kind": "torchvision", "architecture": "resnet18", "normalise": "l2", "scale": "sqrt_d"}, 64, False),
     ],
-)  # fmt: skip
-def test_other_backbones_export(
-    tmp_path: Path, backbone: dict[str, object], size: int, half: bool
-) -> None:
+)
+def test_other_backbones_export(tmp_path: Path, backbone: dict[str, object], size: int, half: bool) -> None:
     """At two batch sizes, with 32-bit weights and with 16; nothing is dropped in a bundle."""
     tree = tiny_config(image_size=size).model_dump(mode="json") | {"backbone": backbone}
     config = Config.model_validate(tree)
@@ -242,9 +245,7 @@ def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> No
     np.testing.assert_allclose(found, model.embed(images), rtol=1e-3, atol=1e-5)
 
 
-def test_command_line_fit_export_evaluate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The three commands on an image folder, the recorded accuracy in manifest and card."""
     data = colour_classes()
     for split in ("train", "val"):
@@ -260,13 +261,34 @@ def test_command_line_fit_export_evaluate(
     assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
     assert (
         main(
-            ["export", str(run), "--to", str(bundle), "--description", "Colours.",
-             "--data-description", "Eight colours.", "--licence", "CC0-1.0"]
+            [
+                "export",
+                str(run),
+                "--to",
+                str(bundle),
+                "--description",
+                "Colours.",
+                "--data-description",
+                "Eight colours.",
+                "--licence",
+                "CC0-1.0",
+            ]
         )
         == 0
-    )  # fmt: skip
-    arguments = ["evaluate", str(bundle), "--data", images, "--task", "4x2", "--episodes", "20",
-                 "--queries", "3", "--record"]  # fmt: skip
+    )
+    arguments = [
+        "evaluate",
+        str(bundle),
+        "--data",
+        images,
+        "--task",
+        "4x2",
+        "--episodes",
+        "20",
+        "--queries",
+        "3",
+        "--record",
+    ]
     assert main(arguments) == 0
     assert main(arguments) == 0  # measuring again replaces, it does not add
     manifest = load_bundle(bundle).manifest
@@ -283,14 +305,11 @@ def test_command_line_fit_export_evaluate(
     "arguments",
     [
         ["fit", "gone.yaml", "--data", "x", "--out", "y"],
-        ["export", "gone", "--to", "y", "--description", "a", "--data-description", "b",
-         "--licence", "c"],
+        ["export", "gone", "--to", "y", "--description", "a", "--data-description", "b", "--licence", "c"],
         ["evaluate", "gone", "--data", "x"],
     ],
-)  # fmt: skip
-def test_command_line_mistakes_end_with_status_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+)
+def test_command_line_mistakes_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "gone" in capsys.readouterr().err
 
@@ -298,9 +317,7 @@ def test_command_line_mistakes_end_with_status_2(
 def test_export_of_a_learned_start_keeps_its_ways(tmp_path: Path) -> None:
     settings = tiny_config("learned", ways=3)
     model = tiny_model(settings)
-    checkpoint = Checkpoint(
-        settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "fit it", "a quiet machine"
-    )
+    checkpoint = Checkpoint(settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "fit it", "a quiet machine")
     export_bundle(checkpoint, tmp_path / "b", ABOUT)
     bundle = load_bundle(tmp_path / "b")
     assert bundle.head.ways == 3

@@ -8,13 +8,7 @@ from threading import Barrier
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from comln_serve.engine.catalogue import References
 from comln_serve.engine.engine import Engine
@@ -110,10 +104,7 @@ def test_a_name_stands_for_what_a_list_says(database_url: str) -> None:
         run_state_machine_as_test(
             type("Machine", (Versions,), {"store": store}),
             settings=settings(
-                max_examples=15,
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
+                max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
             ),
         )
 
@@ -146,10 +137,7 @@ def test_what_has_no_name_has_no_versions(database_url: str) -> None:
 
 
 def test_two_servers_see_each_others_promotions(
-    settings: Settings,
-    make_engine: MakeEngine,
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
     shared = settings.model_copy(update={"database_url": database_url})

@@ -33,9 +33,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(
-    tmp_path: Path, *, mirror: bool
-) -> None:
+def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_path: Path, *, mirror: bool) -> None:
     """Also where the graph has two branches, and batch norm not folded into what they share."""
     bundle = tmp_path / "first"
     bundle.mkdir()
@@ -72,12 +70,9 @@ def test_fit_starts_there(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"channels": 16}, "channels 8, not 16"), ({"colour": "grey"}, "colour 'rgb', not 'grey'")],
+    ("changes", "message"), [({"channels": 16}, "channels 8, not 16"), ({"colour": "grey"}, "colour 'rgb', not 'grey'")]
 )
-def test_a_bundle_of_another_network_is_refused(
-    bundle: Path, changes: dict[str, object], message: str
-) -> None:
+def test_a_bundle_of_another_network_is_refused(bundle: Path, changes: dict[str, object], message: str) -> None:
     model = MetaModel(started(bundle, **changes))
     with pytest.raises(BackboneError, match=message):
         warm_start(model.backbone, bundle, torch.zeros(2, 16, 16, 3, dtype=torch.uint8))
@@ -92,8 +87,7 @@ def test_no_bundle_is_refused_by_name(tmp_path: Path) -> None:
 def test_its_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        "data: {kind: image_folder, preprocessing: {image_size: 16}}\n"
-        "backbone: {warm_start: first}\nupdates: 1\n"
+        "data: {kind: image_folder, preprocessing: {image_size: 16}}\nbackbone: {warm_start: first}\nupdates: 1\n"
     )
     assert load_config(recipe).backbone.warm_start == str(tmp_path / "first")
     with pytest.raises(ConfigError, match='warm_start is for kind "conv4"'):

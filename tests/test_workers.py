@@ -44,9 +44,7 @@ def test_a_single_call_stays_in_this_thread() -> None:
 
 @pytest.mark.parametrize("outer", [1, 8])
 @pytest.mark.parametrize("inner", [1, 8])
-def test_an_exception_comes_out_of_both_maps_and_the_threads_live_on(
-    outer: int, inner: int
-) -> None:
+def test_an_exception_comes_out_of_both_maps_and_the_threads_live_on(outer: int, inner: int) -> None:
     def fail(i: int) -> None:
         raise ArithmeticError(f"call {i} failed")
 

@@ -80,8 +80,7 @@ def insert_first(*nodes: onnx.NodeProto, **constants: object) -> Change:
         del graph.node[:]
         graph.node.extend([*nodes, *rest])
         graph.initializer.extend(
-            numpy_helper.from_array(np.asarray(value, dtype=np.float32), name)
-            for name, value in constants.items()
+            numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in constants.items()
         )
 
     return change
@@ -108,9 +107,7 @@ def with_bias(graph: onnx.GraphProto) -> None:
 
 @pytest.mark.parametrize("change", [None, with_softmax, with_bias])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_a_classifier_gives_what_its_last_layer_takes(
-    tmp_path: Path, layout: str, change: Change | None
-) -> None:
+def test_a_classifier_gives_what_its_last_layer_takes(tmp_path: Path, layout: str, change: Change | None) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx", layout=layout, change=change), *MEAN_AND_STD)
     x = images(3, SIZE)
     torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
@@ -189,10 +186,7 @@ def test_imagenet_is_assumed_and_the_command_says_so(
     assert "--normalisation" in printed
 
 
-@pytest.mark.parametrize(
-    ("name", "mean", "std"),
-    [("half", 0.5, 0.5), ("none", 0.0, 1.0), ("raw", 0.0, 1 / 255)],
-)
+@pytest.mark.parametrize(("name", "mean", "std"), [("half", 0.5, 0.5), ("none", 0.0, 1.0), ("raw", 0.0, 1 / 255)])
 def test_normalisations_by_name(tmp_path: Path, name: str, mean: float, std: float) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx"), "--normalisation", name)
     assert backbone_of(bundle)["mean"] == [mean] * 3
@@ -212,7 +206,8 @@ INSIDE = {
         insert_first(
             NODE("Mul", ["images", "gain"], ["scaled"]),
             NODE("Add", ["scaled", "shift"], ["normalised"]),
-            gain=1 / 127.5, shift=-1,
+            gain=1 / 127.5,
+            shift=-1,
         ),
         1 / 255,
     ),
@@ -220,19 +215,19 @@ INSIDE = {
         insert_first(NODE("Sub", ["images", "m"], ["normalised"]), m=np.full((3, 1, 1), 120.0)),
         1 / 255,
     ),
-    "mean of 0 to 1": (
-        insert_first(NODE("Sub", ["images", "m"], ["normalised"]), m=np.full((3, 1, 1), 0.45)),
-        1.0,
-    ),
+    "mean of 0 to 1": (insert_first(NODE("Sub", ["images", "m"], ["normalised"]), m=np.full((3, 1, 1), 0.45)), 1.0),
     "x / 255": (insert_first(NODE("Div", ["images", "m"], ["normalised"]), m=255.0), 1 / 255),
     "batch norm": (
         insert_first(
             NODE("BatchNormalization", ["images", "g", "b", "m", "v"], ["normalised"]),
-            g=np.ones(3), b=np.zeros(3), m=np.full(3, 0.45), v=np.full(3, 0.05),
+            g=np.ones(3),
+            b=np.zeros(3),
+            m=np.full(3, 0.45),
+            v=np.full(3, 0.05),
         ),
         1.0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", INSIDE)
@@ -251,9 +246,7 @@ def test_a_model_of_uint8_images_is_taken_as_it_is(tmp_path: Path) -> None:
     torch.testing.assert_close(embed(bundle, x), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "exporter", ["reshape to (1, 6)", "reshape to (1, -1)", "reshape, allowzero", "flatten"]
-)
+@pytest.mark.parametrize("exporter", ["reshape to (1, 6)", "reshape to (1, -1)", "reshape, allowzero", "flatten"])
 def test_a_batch_of_one_is_opened(tmp_path: Path, exporter: str) -> None:
     """PyTorch's exporter writes a Reshape to (1, d) before the last layer."""
 
@@ -311,10 +304,7 @@ def write_photos(folder: Path) -> Path:
 
 def test_a_wrapped_bundle_is_measured_as_any_other(tmp_path: Path) -> None:
     bundle, photos = wrap(write_model(tmp_path / "m.onnx")), write_photos(tmp_path / "photos")
-    measuring = [
-        "--data", str(photos), "--split", "all", "--task", "2x2", "--queries", "2",
-        "--episodes", "5",
-    ]  # fmt: skip
+    measuring = ["--data", str(photos), "--split", "all", "--task", "2x2", "--queries", "2", "--episodes", "5"]
     assert main(["evaluate", str(bundle), *measuring, "--record"]) == 0
     (accuracy,) = load_bundle(bundle).manifest.accuracy
     assert accuracy.mean > 0.9
@@ -356,22 +346,13 @@ def test_the_head_as_a_recipe_is_the_head(tmp_path: Path) -> None:
     assert start.whitening == pytest.approx(head.whitening)
 
 
-def test_fit_refuses_a_recipe_of_no_updates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_refuses_a_recipe_of_no_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = load_bundle(wrap(write_model(tmp_path / "m.onnx"))).manifest.training.config
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     photos = tmp_path / "photos"
     for split in ("train", "val"):
         write_photos(photos / split)
-    fit = [
-        "fit",
-        str(tmp_path / "recipe.yaml"),
-        "--data",
-        str(photos),
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    fit = ["fit", str(tmp_path / "recipe.yaml"), "--data", str(photos), "--out", str(tmp_path / "o")]
     assert main(fit) == 2
     assert "updates is 0" in capsys.readouterr().err
 
@@ -388,9 +369,7 @@ def no_signal(graph: onnx.GraphProto) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "layout of another type": ({}, ["--layout", "as_is"], "--layout nchw or nhwc"),
-    "floats for bytes": (
-        {"dtype": TensorProto.UINT8, "layout": "nhwc"}, ["--layout", "nhwc"], "--layout as_is",
-    ),
+    "floats for bytes": ({"dtype": TensorProto.UINT8, "layout": "nhwc"}, ["--layout", "nhwc"], "--layout as_is"),
     "bytes, channels second": ({"dtype": TensorProto.UINT8}, [], "uint8"),
     "doubles": ({"dtype": TensorProto.DOUBLE}, [], "float32"),
     "another image size": ({}, ["--image-size", "20"], "--image-size"),
@@ -400,21 +379,16 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "mean alone": ({}, ["--mean", "0.5"], "--std"),
     "two means": ({}, ["--mean", "0.5,0.5", "--std", "1,1"], "3 numbers"),
     "a deviation of 0": ({}, ["--mean", "0", "--std", "0"], "--std"),
-    "both ways": (
-        {}, ["--mean", "0", "--std", "1", "--normalisation", "raw"], "--normalisation",
-    ),
+    "both ways": ({}, ["--mean", "0", "--std", "1", "--normalisation", "raw"], "--normalisation"),
     "normalised inside": (
-        {"dtype": TensorProto.UINT8, "layout": "nhwc"}, ["--normalisation", "half"],
+        {"dtype": TensorProto.UINT8, "layout": "nhwc"},
+        ["--normalisation", "half"],
         "--normalisation",
     ),
     "no such tensor": ({}, ["--output", "flatt"], "flat"),
-    "integers as the embedding": (
-        {"change": no_floats}, [], "--output",
-    ),
-    "the same for every image": (
-        {"change": no_signal}, ["--output", "flat"], "--output",
-    ),
-}  # fmt: skip
+    "integers as the embedding": ({"change": no_floats}, [], "--output"),
+    "the same for every image": ({"change": no_signal}, ["--output", "flat"], "--output"),
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -445,9 +419,7 @@ def test_inputs_that_are_no_images_or_may_be_several_things(
     assert said in refusal(capsys, write_model(tmp_path / "m.onnx", change=change))
 
 
-def test_a_linear_classifier_of_pixels_has_no_embedding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_linear_classifier_of_pixels_has_no_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weight = np.random.default_rng(0).standard_normal((3 * SIZE**2, 4)).astype(np.float32)
     graph = helper.make_graph(
         [NODE("Flatten", ["x"], ["pixels"]), NODE("MatMul", ["pixels", "w"], ["logits"])],
@@ -462,9 +434,7 @@ def test_a_linear_classifier_of_pixels_has_no_embedding(
     wrap(tmp_path / "m.onnx", "--output", "logits")
 
 
-def test_outputs_to_choose_from_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_to_choose_from_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def change(graph: onnx.GraphProto) -> None:
         graph.node.append(NODE("Tanh", ["flat"], ["other"]))
         graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, ["batch", 6]))

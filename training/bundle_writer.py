@@ -132,9 +132,7 @@ def check_destination(folder: Path) -> None:
         )
 
 
-def _write(
-    model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool
-) -> None:
+def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool) -> None:
     graph = backbone_graph(model)
     if half:
         store_in_half(graph)
@@ -193,10 +191,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def record_measurements(
-    folder: Path,
-    manifest: Manifest,
-    accuracy: Sequence[AccuracyEntry],
-    comparisons: Sequence[ComparisonEntry] = (),
+    folder: Path, manifest: Manifest, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry] = ()
 ) -> None:
     """Add measurements to a bundle, in place of earlier ones of the same split and task.
 
@@ -217,9 +212,7 @@ def record_measurements(
     # Sorting is stable: the heads of a task stay in their order.
     merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
     update = {
-        "format_version": format_version(
-            manifest.head, merged, merged_comparisons, manifest.calibration
-        ),
+        "format_version": format_version(manifest.head, merged, merged_comparisons, manifest.calibration),
         "accuracy": merged,
         "comparisons": merged_comparisons,
     }
@@ -254,8 +247,7 @@ def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
     difference = float(np.abs(found - expected).max() / np.abs(expected).max())
     if not difference <= tolerance:
         raise ExportError(
-            f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} "
-            f"(allowed {tolerance:g})"
+            f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} (allowed {tolerance:g})"
         )
     return difference
 

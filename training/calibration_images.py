@@ -12,9 +12,7 @@ from training.data.images import DataError, build_image_set
 _SEED = 0
 
 
-def load_calibration_images(
-    folder: Path, count: int, preprocessing: Preprocessing
-) -> NDArray[np.uint8]:
+def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """At most `count` images below a folder, (n, S, S, 3) RGB, as the bundle prepares them.
 
     Every folder with images in it, nested or not, gives as many as the others while it has any. The
@@ -27,10 +25,7 @@ def load_calibration_images(
         raise DataError(f"{folder}: no such folder; images to calibrate with are expected below it")
     chosen = _spread(folder, count)
     if not chosen:
-        raise DataError(
-            f"{folder}: no image below it; images to calibrate with end in "
-            f"{', '.join(sorted(SUFFIXES))}"
-        )
+        raise DataError(f"{folder}: no image below it; images to calibrate with end in {', '.join(sorted(SUFFIXES))}")
     files = [(str(path.relative_to(folder)), path.read_bytes) for path in chosen]
     return build_image_set([(folder.name, files)], preprocessing).images
 

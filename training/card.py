@@ -41,17 +41,22 @@ def render_card(name: str, manifest: Manifest) -> str:
     head, training = manifest.head, manifest.training
     pre = manifest.preprocessing
     measured = markdown(
-        [*_data_column(manifest), "split", "task", "accuracy", "episodes", "queries a class",
-         "seed", "command"],
+        [*_data_column(manifest), "split", "task", "accuracy", "episodes", "queries a class", "seed", "command"],
         [
             [
-                *_data_cell(manifest, a), a.split, a.task, _percent(a), str(a.episodes),
+                *_data_cell(manifest, a),
+                a.split,
+                a.task,
+                _percent(a),
+                str(a.episodes),
                 # A bar, as in a group expression, would end the cell.
-                str(a.queries), str(a.seed), f"`{a.command}`".replace("|", "\\|"),
+                str(a.queries),
+                str(a.seed),
+                f"`{a.command}`".replace("|", "\\|"),
             ]
             for a in manifest.accuracy
         ],
-    )  # fmt: skip
+    )
     versions = ", ".join(f"{library} {number}" for library, number in training.versions.items())
     recipe = yaml.safe_dump(training.config, sort_keys=False).rstrip()
     return f"""# {name}
@@ -166,16 +171,7 @@ def _percent(entry: AccuracyEntry | ComparisonEntry) -> str:
 def _comparisons(manifest: Manifest) -> str:
     if not manifest.comparisons:
         return ""
-    header = [
-        *_data_column(manifest),
-        "split",
-        "task",
-        "head",
-        "accuracy",
-        "bundle ahead by",
-        "episodes",
-        "what it is",
-    ]
+    header = [*_data_column(manifest), "split", "task", "head", "accuracy", "bundle ahead by", "episodes", "what it is"]
     rows = [
         [
             *_data_cell(manifest, entry),
@@ -185,8 +181,7 @@ def _comparisons(manifest: Manifest) -> str:
             _percent(entry),
             f"{100 * entry.ahead:+.2f} +- {100 * entry.ahead_interval:.2f}",
             str(entry.episodes),
-            entry.description
-            + (f"; {entry.unconverged} fits unfinished" if entry.unconverged else ""),
+            entry.description + (f"; {entry.unconverged} fits unfinished" if entry.unconverged else ""),
         ]
         for entry in manifest.comparisons
     ]
@@ -210,9 +205,7 @@ def _law(law: TaskLaw) -> str:
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
         return ""
-    shots, ways = (
-        f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways)
-    )
+    shots, ways = (f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways))
     seed = calibration.seed
     apart = ""
     if any(task.data is not None for task in calibration.tasks):

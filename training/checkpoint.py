@@ -69,10 +69,7 @@ class Checkpoint:
             raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
 
     def restore(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        schedule: torch.optim.lr_scheduler.LRScheduler,
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
     ) -> None:
         model.load_state_dict(self.model)
         optimiser.load_state_dict(self.optimiser)
@@ -86,11 +83,7 @@ class Checkpoint:
 
 
 def resume_from(
-    path: Path,
-    config: Config,
-    *,
-    resume: bool,
-    part: Callable[[Config], dict[str, Any]] = Config.model_dump,
+    path: Path, config: Config, *, resume: bool, part: Callable[[Config], dict[str, Any]] = Config.model_dump
 ) -> Checkpoint | None:
     """The checkpoint at `path` to go on from; None where there is none.
 
@@ -103,9 +96,7 @@ def resume_from(
     if not path.exists():
         return None
     if not resume:
-        raise CheckpointError(
-            f"{path.parent} already holds a run: pass --resume, or another folder"
-        )
+        raise CheckpointError(f"{path.parent} already holds a run: pass --resume, or another folder")
     last = Checkpoint.load(path)
     then, now = part(last.config), part(config)
     changed = [key for key in now if then[key] != now[key]]

@@ -28,9 +28,16 @@ from training.run_report import REPORT, write_report
 from training.wrap_command import add_wrap
 
 _CORRECTABLE = (
-    BackboneError, BundleError, CheckpointError, ConfigError, DataError, ExportError, FlowError,
-    OSError, StartupError,
-)  # fmt: skip
+    BackboneError,
+    BundleError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ExportError,
+    FlowError,
+    OSError,
+    StartupError,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,14 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("fit", help="meta-train a model from a recipe")
     command.add_argument("recipe", type=Path, help="YAML file, e.g. training/recipes/*.yaml")
     command.add_argument(
-        "--data", action="append", required=True, metavar="[NAME=]PATH",
+        "--data",
+        action="append",
+        required=True,
+        metavar="[NAME=]PATH",
         help="folder or archive of images; for a recipe of several data sets, one for each name",
-    )  # fmt: skip
+    )
     command.add_argument("--out", type=Path, required=True, help="folder for checkpoints and log")
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
         help="override a value of the recipe, e.g. --set optimiser.lr=0.05; repeatable",
-    )  # fmt: skip
+    )
     command.add_argument("--resume", action="store_true", help="continue the run in --out")
     command.set_defaults(run=_fit)
 
@@ -77,9 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--licence", required=True, help="licence of the weights")
     command.add_argument("--notes", default="", help="what else belongs in the model card")
     weights = command.add_mutually_exclusive_group()
-    weights.add_argument(
-        "--half", action="store_true", help="store the backbone's weights in 16 bits: half the size"
-    )
+    weights.add_argument("--half", action="store_true", help="store the backbone's weights in 16 bits: half the size")
     weights.add_argument(
         "--int8",
         action="store_true",
@@ -100,11 +112,15 @@ def _parser() -> argparse.ArgumentParser:
         help="how many of them are taken, spread over the folders (default: %(default)s)",
     )
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
         help="of a run on embeddings: the network that makes them, e.g. --set backbone.kind=onnx "
-             "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of "
-             "any run on images: backbone.mirror=true",
-    )  # fmt: skip
+        "--set backbone.path=model.onnx; of a run on an ONNX file: where it is now; of "
+        "any run on images: backbone.mirror=true",
+    )
     command.set_defaults(run=_export)
 
     add_evaluate(commands)
@@ -134,18 +150,19 @@ def _fit(args: argparse.Namespace) -> int:
     if config.data.sets:
         places = [f"{named_path(text)[0]}=DATA" for text in args.data]
     best = fit(
-        config, train, val, args.out, resume=args.resume,
+        config,
+        train,
+        val,
+        args.out,
+        resume=args.resume,
         command=shlex.join(
             ["comln-train", "fit", _shown(args.recipe)]
             + [part for place in places for part in ("--data", place)]
             + ["--out", "RUN"]
             + [part for override in args.overrides for part in ("--set", _named(override))]
         ),
-    )  # fmt: skip
-    print(
-        f"best of {config.updates} updates: update {best.update}, in {args.out}; see "
-        f"{args.out / REPORT}"
     )
+    print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
     return 0
 
 
@@ -155,12 +172,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    about = About(
-        description=args.description,
-        licence=args.licence,
-        data=args.data_description,
-        notes=args.notes,
-    )
+    about = About(description=args.description, licence=args.licence, data=args.data_description, notes=args.notes)
     if args.int8 != (args.calibration is not None):
         raise ExportError(
             "--int8 and --calibration IMAGES go together: the range of every activation is set "
@@ -180,9 +192,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _export_int8(checkpoint: Checkpoint, about: About, args: argparse.Namespace) -> None:
-    images = load_calibration_images(
-        args.calibration, args.calibration_images, checkpoint.config.data.preprocessing
-    )
+    images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as workshop:
         floats = Path(workshop) / args.to.name
         export_bundle(checkpoint, floats, about)

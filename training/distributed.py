@@ -68,9 +68,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Group) -> None:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(flat)
         flat /= group.size
-        for gradient, part in zip(
-            gradients, flat.split([g.numel() for g in gradients]), strict=True
-        ):
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
 
@@ -104,10 +102,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         variance = _Sum.apply(centred.square().sum(dim=(0, 2, 3))) / count
         with torch.no_grad():
             momentum = 0.1 if self.momentum is None else self.momentum
-            for running, now in (
-                (self.running_mean, mean),
-                (self.running_var, variance * count / (count - 1)),
-            ):
+            for running, now in ((self.running_mean, mean), (self.running_var, variance * count / (count - 1))):
                 if running is not None:
                     running.lerp_(now.to(running.dtype), momentum)
             if self.num_batches_tracked is not None:

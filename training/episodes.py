@@ -33,9 +33,7 @@ class MetaBatch:
     shots: tuple[int, ...]
 
 
-def draw_batch(
-    config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None
-) -> MetaBatch:
+def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None) -> MetaBatch:
     """This process's share of an update's tasks, augmented.
 
     The episodes depend on the data, the seed and the update alone: not on the augmentation, not on
@@ -70,11 +68,9 @@ def draw_batch(
         if not tasks:  # what the network itself draws
             torch.manual_seed(seed)
         images = source.gather(
-            np.concatenate([
-                np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries),
-            ]),
+            np.concatenate([np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries)]),
             np.concatenate([episode.support[chosen], episode.query.ravel()]),
-        )  # fmt: skip
+        )
         how = draw(noise, len(images), config.augmentation)
         tasks.append(augment(images, how, config.augmentation))
     return MetaBatch(torch.stack(tasks), tuple(kept.tolist()))

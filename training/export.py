@@ -11,9 +11,7 @@ from training.config import override_config
 from training.model import MetaModel
 
 
-def export_bundle(
-    checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False
-) -> float:
+def export_bundle(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False) -> float:
     """Write the bundle of a checkpoint to `folder`; see `write_bundle`.
 
     Raises:
@@ -21,13 +19,11 @@ def export_bundle(
     """
     model = checkpoint.restore_model().eval()
     validation = tuple(
-        AccuracyEntry(split="val", command="validation during training", **result)
-        for result in checkpoint.validation
+        AccuracyEntry(split="val", command="validation during training", **result) for result in checkpoint.validation
     )
     origin = Origin(
-        checkpoint.config, checkpoint.command, checkpoint.update, checkpoint.seconds,
-        checkpoint.hardware, validation,
-    )  # fmt: skip
+        checkpoint.config, checkpoint.command, checkpoint.update, checkpoint.seconds, checkpoint.hardware, validation
+    )
     return write_bundle(model, model.head(), folder, about, origin, half=half)
 
 
@@ -58,9 +54,5 @@ def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpo
             "others backbone.mirror"
         )
     config = override_config(checkpoint.config, overrides)
-    state = {
-        key: value
-        for key, value in MetaModel(config).state_dict().items()
-        if key.startswith("backbone.")
-    }
+    state = {key: value for key, value in MetaModel(config).state_dict().items() if key.startswith("backbone.")}
     return replace(checkpoint, config=config, model=state | checkpoint.model)

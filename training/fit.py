@@ -35,9 +35,7 @@ _TRIM_EVERY = 2  # updates
 _Sets = dict[str | None, ImageSet]
 
 
-def fit(
-    config: Config, train: Data, val: Data, out: Path, *, resume: bool, command: str = ""
-) -> Checkpoint:
+def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, command: str = "") -> Checkpoint:
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
     `out` receives `last.pt`, `best.pt`, the log, `report.html`, and `pretraining.pt` where there is
@@ -69,9 +67,8 @@ def fit(
 
 
 def _fit(
-    config: Config, train: _Sets, val: _Sets, out: Path, resume: bool, command: str,
-    group: Group, device: torch.device,
-) -> None:  # fmt: skip
+    config: Config, train: _Sets, val: _Sets, out: Path, resume: bool, command: str, group: Group, device: torch.device
+) -> None:
     _check(config, train, val, group)
     out.mkdir(parents=True, exist_ok=True)
     last = resume_from(out / LAST, config, resume=resume)
@@ -80,19 +77,14 @@ def _fit(
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     share_batch_norm(model, group)
     if model.backbone.frozen:
-        train, val = (
-            {name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val)
-        )
+        train, val = ({name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val))
         model = model.on_embeddings()
     images = [ResidentImages(data, device) for data in train.values()]
     if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
         warm_start(model.backbone, Path(config.backbone.warm_start), _some_images(config, images))
     hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
-        spent = pretrain(
-            model, images[0], val, out, resume=resume, command=command, hardware=hardware,
-            group=group,
-        )  # fmt: skip
+        spent = pretrain(model, images[0], val, out, resume=resume, command=command, hardware=hardware, group=group)
     optimiser = _optimiser(model, config.optimiser)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _course(config))
     run = _Run(model, optimiser, schedule, val, out, command, hardware, spent)
@@ -100,10 +92,7 @@ def _fit(
         run.go_on_from(last)
     start = run.updates
     log = RunLog(out, "episodes", start) if group.leads else None
-    bar = tqdm(
-        range(start, config.updates), initial=start, total=config.updates,
-        disable=None if group.leads else True,
-    )  # fmt: skip
+    bar = tqdm(range(start, config.updates), initial=start, total=config.updates, disable=None if group.leads else True)
     for update in bar:
         model.train()
         loss = episode_loss(model, draw_batch(config, images, update, group))
@@ -165,9 +154,7 @@ def _check(config: Config, train: _Sets, val: _Sets, group: Group) -> None:
         )
 
 
-def _check_set(
-    where: str, name: str | None, data: ImageSet, ways: int, shots: int, queries: int
-) -> None:
+def _check_set(where: str, name: str | None, data: ImageSet, ways: int, shots: int, queries: int) -> None:
     try:
         check_episodes(data, ways, shots, queries)
     except DataError as error:
@@ -180,10 +167,16 @@ class _Run:
     """What is measured and saved as the run goes on."""
 
     def __init__(
-        self, model: MetaModel, optimiser: torch.optim.SGD,
-        schedule: torch.optim.lr_scheduler.LambdaLR, val: _Sets, out: Path, command: str,
-        hardware: str, spent: float,
-    ) -> None:  # fmt: skip
+        self,
+        model: MetaModel,
+        optimiser: torch.optim.SGD,
+        schedule: torch.optim.lr_scheduler.LambdaLR,
+        val: _Sets,
+        out: Path,
+        command: str,
+        hardware: str,
+        spent: float,
+    ) -> None:
         self.model, self.optimiser, self.schedule = model, optimiser, schedule
         self.val, self.out, self.command, self.hardware = val, out, command, hardware
         self.best, self.spent, self.updates = -1.0, spent, 0
@@ -202,16 +195,28 @@ class _Run:
         score = float(np.mean([result.mean for result in results]))
         improved, self.best = score > self.best, max(self.best, score)
         checkpoint = Checkpoint(
-            config, done, self.model.state_dict(), self.optimiser.state_dict(),
-            self.schedule.state_dict(), self.best, self.spent + time.monotonic() - self.began,
-            [result.record() for result in results], self.command, self.hardware,
-        )  # fmt: skip
+            config,
+            done,
+            self.model.state_dict(),
+            self.optimiser.state_dict(),
+            self.schedule.state_dict(),
+            self.best,
+            self.spent + time.monotonic() - self.began,
+            [result.record() for result in results],
+            self.command,
+            self.hardware,
+        )
         head = self.model.head()
         log.record(
-            done, checkpoint.validation, loss=mean_loss, horizon=head.horizon, alpha=head.alpha,
-            seconds=round(checkpoint.seconds, 1), episodes_per_second=round(rate, 3),
+            done,
+            checkpoint.validation,
+            loss=mean_loss,
+            horizon=head.horizon,
+            alpha=head.alpha,
+            seconds=round(checkpoint.seconds, 1),
+            episodes_per_second=round(rate, 3),
             lr=float(self.optimiser.param_groups[0]["lr"]),
-        )  # fmt: skip
+        )
         if improved:
             checkpoint.save(self.out / BEST)
         checkpoint.save(self.out / LAST)

@@ -28,9 +28,7 @@ class Similarity:
     mean: float
 
 
-def quantise_bundle(
-    source: Path, folder: Path, images: NDArray[np.uint8], origin: str
-) -> Similarity:
+def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origin: str) -> Similarity:
     """Write to `folder` the bundle in `source` with its backbone in INT8.
 
     Its notes say so, and what the backbone was calibrated on.

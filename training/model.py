@@ -50,35 +50,24 @@ class MetaModel(nn.Module):
         super().__init__()
         self.config = config
         head = config.head
-        self.backbone = Backbone(
-            config.backbone, config.data.preprocessing.image_size, pretrained=pretrained
-        )
+        self.backbone = Backbone(config.backbone, config.data.preprocessing.image_size, pretrained=pretrained)
         self.log_T = nn.Parameter(
-            torch.tensor(math.log(head.initial_horizon), dtype=torch.float64),
-            requires_grad=head.learn_horizon,
+            torch.tensor(math.log(head.initial_horizon), dtype=torch.float64), requires_grad=head.learn_horizon
         )
         self.exponents = None
         if head.condition_horizon:
             by_examples = 1.0 if head.initial_whitening else 0.0
-            self.exponents = nn.Parameter(
-                torch.tensor([by_examples, 0.0, 0.0], dtype=torch.float64)
-            )
+            self.exponents = nn.Parameter(torch.tensor([by_examples, 0.0, 0.0], dtype=torch.float64))
         self.log_whitening = None
         if head.initial_whitening:
-            self.log_whitening = nn.Parameter(
-                torch.tensor(math.log(head.initial_whitening), dtype=torch.float64)
-            )
+            self.log_whitening = nn.Parameter(torch.tensor(math.log(head.initial_whitening), dtype=torch.float64))
         self.W0 = None
         self.log_alpha = None
         self.similarity_odds = None
         if head.start == "learned":
-            self.W0 = nn.Parameter(
-                torch.zeros(config.episodes.ways[0], self.backbone.embedding_size)
-            )
+            self.W0 = nn.Parameter(torch.zeros(config.episodes.ways[0], self.backbone.embedding_size))
         elif head.start == "prototype":
-            self.log_alpha = nn.Parameter(
-                torch.tensor(math.log(head.initial_alpha), dtype=torch.float64)
-            )
+            self.log_alpha = nn.Parameter(torch.tensor(math.log(head.initial_alpha), dtype=torch.float64))
             if head.initial_similarity is not None:
                 self.similarity_odds = nn.Parameter(
                     torch.logit(torch.tensor(head.initial_similarity, dtype=torch.float64))
@@ -124,13 +113,7 @@ class MetaModel(nn.Module):
             uniform = phi.new_full(phi.shape[:2], 1.0 / phi.shape[1])
             psi = whitened(phi, uniform if weights is None else weights, self.log_whitening.exp())
         return gradient_flow(
-            phi,
-            W0,
-            Y,
-            self.horizon(phi, Y.shape[-1]),
-            lam=self.config.head.regularisation,
-            weights=weights,
-            psi=psi,
+            phi, W0, Y, self.horizon(phi, Y.shape[-1]), lam=self.config.head.regularisation, weights=weights, psi=psi
         )
 
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
@@ -147,9 +130,7 @@ class MetaModel(nn.Module):
     def amounts(self) -> list[nn.Parameter]:
         """The learned scalars of the head: log T, its exponents, log alpha, the similarity, log r
         of the metric."""
-        found = (
-            self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening,
-        )  # fmt: skip
+        found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening)
         return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:

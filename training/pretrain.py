@@ -35,9 +35,7 @@ _STREAM = 2
 
 def _part(config: Config) -> dict[str, Any]:
     """What this phase depends on, of the configuration."""
-    part = config.model_dump(
-        include={"data", "augmentation", "backbone", "pretraining", "precision", "seed"}
-    )
+    part = config.model_dump(include={"data", "augmentation", "backbone", "pretraining", "precision", "seed"})
     for key in ("mirror", "normalise", "scale"):  # of embeddings, not of the features trained on
         del part["backbone"][key]
     return part
@@ -63,9 +61,16 @@ class SupervisedModel(nn.Module):
 
 
 def pretrain(
-    model: MetaModel, images: ResidentImages, val: Data, out: Path, *, resume: bool,
-    command: str = "", hardware: str = "", group: Group | None = None,
-) -> float:  # fmt: skip
+    model: MetaModel,
+    images: ResidentImages,
+    val: Data,
+    out: Path,
+    *,
+    resume: bool,
+    command: str = "",
+    hardware: str = "",
+    group: Group | None = None,
+) -> float:
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
 
     `out/pretraining.pt` holds the state after every epoch; a finished one is taken over as it is,
@@ -85,9 +90,7 @@ def pretrain(
     classes, indices = _all_images(images.data)
     # Batches of at least the configured size: none so small that its statistics are noise.
     per_epoch = max(1, len(classes) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, half_cosine(settings.epochs * per_epoch, settings.warmup)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, half_cosine(settings.epochs * per_epoch, settings.warmup))
     last = resume_from(out / PRETRAINING, config, resume=resume, part=_part)
     start, spent = 0, 0.0
     if last is not None:
@@ -102,21 +105,20 @@ def pretrain(
         losses: list[Tensor] = []
         model.train()
         for picked in tqdm(
-            np.array_split(rng.permutation(len(classes)), per_epoch), desc=f"epoch {epoch + 1}",
-            disable=None if group.leads else True, leave=False,
-        ):  # fmt: skip
+            np.array_split(rng.permutation(len(classes)), per_epoch),
+            desc=f"epoch {epoch + 1}",
+            disable=None if group.leads else True,
+            leave=False,
+        ):
             how = draw(rng, len(picked), config.augmentation)
             share = np.arange(group.rank, len(picked), group.size)
             mine = picked[share]
             logits = supervised(
-                augment(
-                    images.gather(classes[mine], indices[mine]), how.of(share), config.augmentation
-                )
+                augment(images.gather(classes[mine], indices[mine]), how.of(share), config.augmentation)
             )
             loss = functional.cross_entropy(
-                logits, torch.from_numpy(classes[mine]).to(device),
-                label_smoothing=settings.label_smoothing,
-            )  # fmt: skip
+                logits, torch.from_numpy(classes[mine]).to(device), label_smoothing=settings.label_smoothing
+            )
             optimiser.zero_grad(set_to_none=True)
             # A process with an image less than another counts for less in their average.
             (loss * (group.size * len(mine) / len(picked))).backward()
@@ -131,13 +133,18 @@ def pretrain(
         results = validate(model, val) if measured else []
         mean_loss = float(torch.stack(losses).mean())
         checkpoint = Checkpoint(
-            config, done, supervised.state_dict(), optimiser.state_dict(), schedule.state_dict(),
-            0.0, spent + time.monotonic() - began, [result.record() for result in results],
-            command, hardware,
-        )  # fmt: skip
-        log.record(
-            done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1)
+            config,
+            done,
+            supervised.state_dict(),
+            optimiser.state_dict(),
+            schedule.state_dict(),
+            0.0,
+            spent + time.monotonic() - began,
+            [result.record() for result in results],
+            command,
+            hardware,
         )
+        log.record(done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1))
         checkpoint.save(out / PRETRAINING)
         tqdm.write(
             f"pre-training, epoch {done} of {settings.epochs}: loss {mean_loss:.3f}"

@@ -61,9 +61,7 @@ def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
     except Exception as error:  # the quantiser raises many kinds
         raise QuantisationError(f"ONNX Runtime could not quantise the graph: {error}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
-        raise QuantisationError(
-            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}, so nothing was quantised"
-        )
+        raise QuantisationError(f"the graph holds none of {', '.join(sorted(_PRODUCTS))}, so nothing was quantised")
     return result
 
 

@@ -49,9 +49,7 @@ def write_report(out: Path) -> Path:
     """
     best, last = Checkpoint.load(out / BEST), Checkpoint.load(out / LAST)
     log = read_log(out)
-    phases = {
-        phase: [r for r in log if r["phase"] == phase] for phase in ("pretraining", "episodes")
-    }
+    phases = {phase: [r for r in log if r["phase"] == phase] for phase in ("pretraining", "episodes")}
     facts = {
         "command": last.command,
         "hardware": last.hardware,

@@ -35,8 +35,7 @@ def validate(model: MetaModel, data: Data) -> list[Validated]:
         embeddings = model.embed(images.images)
         for ways, shots in settings.tasks:
             accuracy = evaluate(
-                embeddings, head, images, ways=ways, shots=shots,
-                queries=settings.queries, episodes=settings.episodes,
-            )  # fmt: skip
+                embeddings, head, images, ways=ways, shots=shots, queries=settings.queries, episodes=settings.episodes
+            )
             results.append(Validated(name, accuracy))
     return results

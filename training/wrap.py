@@ -108,23 +108,14 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
                 "interpolation": options.interpolation,
             },
         },
-        "backbone": keys
-        | {
-            "kind": "onnx",
-            "path": str(path.resolve()),
-            "output": output.value,
-            "normalise": "l2",
-        },
+        "backbone": keys | {"kind": "onnx", "path": str(path.resolve()), "output": output.value, "normalise": "l2"},
         "head": universal_head_config().model_dump(),
         "updates": 0,
     }
     try:
         return Inspection(Config.model_validate(tree), tuple(findings))
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}"
-            for item in error.errors()
-        ]
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}" for item in error.errors()]
         raise ConfigError("; ".join(lines)) from error
 
 
@@ -211,14 +202,11 @@ def _colour(path: Path, value: ValueInfoProto, layout: Layout, options: WrapOpti
     if channels == 1:
         return Finding("colour", "grey", "the input has one channel", "--colour")
     return Finding(
-        "colour", "rgb", "ASSUMED: a graph does not say; models made with OpenCV or Caffe often "
-        "take bgr", "--colour",
-    )  # fmt: skip
+        "colour", "rgb", "ASSUMED: a graph does not say; models made with OpenCV or Caffe often take bgr", "--colour"
+    )
 
 
-def _normalisation(
-    model: ModelProto, image: str, colour: str, options: WrapOptions
-) -> tuple[Finding, MeanAndStd]:
+def _normalisation(model: ModelProto, image: str, colour: str, options: WrapOptions) -> tuple[Finding, MeanAndStd]:
     flags = "--normalisation, or --mean and --std"
     if (options.mean is None) != (options.std is None):
         raise ConfigError("--mean and --std are given together, or left out together")

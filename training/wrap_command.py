@@ -29,41 +29,35 @@ _FLAGS = {
 
 def add_wrap(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    command = commands.add_parser(
-        "wrap", help="make a bundle of any ONNX model, with no data and no training"
-    )
+    command = commands.add_parser("wrap", help="make a bundle of any ONNX model, with no data and no training")
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
-    command.add_argument(
-        "--to", type=Path, required=True, help="folder of the bundle; its name is the model's"
-    )
+    command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
     found = "default: found in the graph"
     command.add_argument(
-        "--layout", choices=("nchw", "nhwc", "as_is"),
+        "--layout",
+        choices=("nchw", "nhwc", "as_is"),
         help=f"floats with channels second or last, or uint8 (batch, S, S, 3); {found}",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--output", metavar="TENSOR",
+        "--output",
+        metavar="TENSOR",
         help="the tensor that holds the embedding, an inner one if need be; default: the input of "
         "the classifier's last layer, or else the output",
-    )  # fmt: skip
-    command.add_argument(
-        "--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb"
     )
+    command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
     command.add_argument("--image-size", type=int, metavar="PIXELS", help=f"side; {found}")
     command.add_argument(
-        "--mean", type=_numbers, metavar="R,G,B",
-        help="of pixel values in [0, 1], in the order of the model's channels",
-    )  # fmt: skip
+        "--mean", type=_numbers, metavar="R,G,B", help="of pixel values in [0, 1], in the order of the model's channels"
+    )
     command.add_argument("--std", type=_numbers, metavar="R,G,B", help="likewise")
     command.add_argument(
-        "--normalisation", choices=("imagenet", "half", "none", "raw"),
+        "--normalisation",
+        choices=("imagenet", "half", "none", "raw"),
         help="instead of --mean and --std: ImageNet's; 0.5 and 0.5; none: pixels from 0 to 1; raw: "
         "0 to 255. Default: what the graph does itself, or else ImageNet's is assumed",
-    )  # fmt: skip
-    command.add_argument("--resize", choices=("crop", "pad", "stretch"), default="crop")
-    command.add_argument(
-        "--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear"
     )
+    command.add_argument("--resize", choices=("crop", "pad", "stretch"), default="crop")
+    command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
     command.add_argument("--description", help="what the model is for")
     command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
     command.add_argument("--licence", default=NOT_STATED, help="licence of the weights")

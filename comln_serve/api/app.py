@@ -38,10 +38,7 @@ _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_END
 
 
 def create_app(
-    engine: Engine,
-    *,
-    hosts: AllowedHosts | None = None,
-    on_warm: Callable[[], None] | None = None,
+    engine: Engine, *, hosts: AllowedHosts | None = None, on_warm: Callable[[], None] | None = None
 ) -> FastAPI:
     """Build an application that serves `engine`, warms it after start and closes it at the end.
 
@@ -97,11 +94,7 @@ def create_app(
     held = Admission(engine.settings.max_pending_bytes, "bytes")
     app.state.metrics = Metrics(
         engine,
-        {
-            "requests": lambda: requests.pending,
-            "images": lambda: engine.images.pending,
-            "bytes": lambda: held.pending,
-        },
+        {"requests": lambda: requests.pending, "images": lambda: engine.images.pending, "bytes": lambda: held.pending},
     )
     app.state.exports = Admission(MOST_EXPORTS, "exports")
     app.include_router(router)

@@ -75,9 +75,7 @@ class Authentication:
             return
         any_of = scopes_of(request.scope["endpoint"])
         if any_of is None:
-            raise ServiceError(
-                ErrorCode.FORBIDDEN, "This route does not declare which keys may call it: none may."
-            )
+            raise ServiceError(ErrorCode.FORBIDDEN, "This route does not declare which keys may call it: none may.")
         if not any_of:
             return
         key = await self._authenticate(request)
@@ -91,8 +89,7 @@ class Authentication:
         given = request.headers.getlist("authorization")
         if not given:
             raise ServiceError(
-                ErrorCode.UNAUTHORIZED,
-                "This server requires an API key. Send the header Authorization: Bearer KEY.",
+                ErrorCode.UNAUTHORIZED, "This server requires an API key. Send the header Authorization: Bearer KEY."
             )
         scheme, _, text = given[0].partition(" ")
         presented = parse_key(text.strip(" "))
@@ -113,8 +110,7 @@ class Authentication:
             seconds = math.ceil(wait)
             raise ServiceError(
                 ErrorCode.RATE_LIMITED,
-                f"This API key may be used for {limit} requests a minute, which it has been. Try "
-                f"again in {seconds} s.",
+                f"This API key may be used for {limit} requests a minute, which it has been. Try again in {seconds} s.",
                 limit=limit,
                 retry_after_seconds=seconds,
             )
@@ -133,8 +129,7 @@ def _forbidden(key: ApiKey, any_of: tuple[Scope, ...]) -> ServiceError:
     missing, scopes = " or ".join(any_of), sorted(key.scopes)
     return ServiceError(
         ErrorCode.FORBIDDEN,
-        f"This API key lacks the scope {missing}; it has {', '.join(scopes)}. Use a key that has "
-        "it.",
+        f"This API key lacks the scope {missing}; it has {', '.join(scopes)}. Use a key that has it.",
         received=scopes,
         allowed=[*any_of, Scope.ADMIN] if Scope.ADMIN not in any_of else list(any_of),
     )

@@ -67,16 +67,12 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
     return support, options
 
 
-def _examples_of_json(
-    text: bytes | bytearray, settings: Settings
-) -> tuple[Support, ExamplesOptions]:
+def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, ExamplesOptions]:
     body = parse_json(ExamplesRequest, text, settings)
     return _support_of(body.support, settings), ExamplesOptions(promote=body.promote)
 
 
-async def _form(
-    request: Request, settings: Settings, model: type[_Model]
-) -> tuple[Support, _Model]:
+async def _form(request: Request, settings: Settings, model: type[_Model]) -> tuple[Support, _Model]:
     """Read a form's labelled images, and its other fields as `model`."""
     form = await multipart.read_form(request, settings)
     files, labels = multipart.files(form, settings), multipart.texts(form, "labels")
@@ -99,10 +95,7 @@ def _support_of(items: list[SupportImage], settings: Settings) -> Support:
     check_count(len(items), settings)
     for position, item in enumerate(items):
         check_label(position, item.label, settings)
-    return [
-        (from_base64(f"support.{i}.image", item.image, settings), item.label)
-        for i, item in enumerate(items)
-    ]
+    return [(from_base64(f"support.{i}.image", item.image, settings), item.label) for i, item in enumerate(items)]
 
 
 async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes], PredictOptions]:
@@ -121,9 +114,7 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes
     return files, options
 
 
-def _predict_of_json(
-    text: bytes | bytearray, settings: Settings
-) -> tuple[list[bytes], PredictOptions]:
+def _predict_of_json(text: bytes | bytearray, settings: Settings) -> tuple[list[bytes], PredictOptions]:
     body = parse_json(PredictRequest, text, settings)
     check_count(len(body.images), settings)
     files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
@@ -133,9 +124,7 @@ def _predict_of_json(
 def _need_an_image(received: Sequence[object]) -> None:
     if not received:
         raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            "No image was received. Send at least one in 'images'.",
-            received_images=0,
+            ErrorCode.INVALID_REQUEST, "No image was received. Send at least one in 'images'.", received_images=0
         )
 
 
@@ -152,9 +141,7 @@ def _is_multipart(request: Request) -> bool:
     return kind == MULTIPART
 
 
-async def _read_json(
-    request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]
-) -> _Read:
+async def _read_json(request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]) -> _Read:
     text = await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
     return await in_parsing_thread(request, lambda: read(text, settings))
 
@@ -207,9 +194,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
         # json.loads would decode the text first, to 4 bytes a character if one is an emoji.
         value = from_json(text, cache_strings=False)
     except ValueError as error:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}."
-        ) from error
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}.") from error
     return _validate(model, value)
 
 

@@ -64,8 +64,7 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
         f"<p>{escape(operation.get('description', ''))}</p>",
     ]
     parameters = [
-        (item["name"], item["schema"], item.get("required", False))
-        for item in operation.get("parameters", [])
+        (item["name"], item["schema"], item.get("required", False)) for item in operation.get("parameters", [])
     ]
     parts.append(_table("Parameters", _rows(document, parameters)))
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():

@@ -67,22 +67,15 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
 
 
-def error_responses(
-    *codes: ErrorCode, model: type[BaseModel] = ErrorResponse
-) -> dict[int | str, dict[str, Any]]:
+def error_responses(*codes: ErrorCode, model: type[BaseModel] = ErrorResponse) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses of a route that can fail with these codes, with bodies of `model`."""
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(STATUS[code], []).append(code.value)
-    return {
-        status: {"model": model, "description": ", ".join(names)}
-        for status, names in sorted(by_status.items())
-    }
+    return {status: {"model": model, "description": ", ".join(names)} for status, names in sorted(by_status.items())}
 
 
-def invalid_request(
-    error: ValidationError | RequestValidationError, within: str | None = None
-) -> ServiceError:
+def invalid_request(error: ValidationError | RequestValidationError, within: str | None = None) -> ServiceError:
     """Convert Pydantic's errors into one: the first in the message, the first 20 in the detail.
 
     Args:
@@ -99,8 +92,7 @@ def invalid_request(
     first = problems[0]
     return ServiceError(
         ErrorCode.INVALID_REQUEST,
-        f"{'' if within is None else f'{within}: '}{first['where']}: {first['problem']}; "
-        f"received {first['received']}.",
+        f"{'' if within is None else f'{within}: '}{first['where']}: {first['problem']}; received {first['received']}.",
         problems=problems[:20],
     )
 
@@ -109,12 +101,7 @@ def to_response(error: ServiceError) -> JSONResponse:
     """The HTTP answer for a `ServiceError`. Notes its code in the request's record."""
     record = current_record()
     record.error = error.code
-    body = {
-        "code": error.code.value,
-        "message": error.message,
-        "detail": dict(error.detail),
-        "request_id": record.id,
-    }
+    body = {"code": error.code.value, "message": error.message, "detail": dict(error.detail), "request_id": record.id}
     # Errors echo what a client sent, which may hold lone surrogates: UTF-8 cannot encode them.
     text = {"error": _printable(error.message if record.open_inference else body)}
     return JSONResponse(text, status_code=STATUS[error.code], headers=_headers(error))
@@ -159,9 +146,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     if error.status_code == 405:
         allowed = _allowed_methods(request)
         response = to_response(
-            ServiceError(
-                ErrorCode.METHOD_NOT_ALLOWED, f"{where} is not allowed; allowed: {allowed}."
-            )
+            ServiceError(ErrorCode.METHOD_NOT_ALLOWED, f"{where} is not allowed; allowed: {allowed}.")
         )
         response.headers["Allow"] = allowed
         return response
@@ -203,8 +188,5 @@ def out_of_time() -> JSONResponse:
 def internal_error() -> JSONResponse:
     """The answer to a request that met a bug. It reveals nothing about the server."""
     return to_response(
-        ServiceError(
-            ErrorCode.INTERNAL,
-            "The server failed in a way it did not expect; its log has the details.",
-        )
+        ServiceError(ErrorCode.INTERNAL, "The server failed in a way it did not expect; its log has the details.")
     )

@@ -40,8 +40,7 @@ def check_label(position: int, label: str, settings: Settings) -> None:
     if len(label) > settings.max_label_length:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"Label {position + 1} has {len(label)} characters; at most "
-            f"{settings.max_label_length} are allowed.",
+            f"Label {position + 1} has {len(label)} characters; at most {settings.max_label_length} are allowed.",
             received_length=len(label),
             allowed_length=settings.max_label_length,
         )
@@ -57,8 +56,7 @@ def too_many(received: str, allowed: int) -> ServiceError:
     """The error for more images than allowed."""
     return ServiceError(
         ErrorCode.TOO_MANY_IMAGES,
-        f"Received {received} images or fields; at most {allowed} images are allowed in a "
-        "request. Split it.",
+        f"Received {received} images or fields; at most {allowed} images are allowed in a request. Split it.",
         allowed_images=allowed,
     )
 
@@ -90,8 +88,7 @@ def check_bytes(where: str, size: int, settings: Settings) -> None:
     if size > settings.max_image_bytes:
         raise ServiceError(
             ErrorCode.IMAGE_TOO_LARGE,
-            f"{where} has {size} bytes; at most {settings.max_image_bytes} are allowed. Send a "
-            "smaller image.",
+            f"{where} has {size} bytes; at most {settings.max_image_bytes} are allowed. Send a smaller image.",
             received_bytes=size,
             allowed_bytes=settings.max_image_bytes,
         )

@@ -60,10 +60,7 @@ class Metrics:
             registry=registry,
         )
         self._failures = Counter(
-            "comln_request_failures",
-            "Answers with an error, by the code in their body.",
-            ["reason"],
-            registry=registry,
+            "comln_request_failures", "Answers with an error, by the code in their body.", ["reason"], registry=registry
         )
         for code in ErrorCode:  # rate() misses the first event of a series that starts with it
             self._failures.labels(code.value)
@@ -89,18 +86,10 @@ class Metrics:
             registry=registry,
         )
         self._batch_images = Histogram(
-            "comln_batch_images",
-            "Images embedded together.",
-            ["model"],
-            buckets=_BATCH_IMAGES,
-            registry=registry,
+            "comln_batch_images", "Images embedded together.", ["model"], buckets=_BATCH_IMAGES, registry=registry
         )
         self._batch_seconds = Histogram(
-            "comln_batch_duration_seconds",
-            "Time to embed one batch.",
-            ["model"],
-            buckets=_SECONDS,
-            registry=registry,
+            "comln_batch_duration_seconds", "Time to embed one batch.", ["model"], buckets=_SECONDS, registry=registry
         )
         self._images = Counter(
             "comln_images",
@@ -108,15 +97,9 @@ class Metrics:
             ["operation"],
             registry=registry,
         )
-        self._adaptations = Counter(
-            "comln_adaptations", "Classifiers made.", ["model"], registry=registry
-        )
-        self._predictions = Counter(
-            "comln_predictions", "Images classified.", ["model"], registry=registry
-        )
-        self.in_flight = Gauge(
-            "comln_requests_in_flight", "Requests being received or answered.", registry=registry
-        )
+        self._adaptations = Counter("comln_adaptations", "Classifiers made.", ["model"], registry=registry)
+        self._predictions = Counter("comln_predictions", "Images classified.", ["model"], registry=registry)
+        self.in_flight = Gauge("comln_requests_in_flight", "Requests being received or answered.", registry=registry)
         for operation in ("adapt", "predict"):
             self._images.labels(operation)
             self._queue.labels(operation)
@@ -194,11 +177,7 @@ class _State(Collector):
         for unit, amount in self._pending.items():
             pending.add_metric([unit], amount())
         yield pending
-        queued = GaugeMetricFamily(
-            "comln_queued_images",
-            "Decoded images that are in no batch yet.",
-            labels=["model"],
-        )
+        queued = GaugeMetricFamily("comln_queued_images", "Decoded images that are in no batch yet.", labels=["model"])
         for name, model in engine.models.items():
             queued.add_metric([name], model.batcher.queued)
         yield queued
@@ -206,13 +185,9 @@ class _State(Collector):
         with suppress(ServiceError):
             stored = engine.store.count()
             yield GaugeMetricFamily("comln_classifiers", "Classifiers stored.", value=stored)
-        yield GaugeMetricFamily(
-            "comln_models_ready", "1 once every model is warmed.", value=int(engine.ready)
-        )
+        yield GaugeMetricFamily("comln_models_ready", "1 once every model is warmed.", value=int(engine.ready))
         models = GaugeMetricFamily(
-            "comln_model_info",
-            "The models served, and what each runs on.",
-            labels=["model", "provider", "default"],
+            "comln_model_info", "The models served, and what each runs on.", labels=["model", "provider", "default"]
         )
         for name, model in engine.models.items():
             default = "true" if name == engine.default_model else "false"
@@ -221,18 +196,14 @@ class _State(Collector):
         here = (model for model in engine.models.values() if model.in_this_process)
         if any(model.provider == "cuda" for model in here):
             yield from _gpu_memory()
-        build = GaugeMetricFamily(
-            "comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"]
-        )
+        build = GaugeMetricFamily("comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"])
         build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
         yield build
 
 
 def _gpu_memory() -> Iterator[Metric]:
     labels = ["gpu", "uuid"]
-    used = GaugeMetricFamily(
-        "comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels
-    )
+    used = GaugeMetricFamily("comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels)
     total = GaugeMetricFamily("comln_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
     for gpu in gpu_memory():
         used.add_metric([str(gpu.index), gpu.uuid], gpu.used)

@@ -71,9 +71,7 @@ def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> N
 def _is_file(segment: MultipartSegment) -> bool:
     # Some old clients send a file name that is not ASCII only as `filename*`, which the parser
     # ignores.
-    return segment.filename is not None or "filename*=" in str(
-        segment.header("Content-Disposition")
-    )
+    return segment.filename is not None or "filename*=" in str(segment.header("Content-Disposition"))
 
 
 def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part:
@@ -112,15 +110,13 @@ def texts(form: Form, field: str) -> list[str]:
             continue
         if part.is_file:
             raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"A {field!r} part carries a file name; send it as a plain text field.",
+                ErrorCode.INVALID_REQUEST, f"A {field!r} part carries a file name; send it as a plain text field."
             )
         try:
             values.append(part.content.decode("utf-8"))
         except UnicodeError as error:
             raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"{field}.{len(values)} is not UTF-8 ({error}). Send all text as UTF-8.",
+                ErrorCode.INVALID_REQUEST, f"{field}.{len(values)} is not UTF-8 ({error}). Send all text as UTF-8."
             ) from error
     return values
 
@@ -146,8 +142,7 @@ def options(form: Form, model: type[BaseModel], others: Collection[str]) -> dict
         values = texts(form, field)
         if len(values) > 1:
             raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"Field {field!r} was sent {len(values)} times; send it once.",
+                ErrorCode.INVALID_REQUEST, f"Field {field!r} was sent {len(values)} times; send it once."
             )
         found[field] = values[0]
     return found

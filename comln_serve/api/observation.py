@@ -60,9 +60,7 @@ class Observation:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 overriding = [(_REQUEST_ID, record.id.encode("ascii"))]
-                if scope[
-                    "app"
-                ].state.draining:  # so that the client sends its next request elsewhere
+                if scope["app"].state.draining:  # so that the client sends its next request elsewhere
                     overriding.append((b"connection", b"close"))
                 message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
             record.bytes_out += len(message.get("body", b""))
@@ -120,9 +118,7 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         del response.headers["Connection"]  # the HTTP server sets it
         record.status = response.status_code
         response.raw_headers = list(
-            with_safe_headers(
-                response.raw_headers, overriding=[(_REQUEST_ID, record.id.encode("ascii"))]
-            )
+            with_safe_headers(response.raw_headers, overriding=[(_REQUEST_ID, record.id.encode("ascii"))])
         )
         record.bytes_out = len(response.body)
         metrics.count(record, UNMATCHED, "", 0.0)
@@ -174,6 +170,4 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         level = logging.DEBUG
     else:
         level = logging.INFO
-    logger.log(
-        level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=record.bug
-    )
+    logger.log(level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=record.bug)

@@ -21,12 +21,7 @@ from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
-_KEY_ERRORS = (
-    ErrorCode.UNAUTHORIZED,
-    ErrorCode.FORBIDDEN,
-    ErrorCode.RATE_LIMITED,
-    ErrorCode.STORAGE_UNAVAILABLE,
-)
+_KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
 def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
@@ -37,11 +32,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, A
         repeated: multipart fields that replace the model's images.
     """
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    options = {
-        name: field
-        for name, field in schema["properties"].items()
-        if name not in ("support", "images")
-    }
+    options = {name: field for name, field in schema["properties"].items() if name not in ("support", "images")}
     kinds = {
         "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
         "labels": {"type": "array", "items": {"type": "string"}},

@@ -70,6 +70,4 @@ def _check_query(request: Request, allowed: list[str]) -> None:
 
 
 def _repeated(what: str, count: int) -> ServiceError:
-    return ServiceError(
-        ErrorCode.INVALID_REQUEST, f"The {what} came {count} times; send it once.", received=count
-    )
+    return ServiceError(ErrorCode.INVALID_REQUEST, f"The {what} came {count} times; send it once.", received=count)

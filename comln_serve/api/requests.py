@@ -43,10 +43,7 @@ def _not_an_id(name: str) -> str:
 
 
 Label = Annotated[str, AfterValidator(_not_blank)]
-Base64 = Annotated[
-    str,
-    Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"}),
-]
+Base64 = Annotated[str, Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"})]
 ClassifierName = Annotated[
     str,
     Field(
@@ -86,28 +83,17 @@ Horizon = Annotated[
     ),
 ]
 Promote = Annotated[
-    bool,
-    Field(
-        description="Let the name stand for the new version at once. It always stands for its "
-        "first version."
-    ),
+    bool, Field(description="Let the name stand for the new version at once. It always stands for its first version.")
 ]
 Metadata = Annotated[
-    dict[
-        Annotated[str, Field(min_length=1, max_length=64)],
-        Annotated[str, Field(max_length=512)],
-    ],
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
     BeforeValidator(_few_entries),
     Field(
         max_length=_MAX_METADATA,
-        description="Your own notes: at most 32 texts of at most 512 characters, by keys of at "
-        "most 64.",
+        description="Your own notes: at most 32 texts of at most 512 characters, by keys of at most 64.",
     ),
 ]
-Lifetime = Annotated[
-    int,
-    Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never."),
-]
+Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never.")]
 TopK = Annotated[int, Field(ge=1, le=100, description="How many of the likeliest classes to list.")]
 
 
@@ -122,9 +108,7 @@ class _Request(BaseModel):
     @classmethod
     def _few_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > _MAX_FIELDS:
-            raise ValueError(
-                f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}"
-            )
+            raise ValueError(f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}")
         return value
 
 

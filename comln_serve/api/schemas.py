@@ -107,9 +107,7 @@ class JudgedPrediction(Prediction):
 
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
-    predictions: list[JudgedPrediction | Prediction] = Field(
-        description="One per image, in the request's order."
-    )
+    predictions: list[JudgedPrediction | Prediction] = Field(description="One per image, in the request's order.")
     calibrated: bool = Field(
         description="Whether the probabilities use a measured temperature; false if the model's "
         "bundle has none, or the horizon does not follow the model's own rule."
@@ -138,21 +136,17 @@ class ExampleList(BaseModel):
     @classmethod
     def of(cls, stored: domain.ClassifierInfo, support: SupportSet) -> "ExampleList":
         examples = [
-            Example(number=number, label=label)
-            for number, label in zip(support.numbers, support.labels, strict=True)
+            Example(number=number, label=label) for number, label in zip(support.numbers, support.labels, strict=True)
         ]
         return cls(classifier=stored.id, revision=stored.revision, examples=examples)
 
 
 class AccuracyInfo(BaseModel):
     split: str
-    data: str | None = Field(
-        default=None, description="Name of the data set, if the model was measured on several."
-    )
+    data: str | None = Field(default=None, description="Name of the data set, if the model was measured on several.")
     ways: int
     shots: int | tuple[int, int] = Field(
-        description="Labelled images per class; [least, most] if each class's number was drawn "
-        "between the two."
+        description="Labelled images per class; [least, most] if each class's number was drawn between the two."
     )
     episodes: int
     mean: float

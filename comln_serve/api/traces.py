@@ -9,12 +9,7 @@ from collections.abc import Iterable
 from threading import Thread
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import (
-    SERVICE_NAME,
-    SERVICE_VERSION,
-    OTELResourceDetector,
-    Resource,
-)
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
@@ -38,9 +33,7 @@ class Traces:
         """
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it.
         ours = Resource({SERVICE_NAME: "comln-serve", SERVICE_VERSION: __version__})
-        self._provider = TracerProvider(
-            resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
-        )
+        self._provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         url = None if endpoint is None else endpoint.rstrip("/") + "/v1/traces"
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
         self._tracer = self._provider.get_tracer("comln_serve", __version__)
@@ -48,11 +41,7 @@ class Traces:
 
     def begin(self, record: RequestRecord, headers: Iterable[tuple[bytes, bytes]]) -> Span:
         """Start a request's span, as part of the trace that its headers name, if any."""
-        carrier = {
-            name.decode("ascii"): value.decode("latin-1")
-            for name, value in headers
-            if name in _HEADERS
-        }
+        carrier = {name.decode("ascii"): value.decode("latin-1") for name, value in headers if name in _HEADERS}
         parent = self._propagator.extract(carrier)
         span = self._tracer.start_span("request", parent, SpanKind.SERVER)
         record.trace_id = format(span.get_span_context().trace_id, "032x")

@@ -61,9 +61,7 @@ async def classify(
     record.images = len(images)
 
     def predict(cancellation: Cancellation) -> _Result:
-        predicted = engine.predict(
-            images, classifier, unknown=unknown, tenant=tenant, cancellation=cancellation
-        )
+        predicted = engine.predict(images, classifier, unknown=unknown, tenant=tenant, cancellation=cancellation)
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)
 

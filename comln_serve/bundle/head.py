@@ -105,9 +105,7 @@ class Head:
         means = np.add.reduceat(phi[order].astype(np.float64), firsts) / per_class[:, None]
         return means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]
 
-    def prototype_scale(
-        self, norms: NDArray[np.float64], per_class: NDArray[Any]
-    ) -> NDArray[np.float64]:
+    def prototype_scale(self, norms: NDArray[np.float64], per_class: NDArray[Any]) -> NDArray[np.float64]:
         """(..., N) factors that make class means the rows of a "prototype" start.
 
         Args:

@@ -100,17 +100,14 @@ def _read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise BundleError(
-            f"{path}: {where}: {first['msg']}, got {first['input']!r:.200}"
-        ) from error
+        raise BundleError(f"{path}: {where}: {first['msg']}, got {first['input']!r:.200}") from error
 
 
 def _read_file(folder: Path, entry: FileEntry) -> bytes:
     path = folder / entry.path
     if not _PLAIN_NAME.fullmatch(entry.path) or path.resolve().parent != folder.resolve():
         raise BundleError(
-            f"{folder / MANIFEST}: the path {entry.path!r} is not a plain file name inside the "
-            "bundle's folder"
+            f"{folder / MANIFEST}: the path {entry.path!r} is not a plain file name inside the bundle's folder"
         )
     try:
         size = path.stat().st_size
@@ -147,30 +144,21 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
             raise BundleError(f"{folder / MANIFEST}: head.ways is needed with a learned start")
         shapes["W0"] = (spec.ways, manifest.embedding_size)
     elif spec.ways is not None:
-        raise BundleError(
-            f"{folder / MANIFEST}: head.ways must be null with a {spec.start} start, got "
-            f"{spec.ways}"
-        )
+        raise BundleError(f"{folder / MANIFEST}: head.ways must be null with a {spec.start} start, got {spec.ways}")
     if spec.start == "prototype":
         shapes["alpha"] = ()
     if set(tensors) != set(shapes):
-        raise BundleError(
-            f"{where}: a {spec.start} start needs the tensors {sorted(shapes)}, found "
-            f"{sorted(tensors)}"
-        )
+        raise BundleError(f"{where}: a {spec.start} start needs the tensors {sorted(shapes)}, found {sorted(tensors)}")
     for name, shape in shapes.items():
         tensor = tensors[name]
         if tensor.shape != shape or tensor.dtype != dtypes[name]:
             raise BundleError(
-                f"{where}: {name} must be {np.dtype(dtypes[name])} {shape}, found {tensor.dtype} "
-                f"{tensor.shape}"
+                f"{where}: {name} must be {np.dtype(dtypes[name])} {shape}, found {tensor.dtype} {tensor.shape}"
             )
         if not np.isfinite(tensor).all():
             raise BundleError(f"{where}: {name} holds NaN or infinity")
     if float(tensors["T"]) != spec.horizon:
-        raise BundleError(
-            f"{where}: T is {float(tensors['T'])!r}; {MANIFEST} says {spec.horizon!r}"
-        )
+        raise BundleError(f"{where}: T is {float(tensors['T'])!r}; {MANIFEST} says {spec.horizon!r}")
     return Head(
         start=spec.start,
         horizon=spec.horizon,

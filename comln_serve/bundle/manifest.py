@@ -83,9 +83,7 @@ class HeadEntry(_Part):
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
     # Left out at their defaults: versions 1 and 2 have no such keys.
     whitening: Annotated[Finite, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
-    horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = (
-        "learned"
-    )
+    horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = "learned"
 
     @model_validator(mode="after")
     def _level_prototypes(self) -> Self:
@@ -211,9 +209,7 @@ class Manifest(_Part):
     training: TrainingEntry
     accuracy: tuple[AccuracyEntry, ...]
     # Left out if empty: version 1 has no such keys.
-    comparisons: Annotated[
-        tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)
-    ] = ()
+    comparisons: Annotated[tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)] = ()
     calibration: Annotated[Calibration | None, Field(exclude_if=lambda c: c is None)] = None
 
     @model_validator(mode="after")

@@ -69,9 +69,7 @@ class Caller:
 class Adaptation:
     """Embeds support images, solves for the classifier and stores it. Thread-safe."""
 
-    def __init__(
-        self, settings: Settings, models: Models, embedder: Embedder, catalogue: Catalogue
-    ) -> None:
+    def __init__(self, settings: Settings, models: Models, embedder: Embedder, catalogue: Catalogue) -> None:
         self._settings, self._models = settings, models
         self._embedder, self._catalogue = embedder, catalogue
         at_once = min(usable_cpus(), _MOST_SOLVES)
@@ -132,12 +130,7 @@ class Adaptation:
         return self._once(key, caller, clock, make)
 
     def add_examples(
-        self,
-        reference: str,
-        support: Sequence[tuple[bytes, str]],
-        caller: Caller,
-        *,
-        promote: bool,
+        self, reference: str, support: Sequence[tuple[bytes, str]], caller: Caller, *, promote: bool
     ) -> Adapted:
         """See `Engine.add_examples`."""
         clock = StageClock()
@@ -166,9 +159,7 @@ class Adaptation:
 
         return self._once(key, caller, clock, make)
 
-    def remove_example(
-        self, reference: str, number: int, caller: Caller, *, promote: bool
-    ) -> Adapted:
+    def remove_example(self, reference: str, number: int, caller: Caller, *, promote: bool) -> Adapted:
         """See `Engine.remove_example`."""
         clock = StageClock()
 
@@ -197,10 +188,7 @@ class Adaptation:
         means that another request has finished.
         """
         while True:
-            with (
-                suppress(ChangedError),
-                self._solves.turn(caller.check, (caller.tenant, reference)),
-            ):
+            with suppress(ChangedError), self._solves.turn(caller.check, (caller.tenant, reference)):
                 info, examples = self._catalogue.support(reference, caller.tenant)
                 self._check_version(info, caller)
                 changed = change(info, examples)
@@ -223,11 +211,7 @@ class Adaptation:
                     )
 
     def _once(
-        self,
-        key: IdempotencyKey | None,
-        caller: Caller,
-        clock: StageClock,
-        make: Callable[[], Classifier],
+        self, key: IdempotencyKey | None, caller: Caller, clock: StageClock, make: Callable[[], Classifier]
     ) -> Adapted:
         """Make a classifier, or return the one that a request with the same key has made."""
         while True:
@@ -258,39 +242,19 @@ class Adaptation:
         return found
 
     def _key(
-        self,
-        caller: Caller,
-        operation: str,
-        support: Sequence[tuple[bytes, str]],
-        **options: object,
+        self, caller: Caller, operation: str, support: Sequence[tuple[bytes, str]], **options: object
     ) -> IdempotencyKey | None:
         if caller.idempotency_key is None:
             return None
         lifetime = timedelta(seconds=self._settings.idempotency_seconds)
-        return IdempotencyKey(
-            caller.idempotency_key,
-            fingerprint(operation, support, options),
-            utc_now() + lifetime,
-        )
+        return IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), utc_now() + lifetime)
 
     def _embed(
-        self,
-        support: Sequence[tuple[bytes, str]],
-        model: Model,
-        clock: StageClock,
-        caller: Caller,
+        self, support: Sequence[tuple[bytes, str]], model: Model, clock: StageClock, caller: Caller
     ) -> NDArray[np.float32]:
-        return self._embedder.embed(
-            [data for data, _ in support], model, clock, caller.cancellation
-        )
+        return self._embedder.embed([data for data, _ in support], model, clock, caller.cancellation)
 
-    def _fit(
-        self,
-        model: Model,
-        support: SupportSet,
-        horizon: float | HorizonRule | None,
-        clock: StageClock,
-    ) -> Fit:
+    def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, clock: StageClock) -> Fit:
         return fit(model, support, horizon, self._settings.max_solve_seconds, clock)
 
     def _check_room(self, caller: Caller) -> None:

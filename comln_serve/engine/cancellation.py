@@ -54,6 +54,5 @@ class Cancellation:
 def client_gone() -> ServiceError:
     """The error that ends the work of a client that has disconnected; no client receives it."""
     return ServiceError(
-        ErrorCode.CLIENT_GONE,
-        "The client closed the connection before it was answered; its work was dropped.",
+        ErrorCode.CLIENT_GONE, "The client closed the connection before it was answered; its work was dropped."
     )

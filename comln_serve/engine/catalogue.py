@@ -121,8 +121,7 @@ def _found(result: _Found | None, reference: str) -> _Found:
     if result is None:
         raise ServiceError(
             ErrorCode.CLASSIFIER_NOT_FOUND,
-            f"There is no classifier {reference!r}: an id, a name or name@version. GET "
-            "/classifiers lists them.",
+            f"There is no classifier {reference!r}: an id, a name or name@version. GET /classifiers lists them.",
             received=reference,
         )
     return result

@@ -27,9 +27,7 @@ class StageClock:
             report_stage(name, seconds)
 
     @contextmanager
-    def stages(
-        self, first: str, second: str, share: Callable[[], float]
-    ) -> Generator[None, None, None]:
+    def stages(self, first: str, second: str, share: Callable[[], float]) -> Generator[None, None, None]:
         """Time two interleaved stages and report them as if the second had followed the first.
 
         Args:
@@ -41,10 +39,7 @@ class StageClock:
         finally:
             seconds = time.perf_counter() - began
             in_first = share() * seconds
-            for name, part, ago in (
-                (first, in_first, seconds - in_first),
-                (second, seconds - in_first, 0.0),
-            ):
+            for name, part, ago in ((first, in_first, seconds - in_first), (second, seconds - in_first, 0.0)):
                 self._stages[name] = round(1e3 * part, 3)
                 report_stage(name, part, ago)
 

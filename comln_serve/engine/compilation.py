@@ -42,8 +42,7 @@ class _Announcement(Listener):
         if not self.made:
             self.made = True
             logger.info(
-                "compiling the solver for this machine: 10 to 20 s of one CPU, once; later starts "
-                "load the result"
+                "compiling the solver for this machine: 10 to 20 s of one CPU, once; later starts load the result"
             )
 
     def on_end(self, event: Any) -> None:

@@ -308,18 +308,11 @@ class Engine:
     def _need_ready(self) -> None:
         self.warm()
         if not self.ready:
-            raise ServiceError(
-                ErrorCode.NOT_READY, "The server is stopping or could not start; try another."
-            )
+            raise ServiceError(ErrorCode.NOT_READY, "The server is stopping or could not start; try another.")
 
 
 def _classify(
-    found: Classifier,
-    model: Model,
-    embeddings: NDArray[np.float32],
-    clock: StageClock,
-    *,
-    unknown: bool,
+    found: Classifier, model: Model, embeddings: NDArray[np.float32], clock: StageClock, *, unknown: bool
 ) -> Predicted:
     with clock.stage("classify"):
         calibration = model.bundle.manifest.calibration

@@ -31,11 +31,7 @@ class Fit:
 
 
 def fit(
-    model: Model,
-    support: SupportSet,
-    horizon: float | HorizonRule | None,
-    max_seconds: float,
-    clock: StageClock,
+    model: Model, support: SupportSet, horizon: float | HorizonRule | None, max_seconds: float, clock: StageClock
 ) -> Fit:
     """Adapt a model's head to a support set, and report on the result.
 
@@ -52,9 +48,7 @@ def fit(
     rule = head.horizon_rule if horizon is None else horizon
     with raised_after(max_seconds) as late:
         try:
-            adaptation = adapt(
-                head, phi, classes, len(labels), horizon=rule, cancel=late, stage=clock.stage
-            )
+            adaptation = adapt(head, phi, classes, len(labels), horizon=rule, cancel=late, stage=clock.stage)
         except FlowError as error:
             raise _cannot_adapt(error, rule) from error
     own_horizon = rule == head.horizon_rule
@@ -87,9 +81,7 @@ def fit(
 def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceError:
     of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
     return ServiceError(
-        ErrorCode.CANNOT_ADAPT,
-        f"These images cannot be adapted to as asked: {error}{of_model}.",
-        horizon=horizon,
+        ErrorCode.CANNOT_ADAPT, f"These images cannot be adapted to as asked: {error}{of_model}.", horizon=horizon
     )
 
 
@@ -103,8 +95,7 @@ def check_classes(labels: tuple[str, ...], model: Model) -> None:
     if not labels:
         raise ServiceError(
             ErrorCode.CANNOT_ADAPT,
-            "No support image was received. Send at least one image of each of two or more "
-            "classes.",
+            "No support image was received. Send at least one image of each of two or more classes.",
             received_images=0,
         )
     if ways == 1:

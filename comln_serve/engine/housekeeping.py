@@ -29,8 +29,7 @@ class Housekeeping:
         """
         if not self._thread.is_alive():
             raise ServiceError(
-                ErrorCode.NOT_READY,
-                "The thread that removes expired classifiers has ended; restart the server.",
+                ErrorCode.NOT_READY, "The thread that removes expired classifiers has ended; restart the server."
             )
 
     def close(self) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def fingerprint(
-    operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, Any]
-) -> str:
+def fingerprint(operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, Any]) -> str:
     """A hash of a request's content: the same for equal requests in any encoding.
 
     Args:

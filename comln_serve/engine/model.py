@@ -62,9 +62,7 @@ class LocalModel(Model):
         Raises:
             StartupError: the bundle or the provider cannot be used.
         """
-        self.backbone = Backbone(
-            bundle, settings.provider, settings.inference_threads, settings.max_batch_size
-        )
+        self.backbone = Backbone(bundle, settings.provider, settings.inference_threads, settings.max_batch_size)
         # A CUDA session has one compute stream.
         limits = BatchLimits(
             max_images=settings.max_batch_size if self.backbone.batches else 1,

@@ -93,8 +93,5 @@ def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
     if wanted is None:
         return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
     if wanted not in models:
-        raise StartupError(
-            f"default model {wanted!r} is not in {settings.models_dir}; there are: "
-            f"{', '.join(models)}"
-        )
+        raise StartupError(f"default model {wanted!r} is not in {settings.models_dir}; there are: {', '.join(models)}")
     return wanted

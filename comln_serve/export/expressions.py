@@ -30,9 +30,7 @@ class Nodes:
         self.nodes.append(helper.make_node(kind, inputs, [made], name=made, **attributes))
         return Tensor(self, made)
 
-    def choose(
-        self, condition: "Tensor", then: Callable[[], "Tensor"], otherwise: Callable[[], "Tensor"]
-    ) -> "Tensor":
+    def choose(self, condition: "Tensor", then: Callable[[], "Tensor"], otherwise: Callable[[], "Tensor"]) -> "Tensor":
         """Add an If node over the nodes that `then` and `otherwise` add; only one branch runs."""
         branches = {"then_branch": self._branch(then), "else_branch": self._branch(otherwise)}
         return self.op("If", condition, **branches)

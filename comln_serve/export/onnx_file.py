@@ -18,9 +18,7 @@ _INPUT_DESCRIPTION = (
     "images: uint8 (batch, height, width, 3), decoded, upright RGB images of one size, any size; "
     "transparent pixels laid over preprocessing.background"
 )
-_OUTPUT_DESCRIPTION = (
-    "probabilities: float32 (batch, classes), in the order of labels, each row sums to 1"
-)
+_OUTPUT_DESCRIPTION = "probabilities: float32 (batch, classes), in the order of labels, each row sums to 1"
 
 
 def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
@@ -54,12 +52,8 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     graph.node.extend(nodes)
     graph.initializer.extend([*before.constants, *after.constants])
     graph.name = "comln-serve classifier"
-    graph.input.append(
-        helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", "height", "width", 3])
-    )
-    graph.output.append(
-        helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", len(classifier.labels)])
-    )
+    graph.input.append(helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", "height", "width", 3]))
+    graph.output.append(helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", len(classifier.labels)]))
     model.producer_name, model.doc_string = "comln-serve", ""
     described = {"input": _INPUT_DESCRIPTION, "output": _OUTPUT_DESCRIPTION}
     helper.set_model_props(model, metadata(classifier, bundle) | described)

@@ -138,8 +138,4 @@ def _sinc(x: Tensor) -> Tensor:
     return x.nodes.op("Sin", t) / t
 
 
-_FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "bilinear": _bilinear,
-    "bicubic": _bicubic,
-    "lanczos": _lanczos,
-}
+_FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _bilinear, "bicubic": _bicubic, "lanczos": _lanczos}

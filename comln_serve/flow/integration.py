@@ -51,10 +51,19 @@ class Integration:
     ) -> None:
         self.T, self._tolerances, self._max_steps = T, (rtol, atol), int(max_steps)
         self._arguments = (
-            features, back, logits, Y, w, lam, effective_horizon(T, lam), float(rtol),
-            float(atol), self._max_steps, limit_steps,
+            features,
+            back,
+            logits,
+            Y,
+            w,
+            lam,
+            effective_horizon(T, lam),
+            float(rtol),
+            float(atol),
+            self._max_steps,
+            limit_steps,
             np.zeros(1, dtype=np.bool_) if cancel is None else cancel,
-        )  # fmt: skip
+        )
         self._shape = logits.shape
         shape = (logits.shape[0], features.shape[1])
         self.X = np.zeros(shape)
@@ -96,9 +105,18 @@ class Integration:
         if self.done:
             return steps[:0], X[:0], P[:0]
         status, kept = kernels.integrate(
-            *self._arguments, self.X, self._P, self._rate, self._mode, self._memory, steps, X, P,
-            self._marks, self.marked,
-        )  # fmt: skip
+            *self._arguments,
+            self.X,
+            self._P,
+            self._rate,
+            self._mode,
+            self._memory,
+            steps,
+            X,
+            P,
+            self._marks,
+            self.marked,
+        )
         if status not in {kernels.OK, kernels.FULL}:
             raise FlowError(self._explain(status))
         self.done = status == kernels.OK
@@ -107,10 +125,7 @@ class Integration:
     def _explain(self, status: int) -> str:
         rtol, atol = self._tolerances
         reached = kernels.flow_time(self._memory[kernels.TIME], self._memory[kernels.KNEE])
-        where = (
-            f"the flow stopped at t = {reached:.6g} of T = {self.T:.6g} "
-            f"(rtol {rtol:g}, atol {atol:g})"
-        )
+        where = f"the flow stopped at t = {reached:.6g} of T = {self.T:.6g} (rtol {rtol:g}, atol {atol:g})"
         if status == kernels.TOO_MANY_STEPS:
             return (
                 f"{where}: {self._max_steps} steps were not enough. The support set may hold "

@@ -478,9 +478,29 @@ def state_inside(theta, h, rates, start, out):
 
 @njit(**_ENTRY, fastmath=_FAST, error_model="numpy")
 def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the reader)
-    F, G, L0, Y, w, lam, T, rtol, atol, max_steps, limit_steps, cancel,
-    X, P, rate, mode, memory, steps, stage_X, stage_P, marks, marked,
-):  # fmt: skip
+    F,
+    G,
+    L0,
+    Y,
+    w,
+    lam,
+    T,
+    rtol,
+    atol,
+    max_steps,
+    limit_steps,
+    cancel,
+    X,
+    P,
+    rate,
+    mode,
+    memory,
+    steps,
+    stage_X,
+    stage_P,
+    marks,
+    marked,
+):
     """Advance the flow to time T with Dormand-Prince 5(4) and step-size control.
 
     Args:
@@ -578,9 +598,7 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         for i in range(1, STAGES - 1):
             combine(h, A[i], 0, i, rates, old, flat_X[slot, i])
             pace_weights(w, tau + NODES[i] * h, knee, paced)
-            vector_field(
-                F, G, L0, Y, top, paced, lam, stage_X[slot, i], stage_P[slot, i], k[i], work
-            )
+            vector_field(F, G, L0, Y, top, paced, lam, stage_X[slot, i], stage_P[slot, i], k[i], work)
         combine(h, A[STAGES - 1], 0, STAGES - 1, rates, old, new)
         # The previous stage is at the end of the step, too, so `paced` is right for this one.
         vector_field(F, G, L0, Y, top, paced, lam, X_new, P, k[STAGES - 1], work)

@@ -33,9 +33,7 @@ def effective_horizon(T: float, lam: float) -> float:
     return min(T, _REGULARISED_TIMES / lam) if lam > 0.0 else T
 
 
-def check_problem(
-    features: Array, logits: Array, Y: Array, T: float, lam: float, weights: Array
-) -> None:
+def check_problem(features: Array, logits: Array, Y: Array, T: float, lam: float, weights: Array) -> None:
     """Validate the inputs of a flow.
 
     Args:
@@ -59,10 +57,7 @@ def check_problem(
         raise ValueError(f"weights must be ({M},), finite and >= 0; got {weights.shape}")
     fault = _fault(features, logits, Y, weights)
     if fault == "weights":
-        raise ValueError(
-            f"weights must be ({M},), finite and >= 0; got values from {weights.min()} to "
-            f"{weights.max()}"
-        )
+        raise ValueError(f"weights must be ({M},), finite and >= 0; got values from {weights.min()} to {weights.max()}")
     if fault == "Y":
         raise ValueError("every row of Y must be a probability vector (>= 0, summing to 1)")
     if fault == "products":
@@ -98,10 +93,7 @@ def check_tolerances(rtol: float, atol: float) -> None:
     """
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not MIN_TOLERANCE <= tolerance < 1.0:
-            raise ValueError(
-                f"{name} must lie in [{MIN_TOLERANCE}, 1) (float64 resolves no less), "
-                f"got {tolerance}"
-            )
+            raise ValueError(f"{name} must lie in [{MIN_TOLERANCE}, 1) (float64 resolves no less), got {tolerance}")
 
 
 def as_float64(name: str, value: ArrayLike, ndim: int) -> Array:

@@ -22,13 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from comln_serve.flow.integration import Integration
 from comln_serve.flow.metric import symmetric, whitened
-from comln_serve.flow.problem import (
-    Array,
-    as_float64,
-    check_problem,
-    check_tolerances,
-    uniform_weights,
-)
+from comln_serve.flow.problem import Array, as_float64, check_problem, check_tolerances, uniform_weights
 
 DEFAULT_RTOL = 1e-6
 DEFAULT_ATOL = 1e-6

@@ -1,21 +1,9 @@
 """Turns image files as users have them into the input of a backbone."""
 
-from comln_serve.imaging.decode import (
-    DEFAULT_MAX_PIXELS,
-    MOST_PIXELS,
-    ImageFile,
-    decode_image,
-    open_image,
-)
+from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFile, decode_image, open_image
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats
-from comln_serve.imaging.preprocessing import (
-    Preprocessing,
-    fit_image,
-    open_for,
-    prepare_image,
-    prepare_pixels,
-)
+from comln_serve.imaging.preprocessing import Preprocessing, fit_image, open_for, prepare_image, prepare_pixels
 
 __all__ = [
     "DEFAULT_MAX_PIXELS",

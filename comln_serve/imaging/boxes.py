@@ -75,9 +75,7 @@ class _Container:
         if sum(n for _, _, n in located) > _READ_AGAIN * len(self._data):
             raise ValueError("its items refer to more bytes than the file has")
         metadata = sum(n for item, _, n in located if item.kind in _METADATA) + self._profiles
-        listed = sum(
-            not item.hidden and item.kind not in _METADATA for item in self._items.values()
-        )
+        listed = sum(not item.hidden and item.kind not in _METADATA for item in self._items.values())
         if metadata * listed > _MOST_METADATA:
             raise ValueError(f"{metadata} bytes of metadata for each of {listed} pictures")
         if any(item.kind == b"iovl" for item in self._items.values()):

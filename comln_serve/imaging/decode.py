@@ -110,9 +110,7 @@ def open_image(
     kind = recognise(data)
     if kind is None:
         raise _invalid(
-            f"{len(data)} bytes that are not a readable image in one of these formats: "
-            f"{', '.join(formats)}",
-            formats,
+            f"{len(data)} bytes that are not a readable image in one of these formats: {', '.join(formats)}", formats
         )
     if kind not in formats:
         raise _not_accepted(kind, len(data), formats)
@@ -155,8 +153,7 @@ def open_image(
         )
     if image.mode in UNSUPPORTED:
         raise _invalid(
-            f"{described}, whose samples are {UNSUPPORTED[image.mode]}; convert it to RGB or "
-            "greyscale of 8 or 16 bits",
+            f"{described}, whose samples are {UNSUPPORTED[image.mode]}; convert it to RGB or greyscale of 8 or 16 bits",
             formats,
             received_format=kind,
         )
@@ -169,10 +166,7 @@ def open_image(
 
 
 def decode_image(
-    data: bytes,
-    *,
-    background: tuple[int, int, int] = (255, 255, 255),
-    max_pixels: int = DEFAULT_MAX_PIXELS,
+    data: bytes, *, background: tuple[int, int, int] = (255, 255, 255), max_pixels: int = DEFAULT_MAX_PIXELS
 ) -> Image.Image:
     """Open and decode an image file, at its own size.
 
@@ -233,9 +227,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
 
 
 def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:
-    return _invalid(
-        f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats
-    )
+    return _invalid(f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats)
 
 
 def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
@@ -249,10 +241,7 @@ def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:
     return ImageError(
-        "invalid_image",
-        f"Expected an image; received {received}.",
-        allowed_formats=list(formats),
-        **detail,
+        "invalid_image", f"Expected an image; received {received}.", allowed_formats=list(formats), **detail
     )
 
 
@@ -277,6 +266,4 @@ def _check_exif(exif: bytes) -> None:
     except struct.error:  # ignores broken EXIF data, as the image can still be read
         return
     if entries > _MOST_EXIF_ENTRIES:
-        raise _RefusedError(
-            f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed"
-        )
+        raise _RefusedError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")

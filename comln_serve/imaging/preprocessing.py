@@ -46,9 +46,7 @@ class Preprocessing(BaseModel):
     background: tuple[Channel, Channel, Channel] = (255, 255, 255)
 
 
-def prepare_image(
-    data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS
-) -> NDArray[np.uint8]:
+def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
     """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
     Args:

@@ -13,8 +13,7 @@ _MOST_ENTRIES = 4096
 _FRACTION = 10  # memory of a fraction, in whole numbers
 
 # Bytes of a value by the type of a tag. Pillow keeps types 1, 2, 6 and 7 as bytes.
-_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4,
-          16: 8, 17: 8, 18: 8}  # fmt: skip
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 _BYTES, _FRACTIONS = {1, 2, 6, 7}, {5, 10}
 
 _NEW_SUBFILE_TYPE, _TILE_WIDTH, _TILE_LENGTH, _DNG_VERSION = 254, 322, 323, 50706

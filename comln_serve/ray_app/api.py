@@ -75,9 +75,7 @@ class _WithoutRequestId:
 
 def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engine:
     replicas = EmbeddingReplicas(embedding)
-    models = {
-        bundle.name: RemoteModel(bundle, settings, replicas) for bundle in load_bundles(settings)
-    }
+    models = {bundle.name: RemoteModel(bundle, settings, replicas) for bundle in load_bundles(settings)}
     engine = Engine(settings, models, open_store(settings.database_url))
     engine.warm()
     if engine.failure is not None:

@@ -25,15 +25,10 @@ def build(options: Options) -> Application:
     embedding = serve.deployment(
         name="Embedding",
         num_replicas=options.embedding_replicas,
-        ray_actor_options={
-            "num_cpus": options.cpus_per_embedding_replica,
-            "num_gpus": options.gpus_per_replica,
-        },
+        ray_actor_options={"num_cpus": options.cpus_per_embedding_replica, "num_gpus": options.gpus_per_replica},
         max_ongoing_requests=at_a_time,
         # Per API replica, beside running calls; more are answered 429. One request always fits.
-        max_queued_requests=max(
-            options.max_pending_requests, ceil(options.max_images / options.max_batch_size)
-        ),
+        max_queued_requests=max(options.max_pending_requests, ceil(options.max_images / options.max_batch_size)),
         graceful_shutdown_timeout_s=options.drain_seconds,
     )(Embedding)
     api = serve.deployment(

@@ -49,11 +49,7 @@ class EmbeddingReplicas:
         application = serve.status().applications.get(self._handle.app_name)
         deployments = {} if application is None else application.deployments
         status = deployments.get(self._handle.deployment_name)
-        states = (
-            {}
-            if status is None
-            else {str(state): count for state, count in status.replica_states.items()}
-        )
+        states = {} if status is None else {str(state): count for state, count in status.replica_states.items()}
         if not states.get("RUNNING"):
             raise ServiceError(
                 ErrorCode.NOT_READY,
@@ -121,19 +117,12 @@ def _to_service_error(error: RayError | RayServeException) -> ServiceError:
     if isinstance(error, BackPressureError):
         return ServiceError(
             ErrorCode.OVERLOADED,
-            "The server is busy: too many images wait for a replica that embeds. Try again in a "
-            "moment.",
+            "The server is busy: too many images wait for a replica that embeds. Try again in a moment.",
         )
     if isinstance(error, TaskCancelledError | RequestCancelledError):
         return client_gone()
     if isinstance(error, RayServeException):
         logger.warning("embedding replicas cannot be called: %s", error)
-        return ServiceError(
-            ErrorCode.NOT_READY,
-            "No replica that embeds images can be reached; try again in a moment.",
-        )
+        return ServiceError(ErrorCode.NOT_READY, "No replica that embeds images can be reached; try again in a moment.")
     logger.error("embedding failed", exc_info=error)
-    return ServiceError(
-        ErrorCode.INTERNAL,
-        "Embedding the images failed; the server's log has the details. Try again.",
-    )
+    return ServiceError(ErrorCode.INTERNAL, "Embedding the images failed; the server's log has the details. Try again.")

@@ -56,9 +56,7 @@ class Embedding:
         self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="wait")
 
     async def describe(self) -> Served:
-        return Served(
-            os.getpid(), {sha256: model.provider for sha256, model in self._models.items()}
-        )
+        return Served(os.getpid(), {sha256: model.provider for sha256, model in self._models.items()})
 
     async def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3). Cancelling the call drops its images.
@@ -84,12 +82,7 @@ class Embedding:
             cancellation.cancel()
 
 
-def _embed(
-    model: LocalModel,
-    images: NDArray[np.uint8],
-    job: Job,
-    cancellation: Cancellation,
-) -> NDArray[np.float32]:
+def _embed(model: LocalModel, images: NDArray[np.uint8], job: Job, cancellation: Cancellation) -> NDArray[np.float32]:
     with cancellation.calling(job.cancel), model.batcher.expect(job) as put:
         for position, image in enumerate(images):
             put(position, image)

@@ -28,13 +28,10 @@ class Options(Settings):
         None, description="The server's configuration file, TOML, on the machine that runs `build`."
     )
     embedding_replicas: Positive = Field(1, description="Replicas that embed images.")
-    api_replicas: Positive = Field(
-        1, description="Replicas that answer HTTP, decode images and adapt."
-    )
+    api_replicas: Positive = Field(1, description="Replicas that answer HTTP, decode images and adapt.")
     gpus_per_replica: Annotated[float, Field(ge=0)] = Field(
         0.0,
-        description="GPUs of an embedding replica: 1, a fraction for replicas that share one, or 0 "
-        "to embed on CPUs.",
+        description="GPUs of an embedding replica: 1, a fraction for replicas that share one, or 0 to embed on CPUs.",
     )
     cpus_per_embedding_replica: Annotated[float, Field(gt=0)] = Field(
         1.0, description="CPUs Ray reserves for an embedding replica."
@@ -67,8 +64,7 @@ class Options(Settings):
     def _absolute_paths(self) -> Self:
         if not self.models_dir.is_absolute():
             raise ValueError(
-                f"models_dir must be an absolute path, the same on every machine, got "
-                f"{str(self.models_dir)!r}"
+                f"models_dir must be an absolute path, the same on every machine, got {str(self.models_dir)!r}"
             )
         url = self.database_url
         if url.startswith(_SQLITE) and not url.startswith(f"{_SQLITE}/"):

@@ -63,9 +63,7 @@ class RemoteModel(Model):
 class _RemoteNetwork:
     """Sends batches to embedding replicas."""
 
-    def __init__(
-        self, embedder_sha256: str, settings: Settings, replicas: EmbeddingReplicas
-    ) -> None:
+    def __init__(self, embedder_sha256: str, settings: Settings, replicas: EmbeddingReplicas) -> None:
         self._sha256, self._replicas = embedder_sha256, replicas
         self._max_queue_s = settings.max_queue_seconds
 

@@ -76,16 +76,7 @@ def adapt(
         left_out = _folds(classes, n_classes, solution, phi)
         found = None
         if len(left_out):
-            found = hold_out(
-                head,
-                phi,
-                classes,
-                n_classes,
-                left_out,
-                horizon=given,
-                factors=factors,
-                cancel=cancel,
-            )
+            found = hold_out(head, phi, classes, n_classes, left_out, horizon=given, factors=factors, cancel=cancel)
         choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
         # A run cut by its time limit must not decide: the classifier would depend on timing.
         if found is not None and found.cut is None and rule == "auto":

@@ -11,8 +11,7 @@ class Suspect(_Part):
     """A support image that may carry the wrong label."""
 
     number: int = Field(
-        description="The example's number, by which it can be removed; the first image of a POST "
-        "/adapt is number 1."
+        description="The example's number, by which it can be removed; the first image of a POST /adapt is number 1."
     )
     label: str = Field(description="The label sent with the image.")
     likelier: str = Field(description="The label the other support images suggest.")
@@ -26,16 +25,12 @@ class HeldOutReport(_Part):
     """Support images classified by classifiers that were adapted without them."""
 
     folds: int = Field(
-        description="Number of classifiers adapted for this, each without an equal share of every "
-        "class."
+        description="Number of classifiers adapted for this, each without an equal share of every class."
     )
     judged: int = Field(description="Support images that were left out and classified.")
-    accuracy: float = Field(
-        ge=0, le=1, description="Share of these that were classified correctly."
-    )
+    accuracy: float = Field(ge=0, le=1, description="Share of these that were classified correctly.")
     confusion: list[list[int]] = Field(
-        description="Counts by label given (rows) and predicted (columns), in the order of "
-        "`classes`."
+        description="Counts by label given (rows) and predicted (columns), in the order of `classes`."
     )
     suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first.")
 
@@ -45,12 +40,9 @@ class HorizonCandidate(_Part):
 
     horizon: float = Field(description="T, in flow time.")
     loss: float = Field(
-        description="Cross-entropy of the held-out images at its best temperature; all classes "
-        "have equal weight."
+        description="Cross-entropy of the held-out images at its best temperature; all classes have equal weight."
     )
-    accuracy: float = Field(
-        ge=0, le=1, description="Share classified correctly; all classes have equal weight."
-    )
+    accuracy: float = Field(ge=0, le=1, description="Share classified correctly; all classes have equal weight.")
 
 
 class HorizonChoice(_Part):
@@ -68,16 +60,13 @@ class HorizonChoice(_Part):
 class Report(_Part):
     """How good a classifier is, judged by its own support images."""
 
-    held_out: HeldOutReport | None = Field(
-        description="Null if no image could be left out; `notes` says why."
-    )
+    held_out: HeldOutReport | None = Field(description="Null if no image could be left out; `notes` says why.")
     notes: list[str] = Field(description="What was not judged, or only in part, and why.")
     horizon_choice: HorizonChoice | None = Field(
         None, description="How the horizon was chosen from the support images; null if it was not."
     )
     own_horizon: bool = Field(
-        description="Whether the horizon follows the model's own rule; only then does the model's "
-        "calibration apply."
+        description="Whether the horizon follows the model's own rule; only then does the model's calibration apply."
     )
     unknown_threshold: float | None = Field(
         description="Similarity below which an image is unknown, from the images left out; null: "

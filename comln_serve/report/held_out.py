@@ -77,9 +77,7 @@ def hold_out(
     first = left_out & (np.cumsum(left_out, axis=0) == 1)
     cut, done = None, 0
     while done < len(left_out) and cut is None:
-        tables, lengths, cut = task.adapt_without(
-            left_out[done : done + task.at_once], horizon, factors, cancel
-        )
+        tables, lengths, cut = task.adapt_without(left_out[done : done + task.at_once], horizon, factors, cancel)
         fold, example = np.nonzero(first[done : done + len(tables)])
         logits[:, example] = tables[fold, :, :, example].swapaxes(0, 1)
         alike = logits[:, example].max(axis=2) / lengths[fold].T
@@ -92,12 +90,7 @@ class _Task:
     """A support set, and the arrays that all folds share. Class-major, as in `flow.kernels`."""
 
     def __init__(
-        self,
-        head: Head,
-        phi: NDArray[np.float32],
-        classes: NDArray[np.intp],
-        n_classes: int,
-        horizons: int,
+        self, head: Head, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int, horizons: int
     ) -> None:
         self.head, self.classes, self.n_classes = head, classes, n_classes
         self.phi = phi.astype(np.float64)
@@ -112,11 +105,7 @@ class _Task:
         self.at_once = max(1, _MOST_NUMBERS // (horizons * n_classes * max(self.width, len(phi))))
 
     def adapt_without(
-        self,
-        left_out: NDArray[np.bool_],
-        horizon: float | None,
-        factors: Array,
-        cancel: NDArray[np.bool_] | None,
+        self, left_out: NDArray[np.bool_], horizon: float | None, factors: Array, cancel: NDArray[np.bool_] | None
     ) -> tuple[Array, Array, str | None]:
         """Adapt without the examples that each of up to `at_once` folds (F, M) leaves out.
 

@@ -43,15 +43,11 @@ def make_report(
             "take too long. Fewer images, or a shorter horizon, get a full report."
         )
     if found is not None and found.cut is not None:
-        notes.append(
-            f"{found.judged.sum()} of {adaptation.asked.sum()} images were judged: {found.cut}."
-        )
+        notes.append(f"{found.judged.sum()} of {adaptation.asked.sum()} images were judged: {found.cut}.")
     temperature = calibration.temperature_of(per_class) if calibration and own_horizon else 1.0
     judged = found is not None and bool(found.judged.any())
     return Report(
-        held_out=_held_out(
-            found, classes, labels, numbers or range(1, len(classes) + 1), temperature
-        )
+        held_out=_held_out(found, classes, labels, numbers or range(1, len(classes) + 1), temperature)
         if found and judged
         else None,
         notes=notes,
@@ -74,11 +70,7 @@ def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer]) -> list[s
 
 
 def _held_out(
-    found: HeldOut,
-    classes: NDArray[np.intp],
-    labels: Sequence[str],
-    numbers: Sequence[int],
-    temperature: float,
+    found: HeldOut, classes: NDArray[np.intp], labels: Sequence[str], numbers: Sequence[int], temperature: float
 ) -> HeldOutReport:
     examples = np.flatnonzero(found.judged)
     given, logits = classes[examples], found.logits[0, examples]

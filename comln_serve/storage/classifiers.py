@@ -67,12 +67,7 @@ class TenantStore:
         return None if row is None else (rows.to_info(row), rows.to_support(row))
 
     def page(
-        self,
-        *,
-        limit: int,
-        before: int | None = None,
-        name: str | None = None,
-        model: str | None = None,
+        self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
     ) -> tuple[list[ClassifierInfo], int | None]:
         """List at most `limit` classifiers without their reports, newest first.
 
@@ -85,9 +80,7 @@ class TenantStore:
         """
         now = self._clock()
         query = (
-            select(
-                *rows.LISTED, versions.is_promoted(now).label("promoted"), classifiers.c.position
-            )
+            select(*rows.LISTED, versions.is_promoted(now).label("promoted"), classifiers.c.position)
             .where(classifiers.c.tenant == self._tenant, versions.alive(now))
             .order_by(classifiers.c.position.desc())
             .limit(limit + 1)
@@ -170,25 +163,14 @@ class TenantStore:
             sequence = connection.execute(
                 insert(classifiers)
                 .values(
-                    tenant=self._tenant,
-                    position=position,
-                    promotion=promotion,
-                    **rows.classifier_values(classifier),
+                    tenant=self._tenant, position=position, promotion=promotion, **rows.classifier_values(classifier)
                 )
                 .returning(classifiers.c.sequence)
             ).scalar_one()
-            connection.execute(
-                insert(supports).values(classifier=sequence, **rows.support_values(support))
-            )
+            connection.execute(insert(supports).values(classifier=sequence, **rows.support_values(support)))
         return classifier
 
-    def replace(
-        self,
-        classifier: Classifier,
-        support: SupportSet,
-        *,
-        key: IdempotencyKey | None = None,
-    ) -> None:
+    def replace(self, classifier: Classifier, support: SupportSet, *, key: IdempotencyKey | None = None) -> None:
         """Replace the previous revision of a classifier and its support set.
 
         Raises:
@@ -213,9 +195,7 @@ class TenantStore:
             if sequence is None:
                 raise ChangedError
             connection.execute(
-                update(supports)
-                .where(supports.c.classifier == sequence)
-                .values(**rows.support_values(support))
+                update(supports).where(supports.c.classifier == sequence).values(**rows.support_values(support))
             )
 
     def promote(self, reference: str) -> ClassifierInfo | None:
@@ -232,8 +212,7 @@ class TenantStore:
             if row.name is None:
                 raise ServiceError(
                     ErrorCode.INVALID_REQUEST,
-                    f"Classifier {reference!r} has no name; only a version of a name can be "
-                    "promoted.",
+                    f"Classifier {reference!r} has no name; only a version of a name can be promoted.",
                     received=reference,
                 )
             versions.promote_version(connection, self._tenant, row.name, row.id)
@@ -253,8 +232,7 @@ class TenantStore:
         if reference.name is None or reference.version is not None:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
-                f"A name is rolled back, as it stands for one of several versions; {name!r} names "
-                "one classifier.",
+                f"A name is rolled back, as it stands for one of several versions; {name!r} names one classifier.",
                 received=name,
             )
         with self._database.writing() as connection:
@@ -267,9 +245,7 @@ class TenantStore:
         with self._database.writing() as connection:
             found = self._resolve(connection, reference)
             if found is not None:
-                query = delete(classifiers).where(
-                    classifiers.c.tenant == self._tenant, classifiers.c.id == found.id
-                )
+                query = delete(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == found.id)
                 if connection.execute(query).rowcount == 0:
                     return None
         return found
@@ -284,13 +260,7 @@ class TenantStore:
         row = connection.execute(query, self._parameters(parsed)).first()
         return None if row is None else Resolved(row.id, row.revision)
 
-    def _row(
-        self,
-        connection: Connection,
-        reference: str,
-        *more: Any,
-        where: ColumnElement[bool] | None = None,
-    ) -> Any:
+    def _row(self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None) -> Any:
         """Columns `rows.INFO`, `promoted` and `more` of the classifier that a reference stands for.
 
         Args:
@@ -301,9 +271,7 @@ class TenantStore:
             return None
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = _where_referenced(
-            select(*rows.INFO, promoted, *more),
-            by_name=parsed.name is not None,
-            by_version=parsed.version is not None,
+            select(*rows.INFO, promoted, *more), by_name=parsed.name is not None, by_version=parsed.version is not None
         )
         if where is not None:
             query = query.where(where)
@@ -335,11 +303,7 @@ def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> Ro
     """Restrict a query to the row that a reference stands for; `_parameters` has the reference."""
     tenant, now = bindparam("of_tenant"), bindparam("now")
     if not by_name:
-        return query.where(
-            classifiers.c.tenant == tenant,
-            classifiers.c.id == bindparam("of_id"),
-            versions.alive(now),
-        )
+        return query.where(classifiers.c.tenant == tenant, classifiers.c.id == bindparam("of_id"), versions.alive(now))
     query = query.where(versions.of_name(tenant, bindparam("of_name"), now))
     if by_version:
         return query.where(classifiers.c.version == bindparam("of_version"))

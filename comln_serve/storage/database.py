@@ -20,9 +20,7 @@ _SQLITE, _POSTGRESQL = "sqlite:///", "postgresql://"
 _BEGIN = "comln_begin"
 
 LOCK_SECONDS = 5.0
-_NOT_KNOWN = (
-    "Whether the change was made is not known: look, or repeat it with the same Idempotency-Key."
-)
+_NOT_KNOWN = "Whether the change was made is not known: look, or repeat it with the same Idempotency-Key."
 _CONNECT_SECONDS = 3
 _SILENCE_MILLISECONDS = 10_000
 _POOL_SIZE = 16
@@ -56,9 +54,7 @@ class Database:
                 execution_options={_BEGIN: "BEGIN"},
             )
         except ModuleNotFoundError as error:
-            raise StartupError(
-                "PostgreSQL needs its driver: pip install 'comln-serve[postgres]'"
-            ) from error
+            raise StartupError("PostgreSQL needs its driver: pip install 'comln-serve[postgres]'") from error
         # SQLite has one writer at a time: waiting here, in order, no thread of this server starves
         # at the file's lock. In PostgreSQL, writers that wait for a lock leave connections to
         # readers.
@@ -110,11 +106,7 @@ class Database:
         Raises:
             ServiceError: STORAGE_UNAVAILABLE.
         """
-        with (
-            self._translated_errors(),
-            self._writer_turn(),
-            self.connection(writes=True) as connection,
-        ):
+        with self._translated_errors(), self._writer_turn(), self.connection(writes=True) as connection:
             yield connection
             try:
                 connection.commit()
@@ -126,9 +118,7 @@ class Database:
             raise _unavailable(wrong, _NOT_KNOWN)
 
     @contextmanager
-    def connection(
-        self, *, writes: bool = False, patient: bool = False
-    ) -> Generator[Connection, None, None]:
+    def connection(self, *, writes: bool = False, patient: bool = False) -> Generator[Connection, None, None]:
         """A connection in a transaction that is rolled back unless committed. Raises the driver's
         errors.
 
@@ -254,6 +244,5 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _unavailable(why: str, outcome: str = "Nothing was changed; try again later.") -> ServiceError:
     return ServiceError(
-        ErrorCode.STORAGE_UNAVAILABLE,
-        f"The store of classifiers cannot be used right now ({why}). {outcome}",
+        ErrorCode.STORAGE_UNAVAILABLE, f"The store of classifiers cannot be used right now ({why}). {outcome}"
     )

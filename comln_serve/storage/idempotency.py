@@ -29,20 +29,14 @@ class KeyTakenError(Exception):
     """Another request with the key has made its classifier meanwhile."""
 
 
-def claim(
-    connection: Connection, tenant: str, key: IdempotencyKey, classifier_id: str, now: datetime
-) -> None:
+def claim(connection: Connection, tenant: str, key: IdempotencyKey, classifier_id: str, now: datetime) -> None:
     """Store which classifier the request makes. Must be the transaction's first statement: the
     later of two requests with the same key waits here for the other.
 
     Raises:
         KeyTakenError: the key is stored already.
     """
-    values = {
-        "fingerprint": key.fingerprint,
-        "classifier": classifier_id,
-        "expires_at": key.expires_at,
-    }
+    values = {"fingerprint": key.fingerprint, "classifier": classifier_id, "expires_at": key.expires_at}
     insert = upsert(connection, keys).values(tenant=tenant, key=key.key, **values)
     claimed = connection.execute(
         insert.on_conflict_do_update(

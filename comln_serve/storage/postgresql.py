@@ -40,8 +40,6 @@ class Connection(psycopg.Connection[Any]):
             raise
 
 
-def connect(
-    _dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]
-) -> Connection:
+def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> Connection:
     """Open a connection, for SQLAlchemy's `do_connect` event."""
     return Connection.connect(*arguments, **parameters)

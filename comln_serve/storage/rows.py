@@ -12,21 +12,29 @@ from comln_serve.support import SupportSet
 
 # Fields of `ClassifierInfo` whose columns have the same names.
 _FIELDS = (
-    "id", "name", "version", "revision", "model", "embedder_sha256", "labels", "examples",
-    "horizon", "horizon_rule", "support_loss", "support_accuracy", "metadata", "created_at",
-    "expires_at", "report",
-)  # fmt: skip
+    "id",
+    "name",
+    "version",
+    "revision",
+    "model",
+    "embedder_sha256",
+    "labels",
+    "examples",
+    "horizon",
+    "horizon_rule",
+    "support_loss",
+    "support_accuracy",
+    "metadata",
+    "created_at",
+    "expires_at",
+    "report",
+)
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
 # Without reports, which may be megabytes and which lists do not show.
 LISTED = (*INFO[:-1], null().label("report"))
 # Labelled, as both tables have a column `labels`: of the classes, and of the examples.
-SUPPORT = (
-    supports.c.labels.label("example_labels"),
-    supports.c.numbers,
-    supports.c.next_number,
-    supports.c.embeddings,
-)
+SUPPORT = (supports.c.labels.label("example_labels"), supports.c.numbers, supports.c.next_number, supports.c.embeddings)
 
 
 def classifier_values(classifier: Classifier) -> dict[str, Any]:
@@ -58,10 +66,7 @@ def support_values(support: SupportSet) -> dict[str, Any]:
 def to_support(row: Row[Any]) -> SupportSet:
     """Convert a row of `SUPPORT`."""
     return SupportSet(
-        _matrix(row.embeddings, len(row.example_labels)),
-        tuple(row.example_labels),
-        tuple(row.numbers),
-        row.next_number,
+        _matrix(row.embeddings, len(row.example_labels)), tuple(row.example_labels), tuple(row.numbers), row.next_number
     )
 
 

@@ -77,13 +77,8 @@ def _stamp(connection: Connection, database: Database) -> str | None:
     if not tables:
         return None
     if VERSION_TABLE not in tables:
-        raise StartupError(
-            f"{database.description} is a database of another program; choose another "
-            "--database-url"
-        )
-    found = connection.execute(
-        text(f"SELECT version_num FROM {VERSION_TABLE}")
-    ).scalar_one_or_none()
+        raise StartupError(f"{database.description} is a database of another program; choose another --database-url")
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one_or_none()
     if found is not None and found > NEWEST:
         raise StartupError(
             f"{database.description} has schema version {found}; this release knows up to "

@@ -125,10 +125,7 @@ names = Table(
 
 # A transaction that adds a classifier locks its tenant's row first.
 tenants = Table(
-    "tenants",
-    metadata,
-    Column("tenant", Text, primary_key=True),
-    Column("last_position", BigInteger, nullable=False),
+    "tenants", metadata, Column("tenant", Text, primary_key=True), Column("last_position", BigInteger, nullable=False)
 )
 
 idempotency_keys = Table(

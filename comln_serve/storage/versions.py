@@ -6,16 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, ColumnElement, Connection, Select, and_, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
@@ -32,9 +23,7 @@ def alive(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
 
 
 def of_name(
-    tenant: str | BindParameter[Any],
-    name: str | BindParameter[Any],
-    now: datetime | BindParameter[Any],
+    tenant: str | BindParameter[Any], name: str | BindParameter[Any], now: datetime | BindParameter[Any]
 ) -> ColumnElement[bool]:
     """SQL condition: the classifier is a version of the name, and has not expired."""
     return and_(classifiers.c.tenant == tenant, classifiers.c.name == name, alive(now))
@@ -62,9 +51,7 @@ def is_promoted(now: datetime) -> ColumnElement[bool]:
     return and_(classifiers.c.name.is_not(None), classifiers.c.id == promoted)
 
 
-def next_version(
-    connection: Connection, tenant: str, name: str, now: datetime, *, promote: bool
-) -> tuple[int, int]:
+def next_version(connection: Connection, tenant: str, name: str, now: datetime, *, promote: bool) -> tuple[int, int]:
     """The number and the promotion (0: none) of a new version, whose row the caller inserts.
 
     The first version of a name is always promoted. If a name stands for its newest version because
@@ -73,9 +60,7 @@ def next_version(
     version, _ = _advance(connection, tenant, name, versions=1)
     if not promote:
         versions = select(classifiers.c.id, classifiers.c.promotion)
-        current = connection.execute(
-            promoted_first(versions.where(of_name(tenant, name, now)))
-        ).first()
+        current = connection.execute(promoted_first(versions.where(of_name(tenant, name, now)))).first()
         if current is not None:
             if current.promotion == 0:
                 promote_version(connection, tenant, name, current.id)
@@ -124,9 +109,7 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
             f"still there was promoted before. Promote one: POST /classifiers/{name}@N/promote.",
             promoted=latest[0].version,
         )
-    connection.execute(
-        update(classifiers).where(classifiers.c.id == latest[0].id).values(promotion=0)
-    )
+    connection.execute(update(classifiers).where(classifiers.c.id == latest[0].id).values(promotion=0))
     return str(latest[1].id)
 
 

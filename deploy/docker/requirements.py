@@ -34,10 +34,7 @@ def requirements(variant: str, pyproject: Path) -> list[str]:
     if len(project["dependencies"]) != len(others) + len(RUNTIMES) or len(candidates["cpu"]) != 1:
         raise SystemExit(f"{pyproject} must name each of {sorted(RUNTIMES)} once")
     # Without its marker: on a machine it is not made for, building the image has to fail.
-    return [
-        line.partition(";")[0].strip() if _name(line) in RUNTIMES else line
-        for line in candidates[variant]
-    ]
+    return [line.partition(";")[0].strip() if _name(line) in RUNTIMES else line for line in candidates[variant]]
 
 
 def _name(requirement: str) -> str:

@@ -46,8 +46,7 @@ class Backbone(nn.Module):
         self.network, self.pixels, found = _build(config, image_size, pretrained=pretrained)
         if config.embedding_size is not None and found != config.embedding_size:
             raise BackboneError(
-                f"embeddings have {found} numbers; backbone.embedding_size says "
-                f"{config.embedding_size}"
+                f"embeddings have {found} numbers; backbone.embedding_size says {config.embedding_size}"
             )
         self.embedding_size = found
         self.scale = 1.0 / math.sqrt(found) if config.scale == "sqrt_d" else 1.0
@@ -108,9 +107,7 @@ class Precomputed(nn.Module):
         return embeddings
 
 
-def _build(
-    config: BackboneConfig, image_size: int, *, pretrained: bool
-) -> tuple[nn.Module, Pixels | None, int]:
+def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, Pixels | None, int]:
     """Network, what prepares its input, and the size of its embeddings."""
     if config.kind == "identity":
         size = config.embedding_size or 0  # the configuration insists on it
@@ -133,10 +130,7 @@ def _build(
         graph = OnnxNetwork(config, image_size)
         return graph, None if config.layout == "as_is" else pixels, graph.embedding_size
     if image_size < _LEAST_PIXELS:
-        raise BackboneError(
-            f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got "
-            f"{image_size}"
-        )
+        raise BackboneError(f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got {image_size}")
     positions = (image_size // 16) ** 2
     if config.kind == "conv4":
         conv4 = Conv4(config.channels_in, config.channels)

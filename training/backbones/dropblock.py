@@ -58,9 +58,7 @@ class DropBlock(nn.Module):
         places = self.size - block + 1
         corners = torch.rand(*x.shape[:2], places, places, device=x.device) < self.gamma
         # A position is dropped where any of the blocks that cover it is.
-        dropped = functional.max_pool2d(
-            functional.pad(corners.to(x.dtype), [block - 1] * 4), block, stride=1
-        )
+        dropped = functional.max_pool2d(functional.pad(corners.to(x.dtype), [block - 1] * 4), block, stride=1)
         kept = 1 - dropped
         # Counted in float32: bfloat16 cannot count beyond 256.
         scale = kept.numel() / kept.sum(dtype=torch.float32).clamp(min=1)

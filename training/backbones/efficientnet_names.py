@@ -8,20 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-_OUTER = {
-    "_conv_stem": "conv_stem",
-    "_bn0": "bn1",
-    "_conv_head": "conv_head",
-    "_bn1": "bn2",
-    "_fc": "classifier",
-}
+_OUTER = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
 _SQUEEZE = {"_se_reduce": "se.conv_reduce", "_se_expand": "se.conv_expand"}
-_PLAIN_BLOCK = _SQUEEZE | {
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn1",
-    "_project_conv": "conv_pw",
-    "_bn2": "bn2",
-}
+_PLAIN_BLOCK = _SQUEEZE | {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 _EXPANDING_BLOCK = _SQUEEZE | {
     "_expand_conv": "conv_pw",
     "_bn0": "bn1",
@@ -43,9 +32,7 @@ def timm_names(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, T
     Args:
         names: of timm's state dict, in its order, which says how many blocks each stage has.
     """
-    blocks = list(
-        dict.fromkeys(".".join(name.split(".")[:3]) for name in names if name.startswith("blocks."))
-    )
+    blocks = list(dict.fromkeys(".".join(name.split(".")[:3]) for name in names if name.startswith("blocks.")))
     return {_timm_name(name, state, blocks): tensor for name, tensor in state.items()}
 
 

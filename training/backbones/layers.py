@@ -12,9 +12,7 @@ from training.backbones.errors import BackboneError
 from training.backbones.probe import embedding_size
 
 
-def with_layers(
-    network: nn.Module, size: int, names: Sequence[str], image_size: int
-) -> tuple[nn.Module, int]:
+def with_layers(network: nn.Module, size: int, names: Sequence[str], image_size: int) -> tuple[nn.Module, int]:
     """The network with these layers in its embedding, and d; itself where there are none.
 
     Raises:
@@ -44,9 +42,7 @@ class Layers(nn.Module):
         for name in self.names:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or known[-3:]
-                raise BackboneError(
-                    f"backbone.layers: the network has no layer {name!r}; e.g. {', '.join(close)}"
-                )
+                raise BackboneError(f"backbone.layers: the network has no layer {name!r}; e.g. {', '.join(close)}")
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised images (B, 3, S, S) -> (B, d)."""

@@ -36,11 +36,7 @@ def open_batch(graph: GraphProto, image: str) -> None:
                 if name not in names:
                     names.add(name)
                     opened = np.array([first, *shape[1:]], dtype=np.int64)
-                    nodes.append(
-                        helper.make_node(
-                            "Constant", [], [name], value=numpy_helper.from_array(opened)
-                        )
-                    )
+                    nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(opened)))
                 node.input[1] = name
                 kept = [entry for entry in node.attribute if entry.name != "allowzero"]
                 del node.attribute[:]

@@ -12,15 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-    numpy_helper,
-)
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from training.backbones.errors import BackboneError
 from training.backbones.onnx_batch import open_batch
@@ -34,9 +26,7 @@ _LARGE = 256  # numbers from which storing a tensor in 16 bits pays for the node
 _MOST_BYTES = 2**31 - 1  # of one protobuf file
 
 
-def read_graph(
-    path: Path, layout: Layout, channels: int, image_size: int, output: str | None
-) -> ModelProto:
+def read_graph(path: Path, layout: Layout, channels: int, image_size: int, output: str | None) -> ModelProto:
     """The graph at `path`, cut to one input and one output, its batch axis named "batch".
 
     Args:
@@ -146,9 +136,7 @@ def store_in_half(model: ModelProto) -> None:
             continue
         name, stored = tensor.name, builder.fresh(f"{tensor.name}_half")
         tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
-        casts.append(
-            helper.make_node("Cast", [stored], [name], name=f"{stored}_cast", to=TensorProto.FLOAT)
-        )
+        casts.append(helper.make_node("Cast", [stored], [name], name=f"{stored}_cast", to=TensorProto.FLOAT))
     builder.insert(casts)
 
 
@@ -188,9 +176,7 @@ class _Builder:
         nodes[-1].output[0] = value.name
         self.insert(nodes)
         del self.graph.input[:]
-        self.graph.input.append(
-            helper.make_tensor_value_info(images, TensorProto.UINT8, ["batch", *shape, 3])
-        )
+        self.graph.input.append(helper.make_tensor_value_info(images, TensorProto.UINT8, ["batch", *shape, 3]))
 
     def append_tail(self, *, flatten: bool, normalise: bool, scale: float) -> None:
         x = self.graph.output[0].name
@@ -216,9 +202,7 @@ class _Builder:
     def declare_output(self, embedding_size: int) -> None:
         name = self.graph.output[0].name
         del self.graph.output[:]
-        self.graph.output.append(
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", embedding_size])
-        )
+        self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", embedding_size]))
 
     def constant(self, name: str, value: Any) -> str:
         name = self.fresh(name)
@@ -249,9 +233,7 @@ def load_graph(path: Path) -> ModelProto:
     try:
         model = onnx.load(path)
     except FileNotFoundError as error:
-        raise BackboneError(
-            f"{path}: no such file, or a file of its weights is missing ({error})"
-        ) from error
+        raise BackboneError(f"{path}: no such file, or a file of its weights is missing ({error})") from error
     except Exception as error:  # protobuf and onnx raise many kinds for a damaged file
         raise BackboneError(f"{path}: not a readable ONNX file ({error})") from error
     if not model.graph.node:
@@ -269,13 +251,10 @@ def load_graph(path: Path) -> ModelProto:
 
 
 def _opset(model: ModelProto) -> int:
-    return max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}),
-               default=_LEAST_OPSET)  # fmt: skip
+    return max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=_LEAST_OPSET)
 
 
-def _check_input(
-    path: Path, value: ValueInfoProto, layout: Layout, channels: int, image_size: int
-) -> None:
+def _check_input(path: Path, value: ValueInfoProto, layout: Layout, channels: int, image_size: int) -> None:
     wanted = {
         "nchw": (_FLOATS, (channels, image_size, image_size)),
         "nhwc": (_FLOATS, (image_size, image_size, channels)),
@@ -384,8 +363,5 @@ def describe_value(value: ValueInfoProto) -> str:
     """Name, type and shape of an input or output, for messages."""
     tensor = value.type.tensor_type
     kind = TensorProto.DataType.Name(tensor.elem_type).lower()
-    sizes = [
-        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
-        for dim in tensor.shape.dim
-    ]
+    sizes = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
     return f"{value.name} {kind} ({', '.join(sizes)})"

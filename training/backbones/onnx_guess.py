@@ -10,15 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    numpy_helper,
-    shape_inference,
-)
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
 
 from training.backbones.errors import BackboneError
 from training.backbones.onnx_graph import Layout, describe_value
@@ -172,10 +164,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
             f"with backbone.output {name}"
         )
     pooled = "global average of the features, " if source.op_type in _POOLING else ""
-    return Guess(
-        features,
-        f"{pooled}input of the last layer ({kind} to {classes} classes, output {name})",
-    )
+    return Guess(features, f"{pooled}input of the last layer ({kind} to {classes} classes, output {name})")
 
 
 def _linear(

@@ -45,9 +45,7 @@ class OnnxNetwork(nn.Module):
         self.path = Path(config.path or "")  # the configuration insists on it
         self.layout: Layout = config.layout
         self.image_size = image_size
-        self.graph = read_graph(
-            self.path, config.layout, config.channels_in, image_size, config.output
-        )
+        self.graph = read_graph(self.path, config.layout, config.channels_in, image_size, config.output)
         kind = self.graph.graph.input[0].type.tensor_type.elem_type
         self._dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         self._input = self.graph.graph.input[0].name
@@ -117,9 +115,7 @@ class OnnxNetwork(nn.Module):
             )
         return int(np.prod(together.shape[1:])), together.ndim > 2
 
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(f"{prefix}digest")
         if saved is not None and not torch.equal(saved.cpu(), self.digest.cpu()):
             raise BackboneError(

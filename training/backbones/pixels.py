@@ -17,13 +17,7 @@ class Pixels(nn.Module):
     _mean: Tensor
     _std: Tensor
 
-    def __init__(
-        self,
-        colour: str,
-        image_size: int,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-    ) -> None:
+    def __init__(self, colour: str, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
         self.colour, self.image_size = colour, image_size
         self.mean, self.std = mean, std
@@ -48,8 +42,7 @@ def check_images(images: Tensor, size: int) -> None:
         if images.ndim == 2:
             advice = '; for data that are embeddings already, set backbone.kind to "identity"'
         raise BackboneError(
-            f"the backbone takes uint8 images (n, {size}, {size}, 3); got {images.dtype} "
-            f"{tuple(images.shape)}{advice}"
+            f"the backbone takes uint8 images (n, {size}, {size}, 3); got {images.dtype} {tuple(images.shape)}{advice}"
         )
 
 

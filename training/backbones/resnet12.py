@@ -15,16 +15,11 @@ class ResidualBlock(nn.Module):
     the max-pool.
     """
 
-    def __init__(
-        self, channels_in: int, channels: int, drop_block: DropBlock | None = None
-    ) -> None:
+    def __init__(self, channels_in: int, channels: int, drop_block: DropBlock | None = None) -> None:
         super().__init__()
 
         def convolution(size: int, inputs: int) -> list[nn.Module]:
-            return [
-                nn.Conv2d(inputs, channels, size, padding=size // 2, bias=False),
-                nn.BatchNorm2d(channels),
-            ]
+            return [nn.Conv2d(inputs, channels, size, padding=size // 2, bias=False), nn.BatchNorm2d(channels)]
 
         self.residual = nn.Sequential(
             *convolution(3, channels_in),
@@ -65,9 +60,7 @@ class ResNet12(nn.Sequential):
         if drop_block is not None:
             # The smallest map first: it is the one that limits the size of a block.
             drops = {i: DropBlock(drop_block, image_size // 2 ** (i + 1)) for i in (3, 2)}
-        blocks: list[nn.Module] = [
-            ResidualBlock(*pair, drops.get(i)) for i, pair in enumerate(pairwise(widths))
-        ]
+        blocks: list[nn.Module] = [ResidualBlock(*pair, drops.get(i)) for i, pair in enumerate(pairwise(widths))]
         if global_pooling:
             blocks.append(nn.AdaptiveAvgPool2d(1))
         super().__init__(*blocks, nn.Flatten())

@@ -14,9 +14,7 @@ from training.backbones.weights_file import read_weights
 from training.config import BackboneConfig
 
 
-def timm_network(
-    config: BackboneConfig, image_size: int, *, pretrained: bool
-) -> tuple[nn.Module, int]:
+def timm_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
     """The network, normalised (B, 3, S, S) -> (B, d), and d.
 
     Args:
@@ -40,8 +38,7 @@ def _architecture(config: BackboneConfig) -> str:
         known = timm.list_models()
         close = difflib.get_close_matches(name, known, n=3) or known[:3]
         raise BackboneError(
-            f"backbone.architecture {name!r} is none of timm's {len(known)} networks; e.g. "
-            f"{', '.join(close)}"
+            f"backbone.architecture {name!r} is none of timm's {len(known)} networks; e.g. {', '.join(close)}"
         )
     return name
 

@@ -18,9 +18,7 @@ from training.config import BackboneConfig
 _CLASSES = 1000  # what every architecture's last layer gives unless told otherwise
 
 
-def torchvision_network(
-    config: BackboneConfig, image_size: int, *, pretrained: bool
-) -> tuple[nn.Module, int]:
+def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
     """The network, normalised (B, 3, S, S) -> (B, d), and d.
 
     Args:
@@ -51,9 +49,7 @@ def torchvision_network(
     return network, embedding_size(network, name, image_size)
 
 
-def torchvision_normalisation(
-    config: BackboneConfig,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def torchvision_normalisation(config: BackboneConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of the recipe, else those the named weights were trained with."""
     named = _named_weights(config)
     if config.mean is None and named is not None:

@@ -44,8 +44,7 @@ def warm_start(backbone: Backbone, bundle: Path, images: Tensor) -> None:
             raise TypeError("a block of conv4 starts with a convolution and its batch norm")
         if convolution.weight.shape != weight.shape:
             raise BackboneError(
-                f"{bundle}: a convolution is {tuple(weight.shape)}; the recipe's is "
-                f"{tuple(convolution.weight.shape)}"
+                f"{bundle}: a convolution is {tuple(weight.shape)}; the recipe's is {tuple(convolution.weight.shape)}"
             )
         convolution.weight.copy_(weight)
         y = convolution(x)
@@ -83,9 +82,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
             norm = norms.get(node.output[0])
             names = [*node.input[1:], *(norm.input[1:] if norm is not None else [])]
             if not set(names) <= tensors.keys():
-                raise BackboneError(
-                    f"backbone.warm_start: {folder} has convolutions without plain weights"
-                )
+                raise BackboneError(f"backbone.warm_start: {folder} has convolutions without plain weights")
             if (len(node.input) == 3) == (norm is not None):
                 raise BackboneError(
                     f"backbone.warm_start: {folder} has convolutions with neither a bias nor batch "

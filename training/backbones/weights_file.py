@@ -28,14 +28,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise BackboneError(f"backbone.weights: {path}: no such file") from error
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise BackboneError(
-            f"backbone.weights: {path} is not a state dict of plain tensors ({error})"
-        ) from error
+        raise BackboneError(f"backbone.weights: {path} is not a state dict of plain tensors ({error})") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not all(
-        isinstance(value, Tensor) for value in content.values()
-    ):
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise BackboneError(f"backbone.weights: {path} is not a state dict (name -> tensor)")
     return {str(key).removeprefix("module."): value for key, value in content.items()}

@@ -6,17 +6,23 @@ A recipe is this as YAML; it is stored in every checkpoint and in every bundle's
 from training.config.backbone import BackboneConfig, DropBlockConfig
 from training.config.data import AugmentationConfig, DataConfig, DataSetConfig
 from training.config.head import HeadConfig
-from training.config.phases import (
-    EpisodeConfig,
-    OptimiserConfig,
-    PretrainingConfig,
-    ValidationConfig,
-)
+from training.config.phases import EpisodeConfig, OptimiserConfig, PretrainingConfig, ValidationConfig
 from training.config.recipe import ConfigError, load_config, override_config
 from training.config.run import Config
 
 __all__ = [
-    "AugmentationConfig", "BackboneConfig", "Config", "ConfigError", "DataConfig",
-    "DataSetConfig", "DropBlockConfig", "EpisodeConfig", "HeadConfig", "OptimiserConfig",
-    "PretrainingConfig", "ValidationConfig", "load_config", "override_config",
-]  # fmt: skip
+    "AugmentationConfig",
+    "BackboneConfig",
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "DataSetConfig",
+    "DropBlockConfig",
+    "EpisodeConfig",
+    "HeadConfig",
+    "OptimiserConfig",
+    "PretrainingConfig",
+    "ValidationConfig",
+    "load_config",
+    "override_config",
+]

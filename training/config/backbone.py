@@ -135,9 +135,7 @@ class BackboneConfig(Section):
                     "(ImageNet's are [0.485, 0.456, 0.406] and [0.229, 0.224, 0.225])"
                 )
         elif not len(self.mean) == len(self.std) == self.channels_in:
-            raise ValueError(
-                f"mean and std need {self.channels_in} values for colour {self.colour!r}"
-            )
+            raise ValueError(f"mean and std need {self.channels_in} values for colour {self.colour!r}")
         elif self.kind == "onnx" and self.layout == "as_is":
             raise ValueError("mean and std do not apply to a graph that is taken as_is")
 

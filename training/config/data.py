@@ -35,9 +35,17 @@ class SourceConfig(Section):
     """
 
     kind: Literal[
-        "omniglot", "miniimagenet", "tieredimagenet", "cifar_fs", "fc100", "cub",
-        "image_folder", "image_csv", "embeddings", "several",
-    ]  # fmt: skip
+        "omniglot",
+        "miniimagenet",
+        "tieredimagenet",
+        "cifar_fs",
+        "fc100",
+        "cub",
+        "image_folder",
+        "image_csv",
+        "embeddings",
+        "several",
+    ]
     rotations: bool = False
     splits: str | dict[Literal["train", "val", "test"], str] | None = None
     class_shares: tuple[Fraction, Fraction, NonNegative] = (0.64, 0.16, 0.2)
@@ -90,9 +98,7 @@ class DataSetConfig(SourceConfig):
     @classmethod
     def _no_preprocessing(cls, tree: object) -> object:
         if isinstance(tree, dict) and "preprocessing" in tree:
-            raise ValueError(
-                "all data sets share one preprocessing: give it in data.preprocessing, not in a set"
-            )
+            raise ValueError("all data sets share one preprocessing: give it in data.preprocessing, not in a set")
         return cast("object", tree)
 
     @model_validator(mode="after")

@@ -48,8 +48,7 @@ def _validated(tree: dict[str, Any], overrides: tuple[str, ...], what: str) -> C
         return Config.model_validate(tree)
     except ValidationError as error:
         lines = [
-            f"  {'.'.join(map(str, item['loc'])) or '(whole recipe)'}: {item['msg']}, "
-            f"got {item['input']!r}"
+            f"  {'.'.join(map(str, item['loc'])) or '(whole recipe)'}: {item['msg']}, got {item['input']!r}"
             for item in error.errors()
         ]
         raise ConfigError("\n".join([f"{what} cannot be used:", *lines])) from error

@@ -7,12 +7,7 @@ from pydantic import Field, model_validator
 from training.config.backbone import BackboneConfig
 from training.config.data import AugmentationConfig, DataConfig
 from training.config.head import HeadConfig
-from training.config.phases import (
-    EpisodeConfig,
-    OptimiserConfig,
-    PretrainingConfig,
-    ValidationConfig,
-)
+from training.config.phases import EpisodeConfig, OptimiserConfig, PretrainingConfig, ValidationConfig
 from training.config.section import Section
 
 
@@ -44,19 +39,14 @@ class Config(Section):
         if self.head.start == "learned":
             least, most = self.episodes.ways
             if least != most:
-                raise ValueError(
-                    f"a learned start is tied to one number of ways, got {least} to {most}"
-                )
+                raise ValueError(f"a learned start is tied to one number of ways, got {least} to {most}")
             other = [ways for ways, _ in self.validation.tasks if ways != least]
             if other:
-                raise ValueError(
-                    f"a learned start is tied to {least} ways; validation asks for {other[0]}"
-                )
+                raise ValueError(f"a learned start is tied to {least} ways; validation asks for {other[0]}")
         head = self.head
         if self.backbone.is_frozen and head.start == "zero" and not head.learn_horizon:
             raise ValueError(
-                "nothing is left to learn: the backbone is frozen, the start is zero and "
-                "head.learn_horizon is false"
+                "nothing is left to learn: the backbone is frozen, the start is zero and head.learn_horizon is false"
             )
         if not self.updates and not self.backbone.is_frozen:
             raise ValueError("updates must be 1 or more: the backbone starts at random")
@@ -72,7 +62,5 @@ class Config(Section):
         if self.backbone.is_frozen and self.pretraining is not None:
             raise ValueError("a frozen backbone is not trained: leave pretraining out")
         if self.backbone.is_frozen and self.augmentation != AugmentationConfig():
-            raise ValueError(
-                "a frozen backbone sees every image once, as it is: leave augmentation out"
-            )
+            raise ValueError("a frozen backbone sees every image once, as it is: leave augmentation out")
         return self

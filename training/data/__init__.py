@@ -27,23 +27,15 @@ _LOADERS: dict[str, Callable[[Path, str, DataConfig], ImageSet]] = {
     "omniglot": lambda root, split, config: load_omniglot(
         root, split, config.preprocessing, rotations=config.rotations and split == "train"
     ),
-    "miniimagenet": lambda root, split, config: load_miniimagenet(
-        root, split, config.preprocessing
-    ),
-    "tieredimagenet": lambda root, split, config: load_tieredimagenet(
-        root, split, config.preprocessing
-    ),
-    "cifar_fs": lambda root, split, config: load_cifar(
-        "cifar_fs", root, split, config.preprocessing
-    ),
+    "miniimagenet": lambda root, split, config: load_miniimagenet(root, split, config.preprocessing),
+    "tieredimagenet": lambda root, split, config: load_tieredimagenet(root, split, config.preprocessing),
+    "cifar_fs": lambda root, split, config: load_cifar("cifar_fs", root, split, config.preprocessing),
     "fc100": lambda root, split, config: load_cifar("fc100", root, split, config.preprocessing),
     "cub": lambda root, split, config: load_cub(root, split, config.preprocessing),
     "image_folder": lambda root, split, config: load_image_folder(
         root, split, config.preprocessing, config.class_shares, config.splits
     ),
-    "image_csv": lambda root, split, config: load_image_csv(
-        root, split, config.preprocessing, config.class_shares
-    ),
+    "image_csv": lambda root, split, config: load_image_csv(root, split, config.preprocessing, config.class_shares),
     "embeddings": lambda root, split, _: load_embeddings(root, split),
 }
 
@@ -92,13 +84,7 @@ def _together(parts: list[ImageSet]) -> ImageSet:
     files = [part.files for part in parts if part.files is not None]
     return ImageSet(
         np.concatenate([part.images for part in parts]),
-        tuple(
-            members + start
-            for part, start in zip(parts, starts, strict=True)
-            for members in part.members
-        ),
+        tuple(members + start for part, start in zip(parts, starts, strict=True) for members in part.members),
         tuple(name for part in parts for name in part.names),
-        files=tuple(name for names in files for name in names)
-        if len(files) == len(parts)
-        else None,
+        files=tuple(name for names in files for name in names) if len(files) == len(parts) else None,
     )

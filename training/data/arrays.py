@@ -37,9 +37,7 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
     images = pixels(entry(content, "image_data", path), f"{path}, 'image_data'")
     classes = entry(content, "class_dict", path)
     if not isinstance(classes, dict) or not classes:
-        raise DataError(
-            f"{path}, 'class_dict': expected {{class: [indices]}}, found {what(classes)}"
-        )
+        raise DataError(f"{path}, 'class_dict': expected {{class: [indices]}}, found {what(classes)}")
     members = {
         text(name): _indices(indices, len(images), f"{path}, class {text(name)!r}")
         for name, indices in cast("dict[object, object]", classes).items()
@@ -48,9 +46,7 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
         raise DataError(f"{path}, 'class_dict': an image belongs to two classes, or twice to one")
     names = sorted(members)
     del content
-    return ImageSet(
-        fit_pixels(images, preprocessing), tuple(members[name] for name in names), tuple(names)
-    )
+    return ImageSet(fit_pixels(images, preprocessing), tuple(members[name] for name in names), tuple(names))
 
 
 def load_npz(path: Path, key: str) -> NDArray[Any]:
@@ -100,15 +96,11 @@ def pixels(value: object, where: str) -> NDArray[np.uint8]:
         and value.shape[-1] == 3
         and value.size > 0
     ):
-        raise DataError(
-            f"{where}: expected images (n, height, width, 3) uint8, found {what(value)}"
-        )
+        raise DataError(f"{where}: expected images (n, height, width, 3) uint8, found {what(value)}")
     return np.asarray(value)
 
 
-def group(
-    labels: object, count: int, where: str
-) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
+def group(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
     """The images of each class, and its name; classes in the order of their labels.
 
     Args:

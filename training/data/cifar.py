@@ -20,9 +20,7 @@ _PICKLES = {"cifar_fs": "CIFAR_FS", "fc100": "FC100"}
 _PYTHON_VERSION = "cifar-100-python"
 
 
-def load_cifar(
-    kind: Literal["cifar_fs", "fc100"], root: Path, split: str, preprocessing: Preprocessing
-) -> ImageSet:
+def load_cifar(kind: Literal["cifar_fs", "fc100"], root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
     """The classes of one split of CIFAR-FS or FC100.
 
     The first of these that is in `root` is read: `CIFAR_FS_<split>.pickle` or
@@ -67,9 +65,7 @@ def _from_python_version(folder: Path, names: list[str], preprocessing: Preproce
     """The named classes, of CIFAR-100's own training and test images alike."""
     meta = folder / "meta"
     listed = entry(load_pickle(meta), "fine_label_names", meta)
-    known = (
-        [text(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
-    )
+    known = [text(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
     if not set(names) <= set(known):
         raise DataError(f"{meta}, 'fine_label_names': expected 100 names, found {what(listed)}")
     numbers = [known.index(name) for name in names]
@@ -77,13 +73,9 @@ def _from_python_version(folder: Path, names: list[str], preprocessing: Preproce
     for path in (folder / "train", folder / "test"):
         content = load_pickle(path)
         rows = entry(content, "data", path)
-        if not (
-            isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)
-        ):
+        if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
             raise DataError(f"{path}, 'data': expected (n, 3072) uint8, found {what(rows)}")
-        members, found = group(
-            entry(content, "fine_labels", path), len(rows), f"{path}, 'fine_labels'"
-        )
+        members, found = group(entry(content, "fine_labels", path), len(rows), f"{path}, 'fine_labels'")
         by_number = dict(zip(found, members, strict=True))
         for position, number in enumerate(numbers):
             if str(number) not in by_number:

@@ -50,7 +50,5 @@ def _vectors(value: object, path: Path) -> NDArray[np.float32]:
 def _class_of(key: str, path: Path) -> str:
     parts = key.split("-", 2)
     if len(parts) != 3 or not parts[1]:
-        raise DataError(
-            f"{path}, 'keys': expected '<number>-<class>-<image file>', found {key!r:.80}"
-        )
+        raise DataError(f"{path}, 'keys': expected '<number>-<class>-<image file>', found {key!r:.80}")
     return parts[1]

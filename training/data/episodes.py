@@ -40,9 +40,7 @@ def check_episodes(data: ImageSet, ways: int, shots: int, queries: int) -> None:
         _check_class(data, name, members, shots, queries)
 
 
-def sample_episode(
-    rng: np.random.Generator, data: ImageSet, ways: int, shots: int, queries: int
-) -> Episode:
+def sample_episode(rng: np.random.Generator, data: ImageSet, ways: int, shots: int, queries: int) -> Episode:
     """Draw classes, then images, without replacement.
 
     Where the data has groups, the support images of a class are drawn first and its queries from
@@ -66,11 +64,7 @@ def sample_episode(
 
 
 def _part(
-    rng: np.random.Generator,
-    members: NDArray[np.intp],
-    groups: NDArray[np.intp],
-    shots: int,
-    queries: int,
+    rng: np.random.Generator, members: NDArray[np.intp], groups: NDArray[np.intp], shots: int, queries: int
 ) -> NDArray[np.intp]:
     """(shots + queries,) images of a class, the queries of other groups than the support images.
 
@@ -111,13 +105,9 @@ def _check_ways(data: ImageSet, ways: int) -> None:
         raise DataError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")
 
 
-def _check_class(
-    data: ImageSet, name: str, members: NDArray[np.intp], shots: int, queries: int
-) -> None:
+def _check_class(data: ImageSet, name: str, members: NDArray[np.intp], shots: int, queries: int) -> None:
     if len(members) < shots + queries:
-        raise DataError(
-            f"class {name!r} has {len(members)} images; an episode needs {shots} + {queries}"
-        )
+        raise DataError(f"class {name!r} has {len(members)} images; an episode needs {shots} + {queries}")
     if data.groups is None:
         return
     sizes = np.unique(data.groups[members], return_counts=True)[1].tolist()

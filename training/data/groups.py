@@ -25,9 +25,7 @@ def group_images(data: ImageSet, pattern: str) -> ImageSet:
         DataError: images without file names, or an expression that no file name matches.
     """
     if data.files is None:
-        raise DataError(
-            f"the images come in arrays, without file names that {pattern!r} could group"
-        )
+        raise DataError(f"the images come in arrays, without file names that {pattern!r} could group")
     expression = re.compile(pattern)
     groups = np.arange(len(data.files))  # of an image that stands for itself: its own number
     matched = False
@@ -40,7 +38,5 @@ def group_images(data: ImageSet, pattern: str) -> ImageSet:
                 text = match[1] if expression.groups and match[1] is not None else match[0]
                 groups[image] = firsts.setdefault(text, image)
     if not matched:
-        raise DataError(
-            f"no file name matches the group expression {pattern!r}; the first is {data.files[0]!r}"
-        )
+        raise DataError(f"no file name matches the group expression {pattern!r}; the first is {data.files[0]!r}")
     return replace(data, groups=groups)

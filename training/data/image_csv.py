@@ -58,9 +58,7 @@ def load_image_csv(
 def split_rows(root: Path, split: str) -> list[Row]:
     """The lines of `<root>/<split>.csv`, whose classes must not be those of another split."""
     paths = {name: root / f"{name}.csv" for name in SPLITS}
-    rows = {
-        name: read_rows(path) for name, path in paths.items() if name == split or path.is_file()
-    }
+    rows = {name: read_rows(path) for name, path in paths.items() if name == split or path.is_file()}
     labels = {name: sorted({row.label for row in listed}) for name, listed in rows.items()}
     check_disjoint(labels, paths)
     return rows[split]
@@ -88,9 +86,7 @@ def read_rows(path: Path) -> list[Row]:
             base = path.parent / "images" if image == "filename" else path.parent
             for fields in reader:
                 values = {
-                    name: (fields.get(name) or "").strip()
-                    for name in (image, "label", "split")
-                    if name in columns
+                    name: (fields.get(name) or "").strip() for name in (image, "label", "split") if name in columns
                 }
                 if None in fields or not all(values.values()):
                     raise DataError(
@@ -121,10 +117,7 @@ def load_rows(rows: list[Row], preprocessing: Preprocessing, where: str) -> Imag
         classes[row.label].append(row.path)
     try:
         return build_image_set(
-            [
-                (label, [(path.name, path.read_bytes) for path in paths])
-                for label, paths in sorted(classes.items())
-            ],
+            [(label, [(path.name, path.read_bytes) for path in paths]) for label, paths in sorted(classes.items())],
             preprocessing,
         )
     except DataError as error:

@@ -14,10 +14,7 @@ from comln_serve.imaging import Preprocessing
 from training.data.class_lists import ALL, SPLITS, own_split, share_out
 from training.data.images import DataError, ImageSet, build_image_set
 
-SUFFIXES = {
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff",
-    ".ppm",
-}  # fmt: skip
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"}
 
 
 def load_image_folder(
@@ -53,18 +50,13 @@ def load_image_folder(
     return load_class_folders(found, preprocessing, f"{root}, split {split}")
 
 
-def find_class_folders(
-    candidates: Mapping[str, Sequence[Path]], split: str, root: Path
-) -> dict[str, Path]:
+def find_class_folders(candidates: Mapping[str, Sequence[Path]], split: str, root: Path) -> dict[str, Path]:
     """For each class, the first of its candidate folders that is there.
 
     Raises:
         DataError: a class without folder.
     """
-    found = {
-        name: next((path for path in paths if path.is_dir()), None)
-        for name, paths in candidates.items()
-    }
+    found = {name: next((path for path in paths if path.is_dir()), None) for name, paths in candidates.items()}
     missing = [name for name, path in found.items() if path is None]
     if missing:
         looked = " or ".join(str(path.relative_to(root)) for path in candidates[missing[0]])
@@ -75,9 +67,7 @@ def find_class_folders(
     return {name: path for name, path in found.items() if path is not None}
 
 
-def load_class_folders(
-    folders: Mapping[str, Path], preprocessing: Preprocessing, where: str
-) -> ImageSet:
+def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing, where: str) -> ImageSet:
     """The images of each class's folder, files in alphabetical order; `where` is for errors."""
     classes = [
         (name, [(path.name, path.read_bytes) for path in sorted(folder.iterdir()) if _shown(path)])
@@ -102,9 +92,7 @@ def class_folders(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _collect(
-    folder: Path, name: str, above: tuple[Path, ...], found: dict[str, Path], *, inside: bool
-) -> None:
+def _collect(folder: Path, name: str, above: tuple[Path, ...], found: dict[str, Path], *, inside: bool) -> None:
     """Add the classes in `folder`, whose resolved parents are `above`, to `found`."""
     children = sorted(folder.iterdir())
     holds = name != "" and any(_shown(child) for child in children)
@@ -115,9 +103,12 @@ def _collect(
         real = child.resolve()
         if real not in above:  # a link to a folder above it would go round for ever
             _collect(
-                child, f"{name}/{child.name}".lstrip("/"), (*above, real), found,
+                child,
+                f"{name}/{child.name}".lstrip("/"),
+                (*above, real),
+                found,
                 inside=holds or (inside and name != ""),
-            )  # fmt: skip
+            )
 
 
 def _shown(path: Path) -> bool:

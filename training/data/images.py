@@ -51,10 +51,7 @@ class ImageSet:
 
 
 def build_image_set(
-    classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]],
-    preprocessing: Preprocessing,
-    *,
-    rotations: int = 1,
+    classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]], preprocessing: Preprocessing, *, rotations: int = 1
 ) -> ImageSet:
     """Decode the files of each class, (class name, [(file name, how to read it)]), with the policy.
 
@@ -86,9 +83,7 @@ def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArr
     return _fill(lambda i: prepare_pixels(pixels[i], preprocessing), len(pixels), preprocessing)
 
 
-def _fill(
-    make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing
-) -> NDArray[np.uint8]:
+def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Make `count` images on all CPUs, in place: a list of them would hold a data set twice."""
     side = preprocessing.image_size
     images = np.empty((count, side, side, 3), dtype=np.uint8)

@@ -36,9 +36,7 @@ def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> I
         return data
     pickled = root / f"miniImageNet_category_split_{_PHASES[split]}.pickle"
     if pickled.is_file():  # its labels are numbers
-        return check_classes(
-            load_data_and_labels(pickled, preprocessing), len(wanted), pickled, split
-        )
+        return check_classes(load_data_and_labels(pickled, preprocessing), len(wanted), pickled, split)
     if (root / f"{split}.csv").is_file():
         rows = split_rows(root, split)
         _same({row.label for row in rows}, wanted, root / f"{split}.csv", split)

@@ -23,9 +23,7 @@ _HALVES = {"background": "images_background", "evaluation": "images_evaluation"}
 _Files = dict[tuple[str, str, str], list[tuple[str, ReadFile]]]
 
 
-def load_omniglot(
-    root: Path, split: str, preprocessing: Preprocessing, *, rotations: bool
-) -> ImageSet:
+def load_omniglot(root: Path, split: str, preprocessing: Preprocessing, *, rotations: bool) -> ImageSet:
     """The characters of one split ("train", "val", "test"), in a fixed order.
 
     Raises:
@@ -71,8 +69,7 @@ def _from_folders(root: Path, wanted: list[tuple[str, str, str]]) -> _Files:
         )
     return {
         (half, alphabet, character): [
-            (path.name, path.read_bytes)
-            for path in (base / _HALVES[half] / alphabet / character).glob("*.png")
+            (path.name, path.read_bytes) for path in (base / _HALVES[half] / alphabet / character).glob("*.png")
         ]
         for half, alphabet, character in wanted
     }

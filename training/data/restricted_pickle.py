@@ -48,9 +48,7 @@ def load_pickle(path: Path) -> object:
     except MemoryError as error:
         raise DataError(f"{path}: does not fit in memory, or is not a pickle") from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise DataError(
-            f"{path}: not a readable pickle; truncated, damaged or another format ({error})"
-        ) from error
+        raise DataError(f"{path}: not a readable pickle; truncated, damaged or another format ({error})") from error
 
 
 class _Unpickler(pickle.Unpickler):

@@ -39,18 +39,12 @@ def load_training(config: DataConfig, given: Sequence[str]) -> tuple[Data, Data]
     """
     if config.kind != SEVERAL:
         if len(given) != 1:
-            raise ConfigError(
-                f'this recipe takes one --data PATH, got {len(given)}; data.kind "{SEVERAL}" takes '
-                "more"
-            )
+            raise ConfigError(f'this recipe takes one --data PATH, got {len(given)}; data.kind "{SEVERAL}" takes more')
         root = Path(given[0])
         return load_split(config, root, "train"), load_split(config, root, "val")
     paths = _paths(config, given)
     train, val = (
-        {
-            part.name: load_split(config.one(part), paths[part.name], split, use=part.use)
-            for part in parts
-        }
+        {part.name: load_split(config.one(part), paths[part.name], split, use=part.use) for part in parts}
         for split, parts in (("train", config.used_for("train")), ("val", config.used_for("val")))
     )
     return train, val

@@ -23,12 +23,7 @@ from sklearn.svm import LinearSVC
 
 from comln_serve.bundle.head import Head
 from comln_serve.flow import balanced_weights
-from training.evaluation.cross_validation import (
-    Classes,
-    Criterion,
-    Scored,
-    cross_validated,
-)
+from training.evaluation.cross_validation import Classes, Criterion, Scored, cross_validated
 from training.evaluation.euler import descended
 from training.evaluation.evaluate import Classify
 
@@ -81,9 +76,7 @@ def prototypes(phi: NDArray[np.floating], classes: Classes, ways: int) -> Array:
     return np.stack([phi[classes == c].mean(axis=0, dtype=np.float64) for c in range(ways)])
 
 
-def nearest_prototype(
-    phi: Embeddings, classes: Classes, ways: int, query: Embeddings
-) -> NDArray[np.floating]:
+def nearest_prototype(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
     """Prototypical networks: minus half the squared distance, up to |q|^2 / 2."""
     centres = prototypes(phi, classes, ways)
     return query @ centres.T - 0.5 * (centres**2).sum(axis=1)
@@ -96,9 +89,7 @@ def nearest_prototype_by_cosine(
     return normalised(query) @ normalised(prototypes(phi, classes, ways)).T
 
 
-def ridge(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], lam: float
-) -> Array:
+def ridge(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], lam: float) -> Array:
     """Least squares to one-hot targets with penalty lam |W|^2, no intercept, solved in the dual.
 
     The head of R2D2 (Bertinetto et al. 2019) and of MetaOptNet-RR (Lee et al. 2019). With weights
@@ -127,23 +118,23 @@ def logistic_regression(
     phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
 ) -> Array:
     """scikit-learn's multinomial `LogisticRegression`, with its intercept."""
-    model = LogisticRegression(
-        C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS
-    )
+    model = LogisticRegression(C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS)
     return _scores(model, *coordinates(phi, query), classes, ways)
 
 
-def svm(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
-) -> Array:
+def svm(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float) -> Array:
     """Crammer and Singer's (2001) SVM: |W|^2 / 2 + C sum of hinge losses, no intercept.
 
     The head of MetaOptNet-SVM (Lee et al. 2019).
     """
     model = LinearSVC(
-        multi_class="crammer_singer", C=C, class_weight="balanced", fit_intercept=False,
-        max_iter=_SVM_ITERATIONS, random_state=0,
-    )  # fmt: skip
+        multi_class="crammer_singer",
+        C=C,
+        class_weight="balanced",
+        fit_intercept=False,
+        max_iter=_SVM_ITERATIONS,
+        random_state=0,
+    )
     return _scores(model, *coordinates(phi, query), classes, ways)
 
 
@@ -187,9 +178,7 @@ def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Cla
     """A head that knows nothing of the bundle's, on embeddings as they are or of length 1."""
 
     def make(_: Head, value: float) -> Classify:
-        def classify(
-            phi: Embeddings, classes: Classes, ways: int, query: Embeddings
-        ) -> NDArray[np.floating]:
+        def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
             if unit_length:
                 return fit(normalised(phi), classes, ways, normalised(query), value)
             return fit(phi, classes, ways, query, value)
@@ -206,9 +195,7 @@ def _chosen_in_the_task(
     scores = cross_validated(fit, grid, 1.0, criterion)
 
     def make(_head: Head, _value: float) -> Classify:
-        def classify(
-            phi: Embeddings, classes: Classes, ways: int, query: Embeddings
-        ) -> NDArray[np.floating]:
+        def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
             # Once, instead of in every fit.
             Z, Zq = coordinates(normalised(phi), normalised(query))
             return scores(Z, classes, ways, Zq)
@@ -221,40 +208,37 @@ def _chosen_in_the_task(
 _DECADES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 BASELINES: dict[str, Baseline] = {
-    "prototype": Baseline(
-        "nearest class mean by Euclidean distance", lambda _head, _value: nearest_prototype
-    ),
-    "cosine": Baseline(
-        "nearest class mean by cosine", lambda _head, _value: nearest_prototype_by_cosine
-    ),
+    "prototype": Baseline("nearest class mean by Euclidean distance", lambda _head, _value: nearest_prototype),
+    "cosine": Baseline("nearest class mean by cosine", lambda _head, _value: nearest_prototype_by_cosine),
     "logistic": Baseline(
         "scikit-learn's LogisticRegression on L2-normalised embeddings",
         _penalised(logistic_regression, unit_length=True),
-        "C", 1.0, _DECADES,
+        "C",
+        1.0,
+        _DECADES,
     ),
     "ridge": Baseline(
-        "ridge regression to one-hot targets",
-        _penalised(ridge, unit_length=False),
-        "lambda", 50.0, _DECADES, power=1,
+        "ridge regression to one-hot targets", _penalised(ridge, unit_length=False), "lambda", 50.0, _DECADES, power=1
     ),
     "ridge-l2": Baseline(
         "ridge regression to one-hot targets on L2-normalised embeddings",
         _penalised(ridge, unit_length=True),
-        "lambda", 1.0, _DECADES,
+        "lambda",
+        1.0,
+        _DECADES,
     ),
     "svm": Baseline(
-        "multi-class linear SVM (Crammer-Singer)",
-        _penalised(svm, unit_length=False),
-        "C", 0.1, _DECADES, power=-1,
+        "multi-class linear SVM (Crammer-Singer)", _penalised(svm, unit_length=False), "C", 0.1, _DECADES, power=-1
     ),
     "svm-l2": Baseline(
         "multi-class linear SVM (Crammer-Singer) on L2-normalised embeddings",
         _penalised(svm, unit_length=True),
-        "C", 1.0, _DECADES,
+        "C",
+        1.0,
+        _DECADES,
     ),
     "logistic-cv": Baseline(
-        "LogisticRegression on L2-normalised embeddings, C by log loss in cross-validation on the "
-        "support images",
+        "LogisticRegression on L2-normalised embeddings, C by log loss in cross-validation on the support images",
         _chosen_in_the_task(logistic_regression, _DECADES[1:], "log loss"),
     ),
     "ridge-cv": Baseline(
@@ -270,8 +254,11 @@ BASELINES: dict[str, Baseline] = {
     f"anil-{ANIL_STEPS}": Baseline(
         f"{ANIL_STEPS} gradient steps on the bundle's loss, from its start",
         lambda head, value: descended(head, step_size=value, horizon=ANIL_STEPS * value),
-        "step", None, (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0), power=-1,
+        "step",
+        None,
+        (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0),
+        power=-1,
     ),
-}  # fmt: skip
+}
 """Values: lambda = 50 and C = 0.1 are MetaOptNet's (for embeddings as they are), C = 1 is
 scikit-learn's; lambda = 1 is a penalty of the size of one example of length 1."""

@@ -10,13 +10,7 @@ from scipy.special import log_softmax
 from scipy.stats import rankdata
 
 from comln_serve.bundle import Head
-from comln_serve.bundle.calibration import (
-    Calibration,
-    CalibrationTask,
-    Suspects,
-    TaskLaw,
-    shots_of,
-)
+from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspects, TaskLaw, shots_of
 from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import THRESHOLD, suspicion
 from comln_serve.report.unknown import REFUSED
@@ -52,10 +46,11 @@ def answers(head: Head, encounters: Encounters) -> list[Answers]:
         adaptation = adapt(head, episode.phi, episode.classes, ways, judge=False)
         W = adaptation.solution.W.astype(np.float32)
         return Answers(
-            episode.query.astype(np.float64) @ W.T.astype(np.float64), episode.query_classes,
+            episode.query.astype(np.float64) @ W.T.astype(np.float64),
+            episode.query_classes,
             similarity(episode.query, W),
             np.array([1.0, np.log(shots_of(np.bincount(episode.classes))), np.log(ways)]),
-        )  # fmt: skip
+        )
 
     return list(encounters.map(work))
 
@@ -68,12 +63,7 @@ def fit_temperature(tasks: Sequence[Sequence[Answers]]) -> TaskLaw:
         total = 0.0
         for episodes in tasks:
             total += float(
-                np.mean(
-                    [
-                        cross_entropy(e.logits / np.exp(e.task[varies] @ coefficients), e.classes)
-                        for e in episodes
-                    ]
-                )
+                np.mean([cross_entropy(e.logits / np.exp(e.task[varies] @ coefficients), e.classes) for e in episodes])
             )
         return total / len(tasks)
 
@@ -140,19 +130,21 @@ def _judge(head: Head, calibration: Calibration, episode: Encounter, number: int
     adaptation = adapt(head, episode.phi, episode.classes, len(per_class))
     W = adaptation.solution.W.astype(np.float32)
     names = [str(c) for c in range(len(per_class))]
-    report = make_report(
-        adaptation, episode.classes, names, own_horizon=True, calibration=calibration
-    )
+    report = make_report(adaptation, episode.classes, names, own_horizon=True, calibration=calibration)
     threshold = report.unknown_threshold
     if threshold is None:
         threshold = calibration.unknown_of(per_class)
     known, strange = similarity(episode.query, W), similarity(episode.strangers, W)
     logits = episode.query.astype(np.float64) @ W.T.astype(np.float64)
     return _Judged(
-        logits, logits / calibration.temperature_of(per_class), episode.query_classes,
-        area_under_curve(known, strange), float((known < threshold).mean()),
-        float((strange < threshold).mean()), mislabel(head, calibration, episode, number),
-    )  # fmt: skip
+        logits,
+        logits / calibration.temperature_of(per_class),
+        episode.query_classes,
+        area_under_curve(known, strange),
+        float((known < threshold).mean()),
+        float((strange < threshold).mean()),
+        mislabel(head, calibration, episode, number),
+    )
 
 
 def mislabel(
@@ -180,9 +172,7 @@ def mislabel(
     if found is None or not found.judged.any():
         return None
     judged = found.judged
-    scores, _ = suspicion(
-        found.logits[0, judged], classes[judged], calibration.temperature_of(per_class)
-    )
+    scores, _ = suspicion(found.logits[0, judged], classes[judged], calibration.temperature_of(per_class))
     return scores, wrong[judged]
 
 

@@ -13,25 +13,10 @@ from comln_serve.bundle import Calibration
 from comln_serve.bundle.manifest import format_version
 from training.bundle_writer import write_manifest
 from training.config import ConfigError
-from training.evaluation.calibrate import (
-    answers,
-    fit_temperature,
-    fit_unknown,
-    measure,
-    ranges,
-)
-from training.evaluation.calibration_report import (
-    calibration_table,
-    mean_by_shots,
-    suspects_table,
-    unknown_table,
-)
+from training.evaluation.calibrate import answers, fit_temperature, fit_unknown, measure, ranges
+from training.evaluation.calibration_report import calibration_table, mean_by_shots, suspects_table, unknown_table
 from training.evaluation.domains import Domain, find_domains
-from training.evaluation.evaluate_command import (
-    add_measuring_arguments,
-    load_measured,
-    open_measured,
-)
+from training.evaluation.evaluate_command import add_measuring_arguments, load_measured, open_measured
 from training.evaluation.strangers import Encounters, check
 from training.evaluation.subject import Subject
 from training.evaluation.tables import aligned
@@ -44,12 +29,9 @@ _SHOTS: tuple[int | tuple[int, int], ...] = (1, 5, (1, 10))
 def add_calibrate(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     command = commands.add_parser(
-        "calibrate",
-        help="fit temperature and threshold of unknown, measure them, record them in the bundle",
+        "calibrate", help="fit temperature and threshold of unknown, measure them, record them in the bundle"
     )
-    add_measuring_arguments(
-        command, episodes=EPISODES, queries=QUERIES, tasks="5 and 10 ways with 1, 5 and 1-10 shots"
-    )
+    add_measuring_arguments(command, episodes=EPISODES, queries=QUERIES, tasks="5 and 10 ways with 1, 5 and 1-10 shots")
     command.add_argument("--dry-run", action="store_true", help="print, but leave the bundle alone")
     command.set_defaults(run=run_calibrate)
 
@@ -81,10 +63,17 @@ def run_calibrate(args: argparse.Namespace) -> int:
         of = [found for plan, found in zip(plans, fitted, strict=True) if plan.name in names]
         shots, ways = ranges(of)
         return Calibration(
-            log_temperature=fit_temperature(of), unknown=fit_unknown(of), shots=shots, ways=ways,
-            split=args.split, queries=args.queries, episodes=args.episodes, seed=args.seed,
-            command=command, tasks=(),
-        )  # fmt: skip
+            log_temperature=fit_temperature(of),
+            unknown=fit_unknown(of),
+            shots=shots,
+            ways=ways,
+            split=args.split,
+            queries=args.queries,
+            episodes=args.episodes,
+            seed=args.seed,
+            command=command,
+            tasks=(),
+        )
 
     names = {plan.name for plan in plans}
     whole = laws(names)
@@ -99,18 +88,14 @@ def run_calibrate(args: argparse.Namespace) -> int:
     _print(calibration)
     if not args.dry_run:
         manifest = subject.bundle.manifest
-        version = format_version(
-            manifest.head, manifest.accuracy, manifest.comparisons, calibration
-        )
+        version = format_version(manifest.head, manifest.accuracy, manifest.comparisons, calibration)
         update = {"calibration": calibration, "format_version": version}
         write_manifest(args.bundle, manifest.model_copy(update=update))
         print(f"recorded in {args.bundle}", file=sys.stderr)
     return 0
 
 
-def _plans(
-    args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]
-) -> list[_Plan]:
+def _plans(args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]) -> list[_Plan]:
     """Every task on every data set; all are read, and every task is tried, before the first is
     embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
@@ -121,8 +106,7 @@ def _plans(
     for domain, data in read:
         embeddings = subject.embed(data.images)
         plans += [
-            _Plan(domain.recorded, Encounters(embeddings, data, task, args.episodes, args.seed))
-            for task in tasks
+            _Plan(domain.recorded, Encounters(embeddings, data, task, args.episodes, args.seed)) for task in tasks
         ]
     return plans
 

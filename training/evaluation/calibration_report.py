@@ -74,10 +74,7 @@ def mean_by_shots(calibration: Calibration) -> Table:
         ]
         for shots, tasks in groups.items()
     ]
-    header = [
-        "images a class", "ECE before, %", "after", "AUROC of unknown", "known refused, %",
-        "others refused, %",
-    ]  # fmt: skip
+    header = ["images a class", "ECE before, %", "after", "AUROC of unknown", "known refused, %", "others refused, %"]
     return header, rows
 
 

@@ -26,9 +26,7 @@ def thinned(data: ImageSet, task: Task) -> ImageSet:
     per_class = max(_IMAGES_PER_CLASS, task.range[1] + task.queries)
     kept = [members[:per_class] for members in data.members]
     ends = np.cumsum([len(members) for members in kept])
-    members = tuple(
-        np.arange(end - len(part), end) for end, part in zip(ends, kept, strict=True)
-    )  # fmt: skip
+    members = tuple(np.arange(end - len(part), end) for end, part in zip(ends, kept, strict=True))
     return ImageSet(data.images[np.concatenate(kept)], members, data.names)
 
 
@@ -51,10 +49,8 @@ def choose(
     """
     candidates = baseline.candidates(embeddings)
     means = [
-        episode_accuracies(
-            embeddings, data, baseline.make(head, value), task, episodes, seed
-        ).mean()
+        episode_accuracies(embeddings, data, baseline.make(head, value), task, episodes, seed).mean()
         for value in candidates
-    ]  # fmt: skip
+    ]
     best = int(np.argmax(means))
     return candidates[best], best in {0, len(candidates) - 1}

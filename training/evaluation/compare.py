@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from training.data import ImageSet
-from training.evaluation.evaluate import (
-    Accuracy,
-    Classify,
-    episode_accuracies,
-    mean_and_interval,
-    summarise,
-)
+from training.evaluation.evaluate import Accuracy, Classify, episode_accuracies, mean_and_interval, summarise
 from training.evaluation.tasks import Task
 
 Verdict = Literal["ahead", "inside", "behind"]
@@ -57,12 +51,7 @@ class Difference:
 
 
 def measure(
-    embeddings: NDArray[np.float32],
-    data: ImageSet,
-    classify: Classify,
-    task: Task,
-    episodes: int,
-    seed: int,
+    embeddings: NDArray[np.float32], data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int
 ) -> Measured:
     """One head on the episodes of a seed; fits that do not converge are counted, not printed."""
     accuracies, unconverged = _counting_unconverged(
@@ -76,9 +65,7 @@ def difference(one: Measured, other: Measured) -> Difference:
     return Difference(*mean_and_interval(one.episodes - other.episodes))
 
 
-def _counting_unconverged(
-    run: Callable[[], NDArray[np.float64]],
-) -> tuple[NDArray[np.float64], int]:
+def _counting_unconverged(run: Callable[[], NDArray[np.float64]]) -> tuple[NDArray[np.float64], int]:
     # Filters belong to the process, so this holds for the threads of the run as well.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

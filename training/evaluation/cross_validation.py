@@ -16,9 +16,7 @@ from comln_serve.flow import balanced_weights
 MOST_FOLDS = 5
 
 Classes = NDArray[np.intp]
-Scored = Callable[
-    [NDArray[np.floating], Classes, int, NDArray[np.floating], float], NDArray[np.floating]
-]
+Scored = Callable[[NDArray[np.floating], Classes, int, NDArray[np.floating], float], NDArray[np.floating]]
 """A head with a setting: phi (M, d), classes (M,), N, queries (Q, d), value -> scores (Q, N)."""
 
 Criterion = Literal["log loss", "accuracy"]

@@ -14,9 +14,7 @@ from training.data.class_lists import ALL
 from training.data.several import named_path
 from training.evaluation.subject import Subject
 
-KINDS: tuple[str, ...] = tuple(
-    kind for kind in get_args(DataConfig.model_fields["kind"].annotation) if kind != SEVERAL
-)
+KINDS: tuple[str, ...] = tuple(kind for kind in get_args(DataConfig.model_fields["kind"].annotation) if kind != SEVERAL)
 SPLITS = ("train", "val", "test", ALL)
 
 
@@ -66,24 +64,32 @@ class Domain:
 def add_data_arguments(command: argparse.ArgumentParser) -> None:
     """`--data`, `--split`, `--kind` and `--group`."""
     command.add_argument(
-        "--data", action="append", required=True, metavar="[NAME=]PATH",
-        help="folder or archive of images; evaluate takes several, named after their folders "
-        "unless told otherwise",
-    )  # fmt: skip
-    command.add_argument(
-        "--split", default="val", choices=SPLITS, help="all: every class of the data (default val)"
+        "--data",
+        action="append",
+        required=True,
+        metavar="[NAME=]PATH",
+        help="folder or archive of images; evaluate takes several, named after their folders unless told otherwise",
     )
+    command.add_argument("--split", default="val", choices=SPLITS, help="all: every class of the data (default val)")
     command.add_argument(
-        "--kind", action="append", default=[], metavar="[NAME=]KIND", dest="kinds",
+        "--kind",
+        action="append",
+        default=[],
+        metavar="[NAME=]KIND",
+        dest="kinds",
         help=f"how the data, or that of this name, is read: {', '.join(KINDS)} (default: as the "
         "bundle's own training data, or that one of several which has this name)",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--group", action="append", default=[], metavar="[NAME=]REGEX", dest="groups",
+        "--group",
+        action="append",
+        default=[],
+        metavar="[NAME=]REGEX",
+        dest="groups",
         help="searched for in file names: images with the same first group of the match, or whole "
         "match, are never in the support set and among the queries of an episode; empty: none "
         "(default: as the bundle's own training data)",
-    )  # fmt: skip
+    )
 
 
 def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ...]:
@@ -98,13 +104,10 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
     paths = {name or Path(path).absolute().name: Path(path) for name, path in given}
     if len(paths) < len(given):
         raise ConfigError(
-            "two data sets have the same name; give them others: --data NAME=PATH, got "
-            f"{', '.join(args.data)}"
+            f"two data sets have the same name; give them others: --data NAME=PATH, got {', '.join(args.data)}"
         )
-    if len(given) == 1 and given[0][0] is None:
-        named = dict.fromkeys(paths)
-    else:
-        named = {name: name for name in paths}
+    nameless = len(given) == 1 and given[0][0] is None
+    named = {name: None if nameless else name for name in paths}
     kinds, groups = _by_name(args.kinds, paths), _by_name(args.groups, paths)
     domains: list[Domain] = []
     for name, path in paths.items():
@@ -140,17 +143,14 @@ def _by_name(texts: Sequence[str], names: dict[str, Any]) -> dict[str, str]:
     return found if plain is None else dict.fromkeys(names, plain) | found
 
 
-def _reading(
-    subject: Subject, name: str, kind: str | None, group: str | None
-) -> tuple[DataConfig, Use]:
+def _reading(subject: Subject, name: str, kind: str | None, group: str | None) -> tuple[DataConfig, Use]:
     """How a data set is read, and what the bundle's training took its classes for."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind}: neither a name of --data nor one of {', '.join(KINDS)}")
     own, use = _own_reading(subject.config.data, name, kind)
     if subject.bundle is None and own.kind == "embeddings" and kind not in {None, own.kind}:
         raise ConfigError(
-            f"--kind {kind}: a run on embeddings cannot embed images; export it with the network "
-            "that makes them"
+            f"--kind {kind}: a run on embeddings cannot embed images; export it with the network that makes them"
         )
     if group:
         try:

@@ -17,13 +17,7 @@ _CHUNK = 64
 
 
 def descend(
-    head: Head,
-    phi: NDArray[np.float32],
-    classes: NDArray[np.intp],
-    ways: int,
-    *,
-    step_size: float,
-    horizon: float,
+    head: Head, phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, *, step_size: float, horizon: float
 ) -> NDArray[np.float64]:
     """Adapted classifier (N, d): `head`'s start after Euler steps up to `horizon`.
 

@@ -21,9 +21,7 @@ from comln_serve.report import adapt
 from training.data import ImageSet
 from training.evaluation.tasks import Task
 
-Classify = Callable[
-    [NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]
-]
+Classify = Callable[[NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]]
 """A head: support embeddings phi (M, d), their classes (M,), the number of classes N, and query
 embeddings (Q, d) -> scores (Q, N), of which the largest of a row is the answer."""
 
@@ -65,9 +63,7 @@ def evaluate(
         embeddings: (n, d) of `data.images`, in their order; `data.rotations` must be 1.
     """
     task = Task(ways, shots, queries)
-    return summarise(
-        episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed
-    )
+    return summarise(episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed)
 
 
 def adapted(head: Head, horizon: float | HorizonRule | None = None) -> Classify:
@@ -93,12 +89,7 @@ def unadapted(head: Head) -> Classify:
 
 
 def episode_accuracies(
-    embeddings: NDArray[np.float32],
-    data: ImageSet,
-    classify: Classify,
-    task: Task,
-    episodes: int,
-    seed: int,
+    embeddings: NDArray[np.float32], data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int
 ) -> NDArray[np.float64]:
     """(episodes,) share of the queries of each episode that a head answers right.
 
@@ -110,9 +101,7 @@ def episode_accuracies(
 
     def run(number: int) -> float:
         drawn = task.draw(data, seed, number)
-        scores = classify(
-            embeddings[drawn.support], drawn.support_classes, task.ways, embeddings[drawn.query]
-        )
+        scores = classify(embeddings[drawn.support], drawn.support_classes, task.ways, embeddings[drawn.query])
         return float((scores.argmax(axis=1) == drawn.query_classes).mean())
 
     # The products are small: BLAS on several threads would wait for them more than compute.
@@ -122,9 +111,7 @@ def episode_accuracies(
 
 def summarise(accuracies: NDArray[np.float64], task: Task, seed: int) -> Accuracy:
     """What the accuracies (n,) of episodes come to."""
-    return Accuracy(
-        task.ways, task.shots, task.queries, len(accuracies), seed, *mean_and_interval(accuracies)
-    )
+    return Accuracy(task.ways, task.shots, task.queries, len(accuracies), seed, *mean_and_interval(accuracies))
 
 
 def mean_and_interval(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -31,47 +31,50 @@ def add_evaluate(commands: Any) -> None:
     command = commands.add_parser("evaluate", help="measure a bundle or a run on episodes")
     add_measuring_arguments(command, episodes=1000)
     command.add_argument(
-        "--baselines", type=_heads, default=(), metavar="all|NAME,NAME...",
+        "--baselines",
+        type=_heads,
+        default=(),
+        metavar="all|NAME,NAME...",
         help=f"measure simple heads on the same episodes: {', '.join(BASELINES)}",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", dest="settings",
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
         help="a simple head's setting, e.g. --set svm=1; repeatable",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--choose", action="store_true",
+        "--choose",
+        action="store_true",
         help="choose the simple heads' settings on the training classes (default: only anil-10's "
         f"step, which has no usual value); {EPISODES} episodes of each task for every value",
-    )  # fmt: skip
+    )
     command.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     command.add_argument("--out", type=Path, help="write the report to this file too")
-    command.add_argument(
-        "--record", action="store_true", help="add the results to bundle.json and the model card"
-    )
+    command.add_argument("--record", action="store_true", help="add the results to bundle.json and the model card")
     command.set_defaults(run=run_evaluate)
 
 
 def add_measuring_arguments(
-    command: argparse.ArgumentParser,
-    *,
-    episodes: int,
-    queries: int = 15,
-    tasks: str = "5x1 and 5x5",
+    command: argparse.ArgumentParser, *, episodes: int, queries: int = 15, tasks: str = "5x1 and 5x5"
 ) -> None:
     """Which bundle, on which episodes; `tasks` says what is measured unless told otherwise."""
     command.add_argument("bundle", type=Path, help="folder of the bundle")
     add_data_arguments(command)
     command.add_argument(
-        "--task", type=_task, action="append", metavar="WAYSxSHOTS", dest="tasks",
+        "--task",
+        type=_task,
+        action="append",
+        metavar="WAYSxSHOTS",
+        dest="tasks",
         help="e.g. 5x1 for 5-way 1-shot, 5x1-10 for shots of each class drawn from 1 to 10; "
         f"repeatable (default {tasks})",
-    )  # fmt: skip
-    command.add_argument(
-        "--queries", type=_at_least(1), default=queries, help=f"per class (default {queries})"
     )
-    command.add_argument(
-        "--episodes", type=_at_least(2), default=episodes, help=f"a task (default {episodes})"
-    )
+    command.add_argument("--queries", type=_at_least(1), default=queries, help=f"per class (default {queries})")
+    command.add_argument("--episodes", type=_at_least(2), default=episodes, help=f"a task (default {episodes})")
     command.add_argument("--seed", type=_at_least(0), default=0)
 
 
@@ -122,12 +125,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
         for task in tasks
     ]
     head = subject.head
-    own = describe_own(
-        head.start, head.horizon, alpha=head.alpha, follows=head.exponents is not None
-    )
-    report = Report(
-        str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes)
-    )  # fmt: skip
+    own = describe_own(head.start, head.horizon, alpha=head.alpha, follows=head.exponents is not None)
+    report = Report(str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes))
     text = report.render(args.format)
     print(text)
     if args.out is not None:
@@ -167,9 +166,8 @@ def _measure_task(
         f"--task {task} --queries {args.queries} --episodes {args.episodes} --seed {args.seed}"
     )
     return TaskResult(
-        domain.name, domain.recorded, task, own, tuple(against), command,
-        command + _baseline_options(args),
-    )  # fmt: skip
+        domain.name, domain.recorded, task, own, tuple(against), command, command + _baseline_options(args)
+    )
 
 
 def _baseline_options(args: argparse.Namespace) -> str:
@@ -201,9 +199,7 @@ def _heads(text: str) -> tuple[str, ...]:
     names = tuple(BASELINES) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     unknown = [name for name in names if name not in BASELINES]
     if unknown:
-        raise argparse.ArgumentTypeError(
-            f"there is no head {unknown[0]!r}; there are {', '.join(BASELINES)}, and all"
-        )
+        raise argparse.ArgumentTypeError(f"there is no head {unknown[0]!r}; there are {', '.join(BASELINES)}, and all")
     return names
 
 
@@ -211,9 +207,7 @@ def _setting(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
     if name not in BASELINES or not BASELINES[name].setting:
         named = [known for known, baseline in BASELINES.items() if baseline.setting]
-        raise argparse.ArgumentTypeError(
-            f"expected NAME=VALUE with NAME one of {', '.join(named)}; got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE with NAME one of {', '.join(named)}; got {text!r}")
     try:
         value = float(number)
     except ValueError:

@@ -104,34 +104,34 @@ class Report:
     def accuracies(self) -> list[AccuracyEntry]:
         """The bundle's own, for its manifest."""
         return [
-            AccuracyEntry(
-                split=self.split, data=result.recorded, command=result.command,
-                **vars(result.own.accuracy),
-            )
+            AccuracyEntry(split=self.split, data=result.recorded, command=result.command, **vars(result.own.accuracy))
             for result in self.results
-        ]  # fmt: skip
+        ]
 
     def comparisons(self) -> list[ComparisonEntry]:
         """The others', for the manifest."""
         return [
             ComparisonEntry(
-                split=self.split, data=result.recorded, command=result.comparison,
-                **vars(other.measured.accuracy), head=other.head, description=other.description,
-                ahead=other.ahead.mean, ahead_interval=other.ahead.interval,
+                split=self.split,
+                data=result.recorded,
+                command=result.comparison,
+                **vars(other.measured.accuracy),
+                head=other.head,
+                description=other.description,
+                ahead=other.ahead.mean,
+                ahead_interval=other.ahead.interval,
                 unconverged=other.measured.unconverged,
             )
             for result in self.results
             for other in result.against
-        ]  # fmt: skip
+        ]
 
     def means(self) -> list[TaskMean]:
         """Over the data sets, where there are several."""
         by_task: dict[Task, list[TaskResult]] = {}
         for result in self.results:
             by_task.setdefault(result.task, []).append(result)
-        return [
-            _mean(task, results) for task, results in by_task.items() if len(results) > 1
-        ]  # fmt: skip
+        return [_mean(task, results) for task, results in by_task.items() if len(results) > 1]
 
     def _tables(self, form: Format) -> str:
         table = tables.markdown if form == "markdown" else tables.aligned
@@ -149,10 +149,9 @@ class Report:
                 row
                 for result in results
                 for row in _rows(
-                    result.task, _percent(result.own),
-                    [(o.head, _percent(o.measured), o.ahead) for o in result.against],
+                    result.task, _percent(result.own), [(o.head, _percent(o.measured), o.ahead) for o in result.against]
                 )
-            ]  # fmt: skip
+            ]
             title = f"Data set {data}, {results[0].task.queries} queries a class"
             blocks += [title, table(header, rows), _verdicts(results)]
         means = self.means()
@@ -161,10 +160,9 @@ class Report:
                 row
                 for mean in means
                 for row in _rows(
-                    mean.task, _plain(mean.own),
-                    [(o.head, _plain(o.accuracy), o.ahead) for o in mean.against],
+                    mean.task, _plain(mean.own), [(o.head, _plain(o.accuracy), o.ahead) for o in mean.against]
                 )
-            ]  # fmt: skip
+            ]
             title = (
                 f"Mean over the {len(by_data)} data sets, each of which counts the same; the "
                 "interval is that\nof the episodes drawn, not of the data sets chosen"
@@ -189,11 +187,14 @@ class Report:
         for (head, description), results in found.items():
             data = dict.fromkeys(result.data for result in results)
             tasks = dict.fromkeys(str(result.task) for result in results)
-            rows.append([
-                "all" if len(data) == every_data else " ".join(data),
-                "all" if len(tasks) == every_task else " ".join(tasks),
-                head, description,
-            ])  # fmt: skip
+            rows.append(
+                [
+                    "all" if len(data) == every_data else " ".join(data),
+                    "all" if len(tasks) == every_task else " ".join(tasks),
+                    head,
+                    description,
+                ]
+            )
         return rows
 
     def _warnings(self) -> list[str]:
@@ -283,13 +284,10 @@ def _rows(task: Task, own: str, others: Sequence[tuple[str, str, Difference]]) -
     return [
         [task.words, "bundle", own, "", ""],
         *(
-            [
-                task.words, _START_ROW if head == START else head, accuracy, str(ahead),
-                ahead.verdict,
-            ]
+            [task.words, _START_ROW if head == START else head, accuracy, str(ahead), ahead.verdict]
             for head, accuracy, ahead in others
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _verdicts(results: Sequence[TaskResult | TaskMean]) -> str:

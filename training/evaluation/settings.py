@@ -66,9 +66,7 @@ class HeadSettings:
         domain: whose training classes settings are chosen on.
     """
 
-    def __init__(
-        self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain
-    ) -> None:
+    def __init__(self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain) -> None:
         self._given: dict[str, float] = dict(args.settings)
         self._choose, self._seed, self._head = args.choose, args.seed, subject.head
         self._domain, self._embed = domain, subject.embed

@@ -56,17 +56,17 @@ class Encounters:
         support = drawn.support_classes < self.task.ways
         known = drawn.query_classes < self.task.ways
         return Encounter(
-            self.embeddings[drawn.support[support]], drawn.support_classes[support],
-            self.embeddings[drawn.query[known]], drawn.query_classes[known],
+            self.embeddings[drawn.support[support]],
+            drawn.support_classes[support],
+            self.embeddings[drawn.query[known]],
+            drawn.query_classes[known],
             self.embeddings[drawn.query[~known]],
-        )  # fmt: skip
+        )
 
     def map(self, work: Callable[[Encounter, int], _Result]) -> Iterator[_Result]:
         """`work` of every episode and its number, in their order, on all cores."""
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
-            yield from pool.map(
-                lambda number: work(self.draw(number), number), range(self.episodes)
-            )
+            yield from pool.map(lambda number: work(self.draw(number), number), range(self.episodes))
 
 
 def check(data: ImageSet, task: Task) -> None:

@@ -125,9 +125,7 @@ class Episodes:
     def learned_horizon(self, head: Head, task: Task) -> float:
         """Median over the episodes of the head's own T."""
         return statistics.median(
-            head.horizon_of(
-                self.embeddings[task.draw(self.data, self.seed, number).support], task.ways
-            )
+            head.horizon_of(self.embeddings[task.draw(self.data, self.seed, number).support], task.ways)
             for number in range(self.count)
         )
 
@@ -151,17 +149,19 @@ def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> lis
         first = found[0].measured if found else measured
         found.append(
             SolverResult(
-                task, None if kind is None else kind.size_for(middle),
-                None if kind is None else kind.count_for(middle), measured, times[kind],
-                times[kind] / times[None], difference(first, measured),
+                task,
+                None if kind is None else kind.size_for(middle),
+                None if kind is None else kind.count_for(middle),
+                measured,
+                times[kind],
+                times[kind] / times[None],
+                difference(first, measured),
             )
-        )  # fmt: skip
+        )
     return found
 
 
-def horizons(
-    head: Head, on: Episodes, task: Task, values: Sequence[Horizon]
-) -> list[HorizonResult]:
+def horizons(head: Head, on: Episodes, task: Task, values: Sequence[Horizon]) -> list[HorizonResult]:
     """T = 0 (the start alone), `values`, and the learned T, in ascending order.
 
     Raises:
@@ -182,9 +182,7 @@ def horizons(
 
 
 def _flowing(head: Head, horizon: Horizon) -> Classify:
-    def classify(
-        phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings
-    ) -> NDArray[np.floating]:
+    def classify(phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings) -> NDArray[np.floating]:
         T = horizon.for_task(head.horizon_of(phi, ways))
         return query @ head.adapt(phi, classes, ways, horizon=T).W.T
 
@@ -192,29 +190,21 @@ def _flowing(head: Head, horizon: Horizon) -> Classify:
 
 
 def _euler(head: Head, steps: Steps) -> Classify:
-    def classify(
-        phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings
-    ) -> NDArray[np.floating]:
+    def classify(phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings) -> NDArray[np.floating]:
         return query @ _descend(head, steps, phi, classes, ways).T
 
     return classify
 
 
-def _descend(
-    head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int
-) -> NDArray[np.float64]:
+def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
     T = head.horizon_of(phi, ways)
     return descend(head, phi, classes, ways, step_size=steps.size_for(T), horizon=T)
 
 
-def _milliseconds(
-    head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]
-) -> dict[Steps | None, float]:
+def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]) -> dict[Steps | None, float]:
     """Median time of an adaptation with each solver, all on the same episodes in turns."""
 
-    def run(
-        steps: Steps | None, phi: Embeddings, classes: NDArray[np.intp]
-    ) -> Callable[[], object]:
+    def run(steps: Steps | None, phi: Embeddings, classes: NDArray[np.intp]) -> Callable[[], object]:
         if steps is None:
             return lambda: head.adapt(phi, classes, task.ways)
         return lambda: _descend(head, steps, phi, classes, task.ways)

@@ -11,43 +11,35 @@ from tqdm import tqdm
 
 from comln_serve.machine import usable_cpus
 from training.evaluation.domains import Domain, one_domain
-from training.evaluation.evaluate_command import (
-    add_measuring_arguments,
-    load_measured,
-    open_measured,
-)
-from training.evaluation.study import (
-    HORIZON_FACTORS,
-    STEP_COUNTS,
-    Episodes,
-    Horizon,
-    Steps,
-    horizons,
-    solvers,
-)
+from training.evaluation.evaluate_command import add_measuring_arguments, load_measured, open_measured
+from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
 from training.evaluation.study_report import Study
 
 
 def add_study(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    command = commands.add_parser(
-        "study", help="measure a bundle with other solvers and other horizons"
-    )
+    command = commands.add_parser("study", help="measure a bundle with other solvers and other horizons")
     add_measuring_arguments(command, episodes=300)
     command.add_argument(
-        "--step-size", type=_positive, action="append", metavar="H", dest="step_sizes",
-        help="of Euler, in flow time; repeatable (default: T in "
-        f"{', '.join(map(str, STEP_COUNTS))} steps)",
-    )  # fmt: skip
+        "--step-size",
+        type=_positive,
+        action="append",
+        metavar="H",
+        dest="step_sizes",
+        help=f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)",
+    )
     command.add_argument(
-        "--horizon", type=_positive, action="append", metavar="T", dest="horizons",
+        "--horizon",
+        type=_positive,
+        action="append",
+        metavar="T",
+        dest="horizons",
         help="to measure beside the learned one; repeatable (default: half decades from 1e-4 to "
         "100 times the learned one)",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--out", type=Path, required=True,
-        help="folder for study.md, solvers.csv, horizons.csv and study.png",
-    )  # fmt: skip
+        "--out", type=Path, required=True, help="folder for study.md, solvers.csv, horizons.csv and study.png"
+    )
     command.set_defaults(run=run_study)
 
 
@@ -58,9 +50,7 @@ def run_study(args: argparse.Namespace) -> int:
     data = load_measured(args, domain, tasks)
     embeddings = subject.embed(data.images)
     head = subject.head
-    steps = [Steps(size=size) for size in args.step_sizes or ()] or [
-        Steps(count=count) for count in STEP_COUNTS
-    ]
+    steps = [Steps(size=size) for size in args.step_sizes or ()] or [Steps(count=count) for count in STEP_COUNTS]
     values = [Horizon(value=value) for value in args.horizons or ()] or [
         Horizon(factor=factor) for factor in HORIZON_FACTORS
     ]
@@ -68,12 +58,17 @@ def run_study(args: argparse.Namespace) -> int:
     bar = tqdm(tasks, disable=None)
     by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in bar]
     study = Study(
-        bundle=str(args.bundle), split=args.split, episodes=args.episodes, queries=args.queries,
-        seed=args.seed, follows=head.exponents is not None, command=_command(args, domain),
+        bundle=str(args.bundle),
+        split=args.split,
+        episodes=args.episodes,
+        queries=args.queries,
+        seed=args.seed,
+        follows=head.exponents is not None,
+        command=_command(args, domain),
         machine=f"{usable_cpus()} CPU cores ({platform.machine()})",
         solvers=tuple(row for rows, _ in by_task for row in rows),
         horizons=tuple(row for _, rows in by_task for row in rows),
-    )  # fmt: skip
+    )
     study.write(args.out)
     print(study.markdown())
     return 0

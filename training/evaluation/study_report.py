@@ -40,16 +40,10 @@ class Study:
 
     def markdown(self) -> str:
         """Both tables, without a newline at the end."""
-        varies = (
-            " The learned T follows the task:\nT and steps are medians over the episodes."
-            if self.follows
-            else ""
-        )
+        varies = " The learned T follows the task:\nT and steps are medians over the episodes." if self.follows else ""
         return f"""# Solver and horizon of {self.bundle}
 
-Split {self.split}, {self.episodes} episodes a task, {self.queries} queries a class, seed {
-            self.seed
-        };
+Split {self.split}, {self.episodes} episodes a task, {self.queries} queries a class, seed {self.seed};
 accuracy in percent with 95% intervals. "Behind" is the mean difference episode by episode, with
 its own interval.{varies}
 
@@ -63,16 +57,7 @@ size as learning rate. Times: median of an adaptation, from embeddings to classi
 
 {
             markdown(
-                [
-                    "task",
-                    "solver",
-                    "step size",
-                    "steps",
-                    "accuracy",
-                    "behind dopri5",
-                    "ms",
-                    "time over dopri5's",
-                ],
+                ["task", "solver", "step size", "steps", "accuracy", "behind dopri5", "ms", "time over dopri5's"],
                 [_solver_cells(row) for row in self.solvers],
             )
         }
@@ -99,17 +84,25 @@ def _accuracy(row: SolverResult | HorizonResult) -> str:
 def _solver_cells(row: SolverResult) -> list[str]:
     adaptive = row.step_size is None
     return [
-        row.task.words, row.name, "adaptive" if adaptive else f"{row.step_size:g}",
-        "" if adaptive else str(row.steps), _accuracy(row), "" if adaptive else str(row.behind),
-        f"{row.milliseconds:.3g}", f"{row.ratio:.3g}",
-    ]  # fmt: skip
+        row.task.words,
+        row.name,
+        "adaptive" if adaptive else f"{row.step_size:g}",
+        "" if adaptive else str(row.steps),
+        _accuracy(row),
+        "" if adaptive else str(row.behind),
+        f"{row.milliseconds:.3g}",
+        f"{row.ratio:.3g}",
+    ]
 
 
 def _horizon_cells(row: HorizonResult) -> list[str]:
     return [
-        row.task.words, f"{row.horizon:.4g}" + (" (learned)" if row.learned else ""),
-        f"{row.factor:.3g}", _accuracy(row), "" if row.learned else str(row.behind),
-    ]  # fmt: skip
+        row.task.words,
+        f"{row.horizon:.4g}" + (" (learned)" if row.learned else ""),
+        f"{row.factor:.3g}",
+        _accuracy(row),
+        "" if row.learned else str(row.behind),
+    ]
 
 
 def _solver_values(row: SolverResult) -> dict[str, Any]:
@@ -163,18 +156,25 @@ def _plot(study: Study, path: Path) -> None:
             [row.factor for row in curve],
             [100 * row.measured.accuracy.mean for row in curve],
             [100 * row.measured.accuracy.interval for row in curve],
-            fmt="o-", ms=3, capsize=2, color=colour, label=task.words,
-        )  # fmt: skip
+            fmt="o-",
+            ms=3,
+            capsize=2,
+            color=colour,
+            label=task.words,
+        )
         dopri5, *euler = [row for row in study.solvers if row.task == task]
         euler.sort(key=lambda row: row.ratio)
         by_time.plot(
-            [row.ratio for row in euler], [100 * row.measured.accuracy.mean for row in euler],
-            "o-", ms=4, color=colour, label=f"Euler, {task.words}",
-        )  # fmt: skip
+            [row.ratio for row in euler],
+            [100 * row.measured.accuracy.mean for row in euler],
+            "o-",
+            ms=4,
+            color=colour,
+            label=f"Euler, {task.words}",
+        )
         by_time.plot(
-            [1.0], [100 * dopri5.measured.accuracy.mean], "*", ms=12, color=colour,
-            label=f"dopri5, {task.words}",
-        )  # fmt: skip
+            [1.0], [100 * dopri5.measured.accuracy.mean], "*", ms=12, color=colour, label=f"dopri5, {task.words}"
+        )
     by_horizon.axvline(1.0, color="grey", linestyle="--", label="learned T")
     by_horizon.set_xlabel("horizon T over the learned one")
     by_time.set_xlabel("time of an adaptation over dopri5's")

@@ -45,9 +45,7 @@ def open_subject(folder: Path) -> Subject:
     """
     if not (folder / MANIFEST).exists():
         if not (folder / BEST).exists():
-            raise BundleError(
-                f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})"
-            )
+            raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
         model = Checkpoint.load(folder / BEST).restore_model()
         return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)

@@ -8,8 +8,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 

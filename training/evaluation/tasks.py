@@ -80,8 +80,7 @@ class Task:
             episode = sample_episode(rng, data, self.ways, most, self.queries)
         except DataError as error:
             raise DataError(
-                f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways, "
-                "shots or queries"
+                f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways, shots or queries"
             ) from error
         kept = np.full(self.ways, most)
         if least != most:
@@ -89,9 +88,8 @@ class Task:
         chosen = np.arange(most) < kept[:, None]  # (N, most)
         classes = np.arange(self.ways)
         return Drawn(
-            episode.support[chosen], np.repeat(classes, kept),
-            episode.query.ravel(), np.repeat(classes, self.queries),
-        )  # fmt: skip
+            episode.support[chosen], np.repeat(classes, kept), episode.query.ravel(), np.repeat(classes, self.queries)
+        )
 
 
 def parse_task(text: str, queries: int = 15) -> Task:

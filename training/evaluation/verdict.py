@@ -34,8 +34,7 @@ def mean_difference(differences: Sequence[Difference]) -> Difference:
 
 def _against(heads: Mapping[str, Difference]) -> str:
     ahead, inside, behind = (
-        [name for name, found in heads.items() if found.verdict == place]
-        for place in ("ahead", "inside", "behind")
+        [name for name, found in heads.items() if found.verdict == place] for place in ("ahead", "inside", "behind")
     )
     behind.sort(key=lambda name: heads[name].mean)
     named = ", ".join(f"{name} by {_points(heads[name], -1.0)}" for name in behind)
@@ -50,10 +49,7 @@ def _adapting(found: Difference) -> str:
         return f"Adapting adds {_points(found)} points over its own start."
     if found.verdict == "behind":
         return f"Adapting loses {_points(found, -1.0)} points against its own start."
-    return (
-        "Adapting makes no difference to its own start that can be told from chance: "
-        f"{found} points."
-    )
+    return f"Adapting makes no difference to its own start that can be told from chance: {found} points."
 
 
 def _points(found: Difference, sign: float = 1.0) -> str:

@@ -25,23 +25,9 @@ import math
 import numpy as np
 from numba import njit
 
-from comln_serve.flow.kernels import (
-    combine,
-    covariance_product,
-    likeliest,
-    product,
-    weighted_residual,
-    workspace,
-)
+from comln_serve.flow.kernels import combine, covariance_product, likeliest, product, weighted_residual, workspace
 from comln_serve.flow.problem import Array
-from training.gradient_flow.steps import (
-    Chunk,
-    Flow,
-    ReducedProblem,
-    Solver,
-    march,
-    replay,
-)
+from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march, replay
 
 # Steps that are kept whole: 128 of 5-way 5-shot are 1.5 MB. A flow that takes more keeps the first
 # state of every earlier chunk and takes its steps again when the sweep arrives there. With Euler's
@@ -85,9 +71,8 @@ class AdjointMethod(Flow):
 
         def sweep(chunk: Chunk) -> None:
             adjoint_sweep(
-                problem.K, problem.Y, problem.w, problem.lam, table, chunk.steps, chunk.X,
-                chunk.P, a, dK, dL0, dw, dlam,
-            )  # fmt: skip
+                problem.K, problem.Y, problem.w, problem.lam, table, chunk.steps, chunk.X, chunk.P, a, dK, dL0, dw, dlam
+            )
 
         if self.last is not None:
             sweep(self.last)

@@ -32,21 +32,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from comln_serve.flow.kernels import (
-    combine,
-    likeliest,
-    product,
-    weighted_residual,
-    workspace,
-)
+from comln_serve.flow.kernels import combine, likeliest, product, weighted_residual, workspace
 from comln_serve.flow.problem import Array
-from training.gradient_flow.steps import (
-    Chunk,
-    Flow,
-    ReducedProblem,
-    Solver,
-    march,
-)
+from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march
 from training.gradient_flow.workers import thread_map
 
 _CHUNK = 32  # steps whose stages are kept at a time: 20-way 5-shot, 10 MB
@@ -75,10 +63,18 @@ class ForwardMethod(Flow):
 
         def advance(first: int, end: int) -> None:
             advance_tangents(
-                problem.K, problem.w, problem.lam, table, chunk.steps, chunk.X, chunk.P, residual,
+                problem.K,
+                problem.w,
+                problem.lam,
+                table,
+                chunk.steps,
+                chunk.X,
+                chunk.P,
+                residual,
                 top,
-                self._tangents[first:end], self._columns[first:end],
-            )  # fmt: skip
+                self._tangents[first:end],
+                self._columns[first:end],
+            )
 
         bounds = np.linspace(0, len(self._columns), _SHARES + 1).astype(int)
         thread_map(advance, bounds[:-1], bounds[1:])

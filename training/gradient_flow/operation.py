@@ -19,10 +19,7 @@ Method = Literal["adjoint", "forward"]
 
 DEFAULT_MAX_STEPS = 200_000
 
-METHODS: dict[str, type[AdjointMethod | ForwardMethod]] = {
-    "adjoint": AdjointMethod,
-    "forward": ForwardMethod,
-}
+METHODS: dict[str, type[AdjointMethod | ForwardMethod]] = {"adjoint": AdjointMethod, "forward": ForwardMethod}
 
 
 def gradient_flow(
@@ -171,9 +168,8 @@ class GradientFlow(torch.autograd.Function):
 
         def solve(b: int) -> Any:
             problem = ReducedProblem(
-                tables[b, N:], tables[b, :N], labels[b], weights[b],
-                float(horizons[b]), float(strengths[b]),
-            )  # fmt: skip
+                tables[b, N:], tables[b, :N], labels[b], weights[b], float(horizons[b]), float(strengths[b])
+            )
             solution = kind(problem, solver)
             states[b] = solution.state
             return solution
@@ -184,9 +180,7 @@ class GradientFlow(torch.autograd.Function):
             # The tables are what is checked; say so if it was in what they were made of.
             for name, tensor in (("phi", phi), ("W0", W0)):
                 if not bool(torch.isfinite(tensor).all()):
-                    raise ValueError(
-                        f"{name} {tuple(tensor.shape)} holds NaN or infinity"
-                    ) from None
+                    raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity") from None
             raise
         s = torch.from_numpy(states).to(phi.device)
         ctx.save_for_backward(rows, features, s)
@@ -271,9 +265,7 @@ def _to_cpu(*tables: Tensor | Array) -> list[Array]:
     if tensors[0].device.type != "cpu":
         tensors = unpack(pack(tensors).cpu(), tensors)
     moved = iter(tensors)
-    return [
-        next(moved).contiguous().numpy() if isinstance(table, Tensor) else table for table in tables
-    ]
+    return [next(moved).contiguous().numpy() if isinstance(table, Tensor) else table for table in tables]
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:

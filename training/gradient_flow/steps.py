@@ -19,13 +19,7 @@ from typing import Literal
 import numpy as np
 from numba import njit
 
-from comln_serve.flow import (
-    FlowError,
-    Integration,
-    check_problem,
-    check_tolerances,
-    effective_horizon,
-)
+from comln_serve.flow import FlowError, Integration, check_problem, check_tolerances, effective_horizon
 from comln_serve.flow.kernels import combine, comes_to_rest, likeliest, vector_field, workspace
 from comln_serve.flow.problem import Array
 from comln_serve.flow.tableau import STAGES, A
@@ -101,9 +95,7 @@ class Solver:
             if self.step_size is not None:
                 raise ValueError('step_size is for solver="euler"; dopri5 chooses its own steps')
         elif self.step_size is None or not 0.0 < self.step_size < math.inf:
-            raise ValueError(
-                f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}'
-            )
+            raise ValueError(f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}')
 
     def tolerances(self, *, at_rest: bool) -> tuple[float, float]:
         """Rtol and atol for a task, by whether its flow comes to rest."""
@@ -183,9 +175,18 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
         return
     rtol, atol = solver.tolerances(at_rest=comes_to_rest(problem.Y, problem.w, problem.lam))
     flow = Integration(
-        problem.K, np.empty((0, 0)), problem.L0, problem.Y, problem.w, problem.T, problem.lam,
-        rtol=rtol, atol=atol, max_steps=solver.max_steps, limit_steps=True,
-    )  # fmt: skip
+        problem.K,
+        np.empty((0, 0)),
+        problem.L0,
+        problem.Y,
+        problem.w,
+        problem.T,
+        problem.lam,
+        rtol=rtol,
+        atol=atol,
+        max_steps=solver.max_steps,
+        limit_steps=True,
+    )
     while not flow.done:
         steps, X, P = flow.advance(size)
         if len(steps):
@@ -211,8 +212,7 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
         state = chunk.end
         if not np.isfinite(state).all():
             raise FlowError(
-                f"Euler steps of {h:g} left the range of float64 before T = {problem.T:g}. "
-                "Use a smaller step_size"
+                f"Euler steps of {h:g} left the range of float64 before T = {problem.T:g}. Use a smaller step_size"
             )
         yield chunk
 

@@ -7,11 +7,7 @@ from fastapi import Request
 
 from comln_serve.api.bodies import from_base64, in_parsing_thread, parse_json, whole_body
 from comln_serve.api.limits import body_too_large, check_bytes, check_count
-from comln_serve.api.open_inference.schemas import (
-    InferenceRequest,
-    InputTensor,
-    RequestedOutput,
-)
+from comln_serve.api.open_inference.schemas import InferenceRequest, InputTensor, RequestedOutput
 from comln_serve.api.open_inference.tensors import unpack
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.settings import Settings
@@ -57,14 +53,11 @@ async def read_inference(request: Request, settings: Settings) -> Inference:
     if encoding != "identity":
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are "
-            "compressed already.",
+            f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are compressed already.",
         )
     json_length = _json_length(request)
     most = settings.max_body_bytes
-    body = await whole_body(
-        request, most if json_length is not None else min(most, settings.max_json_bytes)
-    )
+    body = await whole_body(request, most if json_length is not None else min(most, settings.max_json_bytes))
     return await in_parsing_thread(request, lambda: _inference(body, json_length, settings))
 
 
@@ -75,8 +68,7 @@ def _json_length(request: Request) -> int | None:
         return None
     if not _DIGITS.fullmatch(text):
         raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"{JSON_LENGTH} is {text[:100]!r}; it must be a number, the bytes of the JSON.",
+            ErrorCode.INVALID_REQUEST, f"{JSON_LENGTH} is {text[:100]!r}; it must be a number, the bytes of the JSON."
         )
     return int(text)
 
@@ -86,8 +78,7 @@ def _inference(body: bytearray, json_length: int | None, settings: Settings) -> 
         json_length = len(body)
     if json_length > len(body):
         raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"{JSON_LENGTH} is {json_length}, and the body has {len(body)} bytes.",
+            ErrorCode.INVALID_REQUEST, f"{JSON_LENGTH} is {json_length}, and the body has {len(body)} bytes."
         )
     if json_length > settings.max_json_bytes:
         raise body_too_large(json_length, settings.max_json_bytes)
@@ -101,9 +92,7 @@ def _image_tensor(message: InferenceRequest) -> InputTensor:
     names = [tensor.name for tensor in message.inputs]
     if names != [IMAGE]:
         shown = ", ".join(repr(name[:100]) for name in names) or "none"
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST, f"Received the inputs: {shown}. Send one, {IMAGE!r}."
-        )
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"Received the inputs: {shown}. Send one, {IMAGE!r}.")
     (tensor,) = message.inputs
     if tensor.datatype != "BYTES" or len(tensor.shape) != 1 or tensor.shape[0] < 0:
         raise ServiceError(
@@ -117,9 +106,7 @@ def _image_tensor(message: InferenceRequest) -> InputTensor:
 def _images(tensor: InputTensor, behind: memoryview, settings: Settings) -> list[bytes]:
     (count,) = tensor.shape
     if count == 0:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST, f"{IMAGE} is empty, BYTES [0]. Send at least one image."
-        )
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"{IMAGE} is empty, BYTES [0]. Send at least one image.")
     check_count(count, settings)
     size = tensor.parameters.binary_data_size
     if (size or 0) != len(behind):
@@ -141,10 +128,7 @@ def _images(tensor: InputTensor, behind: memoryview, settings: Settings) -> list
             "in 'data', in base64, or none there and all as bytes behind the JSON, with "
             "'binary_data_size'.",
         )
-    return [
-        from_base64(f"{IMAGE}.{position}", text, settings)
-        for position, text in enumerate(tensor.data)
-    ]
+    return [from_base64(f"{IMAGE}.{position}", text, settings) for position, text in enumerate(tensor.data)]
 
 
 def _outputs(message: InferenceRequest) -> list[Output]:
@@ -155,9 +139,7 @@ def _outputs(message: InferenceRequest) -> list[Output]:
 def _output(requested: RequestedOutput, otherwise: bool) -> Output:
     name, parameters = requested.name, requested.parameters
     if name not in OUTPUTS:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST, f"There is no output {name[:100]!r}; ask for PROBS or LABEL."
-        )
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"There is no output {name[:100]!r}; ask for PROBS or LABEL.")
     if name == LABEL and parameters.classification:
         raise ServiceError(ErrorCode.INVALID_REQUEST, "Only PROBS can be asked for classes.")
     binary = otherwise if parameters.binary_data is None else parameters.binary_data

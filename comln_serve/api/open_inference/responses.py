@@ -12,9 +12,7 @@ from comln_serve.engine.engine import Predicted
 _NUMBER_BYTES = 24  # of a probability in JSON, and of the rest of an entry beside its label
 
 
-def inference_response(
-    inference: Inference, predicted: Predicted, model: str, version: str | None
-) -> Response:
+def inference_response(inference: Inference, predicted: Predicted, model: str, version: str | None) -> Response:
     """The requested outputs, in the request's order.
 
     Raises:
@@ -27,16 +25,12 @@ def inference_response(
         tensor, binary = _tensor(output, predicted)
         tensors.append(tensor)
         behind.append(binary)
-    message = InferenceResponse(
-        model_name=model, model_version=version, id=inference.id, outputs=tensors
-    )
+    message = InferenceResponse(model_name=model, model_version=version, id=inference.id, outputs=tensors)
     text = message.model_dump_json(exclude_none=True).encode()
     if not any(output.binary for output in inference.outputs):
         return Response(text, media_type=JSONResponse.media_type)
     return Response(
-        b"".join((text, *behind)),
-        media_type="application/octet-stream",
-        headers={JSON_LENGTH: str(len(text))},
+        b"".join((text, *behind)), media_type="application/octet-stream", headers={JSON_LENGTH: str(len(text))}
     )
 
 

@@ -56,9 +56,7 @@ async def live() -> ServerLive:
 
 
 @router.get(
-    "/health/ready",
-    summary="Models are warmed and the store can be reached",
-    responses=_errors(*WAITING_ERRORS),
+    "/health/ready", summary="Models are warmed and the store can be reached", responses=_errors(*WAITING_ERRORS)
 )
 @public
 @any_query
@@ -67,9 +65,7 @@ async def ready(request: Request) -> ServerReady:
     return ServerReady(ready=True)
 
 
-@router.get(
-    "/models/{model}", summary="Inputs and outputs of a classifier", responses=_errors(*_ONE_MODEL)
-)
+@router.get("/models/{model}", summary="Inputs and outputs of a classifier", responses=_errors(*_ONE_MODEL))
 @router.get(
     "/models/{model}/versions/{version}",
     summary="Inputs and outputs of a version of a classifier",
@@ -89,11 +85,7 @@ def metadata(request: Request, model: str, version: str | None = None) -> ModelM
     )
 
 
-@router.get(
-    "/models/{model}/ready",
-    summary="A classifier can be used",
-    responses=_errors(*_ONE_MODEL),
-)
+@router.get("/models/{model}/ready", summary="A classifier can be used", responses=_errors(*_ONE_MODEL))
 @router.get(
     "/models/{model}/versions/{version}/ready",
     summary="A version of a classifier can be used",
@@ -110,19 +102,12 @@ _INFER: dict[str, Any] = {
     "response_model": None,
     "responses": {
         **_errors(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
-        200: {
-            "model": InferenceResponse,
-            "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}},
-        },
+        200: {"model": InferenceResponse, "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}},
     },
     "openapi_extra": {
         "requestBody": {
             "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"$ref": f"#/components/schemas/{InferenceRequest.__name__}"}
-                }
-            },
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{InferenceRequest.__name__}"}}},
         }
     },
 }
@@ -130,9 +115,7 @@ _INFER: dict[str, Any] = {
 
 @router.post("/models/{model}/infer", summary="Classify images", **_INFER)
 @router.post(
-    "/models/{model}/versions/{version}/infer",
-    summary="Classify images with a version of a classifier",
-    **_INFER,
+    "/models/{model}/versions/{version}/infer", summary="Classify images with a version of a classifier", **_INFER
 )
 @needs(Scope.PREDICT)
 async def infer(request: Request, model: str, version: str | None = None) -> Response:

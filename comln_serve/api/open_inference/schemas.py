@@ -41,9 +41,7 @@ class InputTensor(_Wire):
 class OutputParameters(_Wire):
     binary_data: bool | None = None
     classification: int = Field(
-        default=0,
-        ge=0,
-        description="List this many of the likeliest classes, as 'probability:index:label'.",
+        default=0, ge=0, description="List this many of the likeliest classes, as 'probability:index:label'."
     )
     shared_memory_region: SharedMemory = None
 
@@ -54,9 +52,7 @@ class RequestedOutput(_Wire):
 
 
 class RequestParameters(_Wire):
-    binary_data_output: bool = Field(
-        default=False, description="Default of the outputs' `binary_data`."
-    )
+    binary_data_output: bool = Field(default=False, description="Default of the outputs' `binary_data`.")
 
 
 class InferenceRequest(_Wire):

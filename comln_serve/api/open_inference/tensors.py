@@ -11,9 +11,7 @@ _LENGTH = 4
 
 def pack(elements: Iterable[bytes]) -> bytes:
     """Encode the elements of a tensor."""
-    return b"".join(
-        part for item in elements for part in (len(item).to_bytes(_LENGTH, "little"), item)
-    )
+    return b"".join(part for item in elements for part in (len(item).to_bytes(_LENGTH, "little"), item))
 
 
 def unpack(data: memoryview, count: int) -> Iterator[memoryview]:

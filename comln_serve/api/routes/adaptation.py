@@ -71,9 +71,7 @@ async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
     tags=["prediction"],
     summary="Classify images",
     response_model=schemas.PredictResponse,
-    responses=error_responses(
-        *BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED
-    ),
+    responses=error_responses(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
     openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
 )
 @needs(Scope.PREDICT)
@@ -97,9 +95,7 @@ async def predict(request: Request) -> Response:
     return await classify(request, images, options.classifier, write, unknown=options.unknown)
 
 
-def _predictions(
-    predicted: Predicted, top_k: int
-) -> list[schemas.JudgedPrediction | schemas.Prediction]:
+def _predictions(predicted: Predicted, top_k: int) -> list[schemas.JudgedPrediction | schemas.Prediction]:
     labels, images = predicted.classifier.labels, len(predicted.probabilities)
     listed = min(top_k, len(labels))
     of_image = _IMAGE_BYTES + _ENTRY_BYTES * listed

@@ -25,23 +25,16 @@ router = APIRouter(tags=["classifiers"])
 def classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[
-        int | None, Query(ge=0, le=2**62, description="`next` of the page before.")
-    ] = None,
-    name: Annotated[
-        str | None, Query(pattern=NAME_PATTERN, description="Only versions of this name.")
-    ] = None,
+    before: Annotated[int | None, Query(ge=0, le=2**62, description="`next` of the page before.")] = None,
+    name: Annotated[str | None, Query(pattern=NAME_PATTERN, description="Only versions of this name.")] = None,
     model: Annotated[
-        str | None,
-        Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model."),
+        str | None, Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model.")
     ] = None,
 ) -> schemas.ClassifierPage:
     page, following = engine_of(request).list_classifiers(
         limit=limit, before=before, name=name, model=model, tenant=tenant_of(request)
     )
-    return schemas.ClassifierPage(
-        classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following
-    )
+    return schemas.ClassifierPage(classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following)
 
 
 @router.get(
@@ -51,9 +44,7 @@ def classifiers(
 )
 @needs(*READING)
 def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
-    return schemas.ClassifierDetail.of(
-        engine_of(request).describe_classifier(ref, tenant_of(request))
-    )
+    return schemas.ClassifierDetail.of(engine_of(request).describe_classifier(ref, tenant_of(request)))
 
 
 @router.delete(
@@ -87,9 +78,7 @@ async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
 @router.post(
     "/classifiers/{ref}/rollback",
     summary="Let a name stand for the version promoted before",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.OVERLOADED
-    ),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:

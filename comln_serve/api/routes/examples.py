@@ -10,13 +10,7 @@ from comln_serve.api.bodies import read_examples
 from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.openapi import openapi_body
-from comln_serve.api.routes.shared import (
-    BODY_ERRORS,
-    ONE_CLASSIFIER_ERRORS,
-    IdempotencyKey,
-    Ref,
-    make,
-)
+from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, IdempotencyKey, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -92,9 +86,7 @@ async def remove_example(
     request: Request,
     ref: Ref,
     number: Annotated[int, Path(ge=1, le=2**31 - 1)],
-    promote: Annotated[
-        bool, Query(description="Let the name stand for the new version at once.")
-    ] = True,
+    promote: Annotated[bool, Query(description="Let the name stand for the new version at once.")] = True,
 ) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
@@ -104,11 +96,7 @@ async def remove_example(
     return await make(
         request,
         lambda cancellation: engine.remove_example(
-            ref,
-            number,
-            promote=promote,
-            tenant=tenant_of(request),
-            cancellation=cancellation,
+            ref, number, promote=promote, tenant=tenant_of(request), cancellation=cancellation
         ),
         status=200,
     )

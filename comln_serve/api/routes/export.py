@@ -39,10 +39,7 @@ async def _admitted(request: Request) -> AsyncGenerator[None, None]:
     response_class=Response,
     responses={
         **error_responses(
-            *ONE_CLASSIFIER_ERRORS,
-            ErrorCode.MODEL_CHANGED,
-            ErrorCode.CANNOT_EXPORT,
-            ErrorCode.OVERLOADED,
+            *ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED, ErrorCode.CANNOT_EXPORT, ErrorCode.OVERLOADED
         ),
         200: {"content": {_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
     },
@@ -52,19 +49,14 @@ async def export(
     request: Request,
     ref: Ref,
     format: Annotated[  # noqa: A002
-        Format,
-        Query(description="onnx: images in, probabilities out. safetensors: the last layer only."),
+        Format, Query(description="onnx: images in, probabilities out. safetensors: the last layer only.")
     ] = "onnx",
 ) -> Response:
     """See docs/export.md for the files' contents and how to run them."""
     engine = engine_of(request)
     tenant = tenant_of(request)
     name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
-    return Response(
-        content,
-        media_type=_MEDIA_TYPE,
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
+    return Response(content, media_type=_MEDIA_TYPE, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
 def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[str, bytes]:

@@ -37,9 +37,7 @@ async def ready(request: Request) -> schemas.Ready:
     if request.app.state.draining:
         raise ServiceError(ErrorCode.NOT_READY, "The server is stopping; use another.")
     if not engine.ready:
-        raise ServiceError(
-            ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment."
-        )
+        raise ServiceError(ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment.")
     await probe(request, engine.check_models)
     engine.check_housekeeping()
     stored = await probe(request, engine.store.count)

@@ -56,9 +56,7 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
         return await work(request, lambda _cancellation: call())
 
 
-async def make(
-    request: Request, call: Callable[[Cancellation], Adapted], *, status: int
-) -> Response:
+async def make(request: Request, call: Callable[[Cancellation], Adapted], *, status: int) -> Response:
     """Run an engine call that makes or changes a classifier. Answer with the classifier."""
     record = current_record()
 
@@ -75,9 +73,7 @@ async def make(
         return await work(request, written)
 
 
-def as_json(
-    body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
+def as_json(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Serialise an answer here, on a worker thread: the framework would validate it once more and
     serialise it on the event loop.
     """

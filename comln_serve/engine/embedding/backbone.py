@@ -39,11 +39,7 @@ class Backbone:
     """
 
     def __init__(
-        self,
-        bundle: Bundle,
-        provider: Provider,
-        threads: int | None = None,
-        max_batch_size: int = 64,
+        self, bundle: Bundle, provider: Provider, threads: int | None = None, max_batch_size: int = 64
     ) -> None:
         """Open the graph and check its signature against the manifest.
 
@@ -60,9 +56,7 @@ class Backbone:
         self._width = bundle.manifest.embedding_size
         self.threads = threads = threads or usable_cpus()
         self._session = open_session(bundle.backbone, str(bundle.folder), provider, threads)
-        self.provider: Literal["cuda", "cpu"] = (
-            "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
-        )
+        self.provider: Literal["cuda", "cpu"] = "cuda" if self._session.get_providers()[0] == _CUDA else "cpu"
         if provider == "cuda" and self.provider != "cuda":
             raise StartupError(
                 "provider is cuda, but ONNX Runtime could not use CUDA and would run on the CPU. "
@@ -95,11 +89,7 @@ class Backbone:
             self.embed(images[:1], alone=False)
 
     def embed(
-        self,
-        images: NDArray[np.uint8],
-        cancellation: Cancellation | None = None,
-        *,
-        alone: bool = True,
+        self, images: NDArray[np.uint8], cancellation: Cancellation | None = None, *, alone: bool = True
     ) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3); n >= 1. Thread-safe on a CPU.
 
@@ -116,10 +106,7 @@ class Backbone:
 
         with (cancellation or Cancellation()).calling(stop):
             return np.concatenate(
-                [
-                    self._run(session, images[i : i + largest], options)
-                    for i in range(0, len(images), largest)
-                ]
+                [self._run(session, images[i : i + largest], options) for i in range(0, len(images), largest)]
             )
 
     def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
@@ -174,9 +161,7 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # A graph may load weights from other files, which no checksum covers: give it an empty
         # folder.
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", nowhere
-        )
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
         if provider != "cpu" and _CUDA in ort.get_available_providers() and _has_cuda_device():
             ort.preload_dlls()
             cuda = (_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})

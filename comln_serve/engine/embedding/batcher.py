@@ -33,9 +33,7 @@ logger = logging.getLogger(__name__)
 class Network(Protocol):
     """The network that a batcher runs, from all of its threads."""
 
-    def embed(
-        self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool
-    ) -> NDArray[np.float32]:
+    def embed(self, images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3).
 
         Args:
@@ -103,10 +101,7 @@ class Batcher:
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
         # Daemons, so that they do not keep a server alive that failed to start; `close` ends them.
-        self._threads = [
-            Thread(target=self._work, name=f"embed-{name}", daemon=True)
-            for _ in range(limits.threads)
-        ]
+        self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(limits.threads)]
         for thread in self._threads:
             thread.start()
 

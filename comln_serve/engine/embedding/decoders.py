@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import (
-    ImageError,
-    ImageFile,
-    Preprocessing,
-    StoppedError,
-    fit_image,
-    open_for,
-)
+from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_image, open_for
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +36,7 @@ Deliver = Callable[[int, NDArray[np.uint8]], None]
 class Upload:
     """A request's files, decoded in order. Guarded by the decoders' lock."""
 
-    def __init__(
-        self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
-    ) -> None:
+    def __init__(self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver) -> None:
         self.job, self.files, self.policy, self.deliver = job, files, policy, deliver
         self.taken = 0
         self.decoding = 0  # files taken but not finished, queued large ones included
@@ -83,9 +74,7 @@ class Task:
 class Decoders:
     """Decodes files and delivers the backbone inputs. Thread-safe."""
 
-    def __init__(
-        self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float
-    ) -> None:
+    def __init__(self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float) -> None:
         """Start the threads.
 
         Args:
@@ -107,9 +96,7 @@ class Decoders:
         self._most_waiting_pixels = _MOST_WAITING * for_large * max_pixels
         self._large_threads = [self._start(self._next_large) for _ in range(for_large)]
 
-    def submit(
-        self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver
-    ) -> None:
+    def submit(self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver) -> None:
         """Decode the files of a job. The job fails with the error of the first bad file.
 
         Args:
@@ -259,9 +246,7 @@ class Decoders:
                 self._held_pixels -= task.file.pixels
             if not task.parked:
                 upload.decoding -= 1
-            if error is not None and (
-                upload.first_bad is None or task.position < upload.first_bad[0]
-            ):
+            if error is not None and (upload.first_bad is None or task.position < upload.first_bad[0]):
                 upload.first_bad = task.position, error
             failure = upload.failure()
             self._changed.notify_all()

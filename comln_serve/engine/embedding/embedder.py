@@ -35,11 +35,7 @@ class Embedder:
         )
 
     def embed(
-        self,
-        files: Sequence[bytes],
-        model: Model,
-        clock: StageClock,
-        cancellation: Cancellation | None,
+        self, files: Sequence[bytes], model: Model, clock: StageClock, cancellation: Cancellation | None
     ) -> NDArray[np.float32]:
         """Embeddings (n, d) of n >= 1 image files.
 
@@ -70,8 +66,7 @@ class Embedder:
         if self._decoders.stuck:
             raise ServiceError(
                 ErrorCode.NOT_READY,
-                "The threads that decode images have ended or hang. Use another server, and start "
-                "this one anew.",
+                "The threads that decode images have ended or hang. Use another server, and start this one anew.",
             )
 
     def close(self) -> None:

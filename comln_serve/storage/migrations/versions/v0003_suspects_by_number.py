@@ -33,8 +33,7 @@ def upgrade() -> None:
 def _by_number(report: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
     held_out = report["held_out"]
     suspects = [
-        {"number": numbers[suspect["example"]]}
-        | {key: value for key, value in suspect.items() if key != "example"}
+        {"number": numbers[suspect["example"]]} | {key: value for key, value in suspect.items() if key != "example"}
         for suspect in held_out["suspects"]
     ]
     return {**report, "held_out": {**held_out, "suspects": suspects}}
