@@ -34,7 +34,7 @@ COPY README.md LICENSE ./
 COPY comln_serve ./comln_serve
 RUN pip install --no-cache-dir --no-deps . \
     && rm /opt/comln/bin/comln-train \
-    && NUMBA_CACHE_DIR=/opt/numba python -P -m comln_serve.precompile
+    && NUMBA_CACHE_DIR=/opt/numba python -P -m comln_serve.engine.compilation
 
 FROM build AS build-cpu
 RUN python deploy/docker/requirements.py cpu > requirements.txt \

@@ -40,7 +40,7 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	done
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
-	$(BIN)/python -m comln_serve.settings > docs/settings.md
+	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -38,7 +38,7 @@ from training.evaluation.subject import open_subject
 from training.evaluation.tables import markdown
 from training.evaluation.tasks import Task, parse_task
 from training.evaluation.verdict import mean_difference
-from training.fit import fit
+from training.runs.fit import fit
 
 RECIPE = Path("training/recipes/photos-efficientnet-lite0.yaml")
 TASKS = ("5x1", "5x5", "5x1-10", "20x5")

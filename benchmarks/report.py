@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.report import report_of
-from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 from training.data import load_split, sample_episode
 from training.evaluation.subject import open_subject

@@ -35,10 +35,10 @@ from PIL import Image
 
 from benchmarks.load import Job, Outcome, moments
 from comln_serve.bundle import Bundle, load_bundle
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
-from comln_serve.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]

@@ -17,10 +17,10 @@ import torch
 
 from comln_serve.machine import usable_cpus
 from training.config import Config
-from training.episodes import MetaBatch, episode_loss
 from training.gradient_flow import operation
 from training.memory import keep_freed_memory
 from training.model import MetaModel
+from training.runs.episodes import MetaBatch, episode_loss
 
 TASKS, WAYS, SHOTS, QUERIES, SIZE, HORIZON = 8, 5, 5, 15, 84, 100.0
 

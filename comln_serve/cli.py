@@ -11,14 +11,14 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve import __version__
 from comln_serve.api.app import create_app
-from comln_serve.configuration import read_configuration
+from comln_serve.configuration.settings import Settings, without_password
+from comln_serve.configuration.sources import read_configuration
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
-from comln_serve.server import allowed_hosts, check_tls, serve
-from comln_serve.settings import Settings, without_password
+from comln_serve.server.serve import allowed_hosts, check_tls, serve
 from comln_serve.storage import open_store
 
 logger = logging.getLogger("comln_serve")

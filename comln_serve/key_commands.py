@@ -8,10 +8,10 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from comln_serve.configuration import read_configuration
+from comln_serve.configuration.settings import MOST_PER_MINUTE, without_password
+from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
 from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
-from comln_serve.settings import MOST_PER_MINUTE, without_password
 from comln_serve.storage import Store, open_store, sqlite_file, utc_now
 
 _MOST_DAYS = 3660

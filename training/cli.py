@@ -9,10 +9,13 @@ from pathlib import Path, PurePath
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
-from training.backbone_graph import ExportError
 from training.backbones import BackboneError
-from training.bundle_writer import About
-from training.calibration_images import load_calibration_images
+from training.bundles.backbone_graph import ExportError
+from training.bundles.calibration_images import load_calibration_images
+from training.bundles.export import export_bundle, with_backbone
+from training.bundles.int8 import quantise_bundle
+from training.bundles.wrap_command import add_wrap
+from training.bundles.writer import About
 from training.checkpoint import BEST, Checkpoint, CheckpointError
 from training.config import ConfigError, load_config
 from training.data import DataError
@@ -20,12 +23,9 @@ from training.data.several import load_training, named_path
 from training.evaluation.calibrate_command import add_calibrate
 from training.evaluation.evaluate_command import add_evaluate
 from training.evaluation.study_command import add_study
-from training.export import export_bundle, with_backbone
-from training.fit import fit
-from training.int8_bundle import quantise_bundle
 from training.memory import keep_freed_memory
-from training.run_report import REPORT, write_report
-from training.wrap_command import add_wrap
+from training.runs.fit import fit
+from training.runs.report import REPORT, write_report
 
 _CORRECTABLE = (
     BackboneError,

@@ -12,26 +12,26 @@ from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
-from comln_serve.api.browsers import AllowedHosts, BrowserGuard
-from comln_serve.api.cors import Cors
-from comln_serve.api.documentation import install_documentation
+from comln_serve.api.browsers.cors import Cors
+from comln_serve.api.browsers.guard import AllowedHosts, BrowserGuard
+from comln_serve.api.document.openapi import describe_bodies, describe_failures, describe_keys
+from comln_serve.api.document.pages import install_documentation
 from comln_serve.api.errors import install_error_handlers
-from comln_serve.api.intake import Intake
-from comln_serve.api.metrics import Metrics
-from comln_serve.api.observation import Observation, Rescue
+from comln_serve.api.observe.metrics import Metrics
+from comln_serve.api.observe.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
-from comln_serve.api.openapi import describe_bodies, describe_failures, describe_keys
 from comln_serve.api.page import install_page
-from comln_serve.api.parameters import check_parameters
+from comln_serve.api.receive.intake import Intake
+from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import router
 from comln_serve.api.routes.export import MOST_EXPORTS
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import StartupError
-from comln_serve.settings import Settings
 
 if TYPE_CHECKING:
-    from comln_serve.api.traces import Traces
+    from comln_serve.api.observe.traces import Traces
 
 # Where the OpenTelemetry SDK itself looks for an endpoint.
 _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -126,7 +126,7 @@ def open_traces(settings: Settings) -> "Traces | None":
     if settings.otlp_endpoint is None and not any(map(os.environ.get, _OTEL_ENDPOINTS)):
         return None
     try:
-        from comln_serve.api.traces import Traces  # noqa: PLC0415 - see above
+        from comln_serve.api.observe.traces import Traces  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         raise StartupError(
             f"traces are configured, but {error.name} is not installed: pip install "

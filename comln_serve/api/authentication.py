@@ -12,9 +12,9 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
 from comln_serve.api.context import current_record
+from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.security import ApiKey, KeyRing, RateLimiter, Scope, is_right, parse_key
-from comln_serve.settings import Settings
 from comln_serve.storage import KeyStore, utc_now
 
 # The tenant of every request if keys are not required.

@@ -5,12 +5,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from comln_serve import classifier as domain
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonRule
+from comln_serve.domain import classifier as domain
+from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
 from comln_serve.report import Report, report_of
-from comln_serve.support import SupportSet
 
 
 class ClassCount(BaseModel):

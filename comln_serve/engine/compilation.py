@@ -47,3 +47,7 @@ class _Announcement(Listener):
 
     def on_end(self, event: Any) -> None:
         """Do nothing: a function is compiled within the compilation of its caller."""
+
+
+if __name__ == "__main__":  # when a container image is built
+    compile_flow()

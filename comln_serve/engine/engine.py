@@ -1,7 +1,7 @@
 """The server's operations as plain calls, without HTTP.
 
 Calls block and are thread-safe. They raise a `ServiceError` for anything wrong with a request. A
-`reference` is an id, a name or `name@version` (`comln_serve.reference`) of one tenant's classifier.
+`reference` is an id, a name or `name@version` (`comln_serve.domain.reference`) of one tenant's classifier.
 """
 
 import logging
@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.classifier import Classifier, ClassifierInfo
-from comln_serve.engine.adaptation import Adaptation, Adapted, Caller
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.support import SupportSet
+from comln_serve.engine.adapting.adaptation import Adaptation, Adapted, Caller
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.catalogue import Catalogue
+from comln_serve.engine.classifiers.catalogue import Catalogue
+from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.embedder import Embedder
-from comln_serve.engine.housekeeping import Housekeeping
 from comln_serve.engine.model import Model
 from comln_serve.engine.models import Models, load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.report import similarity, temperature, unknown_threshold
-from comln_serve.settings import Settings
 from comln_serve.storage import Store
-from comln_serve.support import SupportSet
 
 __all__ = ["Adapted", "Engine", "Predicted", "load_models"]
 

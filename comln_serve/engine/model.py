@@ -3,10 +3,10 @@
 from typing import Literal
 
 from comln_serve.bundle import Bundle
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import Backbone
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.settings import Settings
 
 
 class Model:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
-from comln_serve.classifier import ClassifierInfo
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import ClassifierInfo
 from comln_serve.engine.model import LocalModel, Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.settings import Settings
 
 PREFERRED_MODEL = "photos-efficientnet-lite0"
 

@@ -4,7 +4,7 @@ import numpy as np
 import safetensors.numpy
 
 from comln_serve.bundle import Bundle
-from comln_serve.classifier import Classifier
+from comln_serve.domain.classifier import Classifier
 from comln_serve.export.metadata import metadata
 
 

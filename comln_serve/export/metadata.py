@@ -3,7 +3,7 @@
 import json
 
 from comln_serve.bundle import Bundle
-from comln_serve.classifier import Classifier
+from comln_serve.domain.classifier import Classifier
 from comln_serve.report import temperature
 
 FORMAT_VERSION = 1

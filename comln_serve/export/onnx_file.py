@@ -5,7 +5,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from comln_serve.bundle import Bundle
-from comln_serve.classifier import Classifier
+from comln_serve.domain.classifier import Classifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.metadata import metadata

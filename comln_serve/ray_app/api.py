@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
-from comln_serve.api.browsers import AllowedHosts
+from comln_serve.api.browsers.guard import AllowedHosts
 from comln_serve.api.context import REQUEST_ID_HEADER
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
 from comln_serve.engine.models import load_bundles
 from comln_serve.errors import StartupError
@@ -22,7 +23,6 @@ from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
-from comln_serve.settings import Settings
 from comln_serve.storage import open_store
 
 

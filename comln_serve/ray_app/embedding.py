@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.embedder import job_limits
 from comln_serve.engine.embedding.job import Job
@@ -23,7 +24,6 @@ from comln_serve.engine.models import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import return_large_memory
-from comln_serve.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
-from comln_serve.configuration import read_file
-from comln_serve.settings import Positive, Settings
-from comln_serve.variables import check_variables
+from comln_serve.configuration.settings import Positive, Settings
+from comln_serve.configuration.sources import read_file
+from comln_serve.configuration.variables import check_variables
 
 _SQLITE = "sqlite:///"
 

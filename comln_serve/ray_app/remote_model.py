@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import EmbeddingReplicas
-from comln_serve.settings import Settings
 
 # Simultaneous calls of replicas, for each model and API replica.
 _CALLS = 16

@@ -1,7 +1,7 @@
 """Reads temperature and threshold from a classifier's report and its model's calibration."""
 
 from comln_serve.bundle import Calibration
-from comln_serve.classifier import ClassifierInfo
+from comln_serve.domain.classifier import ClassifierInfo
 from comln_serve.report.content import Report
 
 

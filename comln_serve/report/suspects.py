@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.classifier import softmax
+from comln_serve.domain.classifier import softmax
 
 # Score from which an image is listed. docs/reports.md has what this finds.
 THRESHOLD = 0.95

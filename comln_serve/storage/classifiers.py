@@ -7,16 +7,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
 
-from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.reference import Reference, parse_reference
+from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.reference import Reference, parse_reference
 from comln_serve.storage import idempotency, rows, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.positions import next_position
 from comln_serve.storage.tables import classifiers, supports
 from comln_serve.storage.versions import RowQuery
-from comln_serve.support import SupportSet
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ChangedError(Exception):
 
 
 class TenantStore:
-    """Durable classifiers of one tenant, by reference (`comln_serve.reference`).
+    """Durable classifiers of one tenant, by reference (`comln_serve.domain.reference`).
 
     Every method may raise `ServiceError` STORAGE_UNAVAILABLE.
     """

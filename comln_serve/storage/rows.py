@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Row, null
 
-from comln_serve.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.support import SupportSet
 from comln_serve.storage.tables import classifiers, supports
-from comln_serve.support import SupportSet
 
 # Fields of `ClassifierInfo` whose columns have the same names.
 _FIELDS = (

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from comln_serve.bundle import Calibration
 from comln_serve.bundle.manifest import format_version
-from training.bundle_writer import write_manifest
+from training.bundles.writer import write_manifest
 from training.config import ConfigError
 from training.evaluation.calibrate import answers, fit_temperature, fit_unknown, measure, ranges
 from training.evaluation.calibration_report import calibration_table, mean_by_shots, suspects_table, unknown_table

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from training.bundle_writer import record_measurements
+from training.bundles.writer import record_measurements
 from training.config import ConfigError
 from training.data import ImageSet
 from training.evaluation.baselines import BASELINES

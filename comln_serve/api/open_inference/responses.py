@@ -3,10 +3,10 @@
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
-from comln_serve.api.limits import bytes_of_longest, check_answer
 from comln_serve.api.open_inference.requests import JSON_LENGTH, PROBS, Inference, Output
 from comln_serve.api.open_inference.schemas import InferenceResponse, OutputTensor
 from comln_serve.api.open_inference.tensors import pack
+from comln_serve.api.receive.limits import bytes_of_longest, check_answer
 from comln_serve.engine.engine import Predicted
 
 _NUMBER_BYTES = 24  # of a probability in JSON, and of the rest of an entry beside its label

@@ -22,11 +22,11 @@ from comln_serve.api.open_inference.schemas import (
     ServerReady,
     TensorMetadata,
 )
-from comln_serve.api.parameters import any_query
+from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes import operations
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, WAITING_ERRORS
 from comln_serve.api.work import classify, engine_of, probe
-from comln_serve.classifier import Classifier
+from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope

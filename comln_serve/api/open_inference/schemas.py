@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 
-from comln_serve.api.requests import Base64
+from comln_serve.api.receive.requests import Base64
 
 # Longest list of dimensions, inputs or outputs that is parsed; valid requests have fewer.
 _MOST = 8

@@ -2,13 +2,14 @@
 
 from fastapi import APIRouter, Request, Response
 
-from comln_serve.api import requests, schemas
+from comln_serve.api import schemas
 from comln_serve.api.authentication import needs, tenant_of
-from comln_serve.api.bodies import read_adapt, read_predict
 from comln_serve.api.context import current_record
+from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
-from comln_serve.api.limits import bytes_of_longest, check_answer
-from comln_serve.api.openapi import openapi_body
+from comln_serve.api.receive import requests
+from comln_serve.api.receive.bodies import read_adapt, read_predict
+from comln_serve.api.receive.limits import bytes_of_longest, check_answer
 from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, as_json, make
 from comln_serve.api.work import classify, engine_of
 from comln_serve.engine.engine import Predicted

@@ -9,8 +9,8 @@ from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
 from comln_serve.api.work import engine_of
+from comln_serve.domain.reference import NAME_PATTERN
 from comln_serve.errors import ErrorCode
-from comln_serve.reference import NAME_PATTERN
 from comln_serve.security import Scope
 
 router = APIRouter(tags=["classifiers"])

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from comln_serve.api import requests, schemas
+from comln_serve.api import schemas
 from comln_serve.api.authentication import READING, needs, tenant_of
-from comln_serve.api.bodies import read_examples
 from comln_serve.api.context import current_record
+from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
-from comln_serve.api.openapi import openapi_body
+from comln_serve.api.receive import requests
+from comln_serve.api.receive.bodies import read_examples
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, IdempotencyKey, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode

@@ -6,8 +6,8 @@ from comln_serve import __version__
 from comln_serve.api import schemas
 from comln_serve.api.authentication import needs, public
 from comln_serve.api.errors import error_responses
-from comln_serve.api.metrics import CONTENT_TYPE
-from comln_serve.api.parameters import any_query
+from comln_serve.api.observe.metrics import CONTENT_TYPE
+from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes.shared import WAITING_ERRORS
 from comln_serve.api.work import engine_of, probe, scrape
 from comln_serve.errors import ErrorCode, ServiceError

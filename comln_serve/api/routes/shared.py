@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from comln_serve.api import schemas
 from comln_serve.api.context import current_record
 from comln_serve.api.work import work
-from comln_serve.engine.adaptation import Adapted
+from comln_serve.engine.adapting.adaptation import Adapted
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import ErrorCode
 

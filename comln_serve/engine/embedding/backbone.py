@@ -11,10 +11,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle
+from comln_serve.configuration.settings import Provider
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import StartupError
 from comln_serve.machine import usable_cpus
-from comln_serve.settings import Provider
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import StageClock, report_stage
@@ -14,7 +15,6 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.model import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
-from comln_serve.settings import Settings
 
 
 class Embedder:

@@ -1,0 +1,1 @@
+"""What protects a browser's user: origins, hosts, headers."""

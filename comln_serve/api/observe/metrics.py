@@ -1,0 +1,212 @@
+"""The metrics that Prometheus reads at `/metrics`.
+
+Every label has a bounded set of values: route templates, known methods, error codes, stages and
+served models; never a path, name or id that a client chose.
+"""
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import onnxruntime as ort
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from comln_serve import __version__
+from comln_serve.api.context import RequestRecord
+from comln_serve.api.observe.gpu import gpu_memory
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, ServiceError
+
+_Metric = TypeVar("_Metric", Counter, Histogram)
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+UNMATCHED = "unmatched"
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+# Seconds: a small image on a GPU takes a millisecond, hundreds on a CPU take many seconds.
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BATCH_IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Metrics:
+    """The metrics of one application, in a registry of its own."""
+
+    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
+        """Create every metric.
+
+        Args:
+            pending: by unit ("requests", "images", "bytes"), a function that returns how many are
+                in work or waiting.
+        """
+        self._registry = registry = CollectorRegistry()
+        self._series: dict[tuple[Any, ...], Any] = {}
+        self._requests = Counter(
+            "comln_requests",
+            "Requests answered. status is 0 where the request ended without an answer.",
+            ["route", "method", "status"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "comln_request_failures", "Answers with an error, by the code in their body.", ["reason"], registry=registry
+        )
+        for code in ErrorCode:  # rate() misses the first event of a series that starts with it
+            self._failures.labels(code.value)
+        self._seconds = Histogram(
+            "comln_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            ["route", "method"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._stages = Histogram(
+            "comln_stage_duration_seconds",
+            "Time of one stage of an adapt or predict request that succeeded.",
+            ["operation", "stage"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "comln_queue_duration_seconds",
+            "Waiting time of an adapt or predict request that was embedded.",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._batch_images = Histogram(
+            "comln_batch_images", "Images embedded together.", ["model"], buckets=_BATCH_IMAGES, registry=registry
+        )
+        self._batch_seconds = Histogram(
+            "comln_batch_duration_seconds", "Time to embed one batch.", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self._images = Counter(
+            "comln_images",
+            "Images in adapt and predict requests that could be read, refused later or not.",
+            ["operation"],
+            registry=registry,
+        )
+        self._adaptations = Counter("comln_adaptations", "Classifiers made.", ["model"], registry=registry)
+        self._predictions = Counter("comln_predictions", "Images classified.", ["model"], registry=registry)
+        self.in_flight = Gauge("comln_requests_in_flight", "Requests being received or answered.", registry=registry)
+        for operation in ("adapt", "predict"):
+            self._images.labels(operation)
+            self._queue.labels(operation)
+        for name, model in engine.models.items():
+            self._adaptations.labels(name)
+            self._predictions.labels(name)
+            model.batcher.on_batch = self._on_batch(name)
+        registry.register(_State(engine, pending))
+        for process in (ProcessCollector, PlatformCollector, GCCollector):
+            process(registry=registry)
+
+    def count(self, record: RequestRecord, route: str, method: str, seconds: float) -> None:
+        """Count a request that has ended.
+
+        Args:
+            route: the template of its route; `UNMATCHED` if no route matched.
+        """
+        method = method if method in _METHODS else "other"
+        of = self._of
+        of(self._requests, route, method, str(record.status or 0)).inc()
+        of(self._seconds, route, method).observe(seconds)
+        if record.error is not None:
+            of(self._failures, record.error.value).inc()
+        if record.operation is None:
+            return
+        of(self._images, record.operation).inc(record.images)
+        waits = [ended - began for name, began, ended in record.stages if name == "queue"]
+        if waits:
+            of(self._queue, record.operation).observe(sum(waits) / 1e9)
+        for stage, milliseconds in record.stages_ms.items():
+            if stage != "total":
+                of(self._stages, record.operation, stage).observe(milliseconds / 1e3)
+        if record.model is not None:
+            if record.operation == "adapt":
+                of(self._adaptations, record.model).inc()
+            else:
+                of(self._predictions, record.model).inc(record.images)
+
+    def _of(self, metric: _Metric, *labels: str) -> _Metric:
+        """`metric.labels(...)`, cached: the set of label values is bounded."""
+        key = (metric, *labels)
+        if key not in self._series:
+            self._series[key] = metric.labels(*labels)
+        known: _Metric = self._series[key]
+        return known
+
+    def _on_batch(self, model: str) -> Callable[[int, float], None]:
+        images, seconds = self._batch_images.labels(model), self._batch_seconds.labels(model)
+
+        def observe(count: int, duration: float) -> None:
+            images.observe(count)
+            seconds.observe(duration)
+
+        return observe
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Blocks: it queries the store."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """Gauges that are read from the engine at each scrape."""
+
+    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
+        self._engine, self._pending = engine, pending
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self._engine
+        pending = GaugeMetricFamily(
+            "comln_pending",
+            "Requests, their images and the bytes of bodies being worked on or waiting, against "
+            "the limits --max-pending-*.",
+            labels=["unit"],
+        )
+        for unit, amount in self._pending.items():
+            pending.add_metric([unit], amount())
+        yield pending
+        queued = GaugeMetricFamily("comln_queued_images", "Decoded images that are in no batch yet.", labels=["model"])
+        for name, model in engine.models.items():
+            queued.add_metric([name], model.batcher.queued)
+        yield queued
+        # If the store cannot be reached, the gauge is left out.
+        with suppress(ServiceError):
+            stored = engine.store.count()
+            yield GaugeMetricFamily("comln_classifiers", "Classifiers stored.", value=stored)
+        yield GaugeMetricFamily("comln_models_ready", "1 once every model is warmed.", value=int(engine.ready))
+        models = GaugeMetricFamily(
+            "comln_model_info", "The models served, and what each runs on.", labels=["model", "provider", "default"]
+        )
+        for name, model in engine.models.items():
+            default = "true" if name == engine.default_model else "false"
+            models.add_metric([name, model.provider, default], 1)
+        yield models
+        here = (model for model in engine.models.values() if model.in_this_process)
+        if any(model.provider == "cuda" for model in here):
+            yield from _gpu_memory()
+        build = GaugeMetricFamily("comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"])
+        build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
+        yield build
+
+
+def _gpu_memory() -> Iterator[Metric]:
+    labels = ["gpu", "uuid"]
+    used = GaugeMetricFamily("comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels)
+    total = GaugeMetricFamily("comln_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
+    for gpu in gpu_memory():
+        used.add_metric([str(gpu.index), gpu.uuid], gpu.used)
+        total.add_metric([str(gpu.index), gpu.uuid], gpu.total)
+    yield used
+    yield total

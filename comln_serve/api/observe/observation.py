@@ -1,0 +1,173 @@
+"""The outermost layer: gives every request its id, log line, metrics and trace, however it ends."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from comln_serve.api import context
+from comln_serve.api.browsers.headers import with_safe_headers
+from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.errors import internal_error, out_of_time, to_response
+from comln_serve.api.observe.metrics import UNMATCHED, Metrics
+from comln_serve.engine.clock import on_stage
+from comln_serve.errors import ServiceError
+from comln_serve.logs import request_id
+
+if TYPE_CHECKING:
+    from comln_serve.api.observe.traces import Traces
+
+logger = logging.getLogger("comln_serve.requests")
+
+_REQUEST_ID = REQUEST_ID_HEADER.lower().encode("ascii")
+
+# Machines poll these every few seconds: unless one fails, it is logged at level debug and not
+# traced.
+_POLLED = frozenset(
+    {
+        "/health/live",
+        "/health/ready",
+        "/metrics",
+        f"{OPEN_INFERENCE}/health/live",
+        f"{OPEN_INFERENCE}/health/ready",
+        f"{OPEN_INFERENCE}/models/{{model}}/ready",
+    }
+)
+
+
+class Observation:
+    """ASGI middleware that keeps the `RequestRecord`. Must be outermost."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, traces: "Traces | None" = None) -> None:
+        self._app, self._metrics, self._traces = app, metrics, traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = context.new_record(scope["headers"])
+        record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            record.bytes_in += len(message.get("body", b""))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                overriding = [(_REQUEST_ID, record.id.encode("ascii"))]
+                if scope["app"].state.draining:  # so that the client sends its next request elsewhere
+                    overriding.append((b"connection", b"close"))
+                message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
+            record.bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        tokens = context.current.set(record), request_id.set(record.id)
+        stages = on_stage.set(lambda *stage: record.stages.append(stage))
+        span = None if self._traces is None else self._traces.begin(record, scope["headers"])
+        began = time.perf_counter()
+        with self._metrics.in_flight.track_inprogress():
+            try:
+                await self._app(scope, counted_receive, counted_send)
+            finally:
+                seconds = time.perf_counter() - began
+                route, method = _route_of(scope), scope["method"]
+                self._metrics.count(record, route, method, seconds)
+                # A span that is not ended is not sent.
+                if self._traces is not None and span is not None and not _is_routine(record, route):
+                    self._traces.end(span, record, route, method)
+                _log(record, route, method, seconds)
+                on_stage.reset(stages)
+                context.current.reset(tokens[0])
+                request_id.reset(tokens[1])
+
+
+class Rescue:
+    """ASGI middleware that answers requests that met a bug or were cut off by the server's stop."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = current_record()
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - any bug is logged and answered
+            record.bug = error
+            if record.status is None:
+                await internal_error()(scope, receive, send)
+        except asyncio.CancelledError:
+            if record.status is not None or not scope["app"].state.draining:
+                raise
+            await out_of_time()(scope, receive, send)
+
+
+def answer_early(metrics: Metrics, error: ServiceError) -> Response:
+    """Answer input that could not be parsed as an HTTP request. Also counts and logs it."""
+    record = RequestRecord()
+    token = context.current.set(record)
+    try:
+        response = to_response(error)
+        del response.headers["Connection"]  # the HTTP server sets it
+        record.status = response.status_code
+        response.raw_headers = list(
+            with_safe_headers(response.raw_headers, overriding=[(_REQUEST_ID, record.id.encode("ascii"))])
+        )
+        record.bytes_out = len(response.body)
+        metrics.count(record, UNMATCHED, "", 0.0)
+        _log(record, UNMATCHED, "-", 0.0)
+    finally:
+        context.current.reset(token)
+    return response
+
+
+def _route_of(scope: Scope) -> str:
+    """The template of the request's route, such as `/classifiers/{ref}`."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else UNMATCHED
+
+
+def _is_routine(record: RequestRecord, route: str) -> bool:
+    return route in _POLLED and 0 < (record.status or 0) < 400
+
+
+def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None:
+    """Log one line for the request, with the traceback if it met a bug."""
+    status = record.status or 0
+    fields: dict[str, Any] = {
+        "request_id": record.id,
+        "method": method,
+        "route": route,
+        "status": status,
+        "ms": round(1e3 * seconds, 3),
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+    }
+    if record.trace_id is not None:
+        fields["trace_id"] = record.trace_id
+    if record.key is not None:
+        fields["key"] = record.key
+    if record.operation is not None:
+        fields["images"] = record.images
+    if record.model is not None:
+        fields["model"] = record.model
+    if record.stages_ms:
+        fields["stages_ms"] = dict(record.stages_ms)
+    if record.error is not None:
+        fields["error"] = record.error.value
+    if record.bug is not None:
+        level = logging.ERROR
+    elif status == 0 or status >= 500:
+        level = logging.WARNING
+    elif _is_routine(record, route):
+        level = logging.DEBUG
+    else:
+        level = logging.INFO
+    logger.log(level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=record.bug)

@@ -1,0 +1,223 @@
+"""Reads request bodies, multipart or JSON, into the wire types and enforces the limits."""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from comln_serve.api.errors import invalid_request
+from comln_serve.api.receive import multipart
+from comln_serve.api.receive.limits import body_chunks, check_bytes, check_count, check_label
+from comln_serve.api.receive.requests import (
+    AdaptForm,
+    AdaptOptions,
+    AdaptRequest,
+    ExamplesOptions,
+    ExamplesRequest,
+    PredictOptions,
+    PredictRequest,
+    SupportImage,
+)
+from comln_serve.configuration.settings import Settings
+from comln_serve.errors import ErrorCode, ServiceError
+
+MULTIPART, JSON = "multipart/form-data", "application/json"
+_Model = TypeVar("_Model", bound=BaseModel)
+_Read = TypeVar("_Read")
+
+# Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
+_OTHER_SEPARATORS = 2**16
+
+Support = list[tuple[bytes, str]]
+
+
+async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions]:
+    """Support images (file bytes, label) and options of `POST /adapt`.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    if _is_multipart(request):
+        return await _form(request, settings, AdaptForm)
+    return await _read_json(request, settings, _adapt_of_json)
+
+
+def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions]:
+    body = parse_json(AdaptRequest, text, settings)
+    options = AdaptOptions.model_construct(**body.model_dump(exclude={"support"}))
+    return _support_of(body.support, settings), options
+
+
+async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions]:
+    """Support images (file bytes, label) and options of `POST /classifiers/{ref}/examples`.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    if _is_multipart(request):
+        support, options = await _form(request, settings, ExamplesOptions)
+    else:
+        support, options = await _read_json(request, settings, _examples_of_json)
+    _need_an_image(support)
+    return support, options
+
+
+def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, ExamplesOptions]:
+    body = parse_json(ExamplesRequest, text, settings)
+    return _support_of(body.support, settings), ExamplesOptions(promote=body.promote)
+
+
+async def _form(request: Request, settings: Settings, model: type[_Model]) -> tuple[Support, _Model]:
+    """Read a form's labelled images, and its other fields as `model`."""
+    form = await multipart.read_form(request, settings)
+    files, labels = multipart.files(form, settings), multipart.texts(form, "labels")
+    options = _validate(model, multipart.options(form, model, {"images", "labels"}))
+    if len(files) != len(labels):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one label for "
+            "each image, in the same order.",
+            received_images=len(files),
+            received_labels=len(labels),
+        )
+    for position, label in enumerate(labels):
+        check_label(position, label, settings)
+        _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
+    return list(zip(files, labels, strict=True)), options
+
+
+def _support_of(items: list[SupportImage], settings: Settings) -> Support:
+    check_count(len(items), settings)
+    for position, item in enumerate(items):
+        check_label(position, item.label, settings)
+    return [(from_base64(f"support.{i}.image", item.image, settings), item.label) for i, item in enumerate(items)]
+
+
+async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes], PredictOptions]:
+    """Images (file bytes) and options of `POST /predict`.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    if _is_multipart(request):
+        form = await multipart.read_form(request, settings)
+        files = multipart.files(form, settings)
+        options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
+    else:
+        files, options = await _read_json(request, settings, _predict_of_json)
+    _need_an_image(files)
+    return files, options
+
+
+def _predict_of_json(text: bytes | bytearray, settings: Settings) -> tuple[list[bytes], PredictOptions]:
+    body = parse_json(PredictRequest, text, settings)
+    check_count(len(body.images), settings)
+    files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
+    return files, PredictOptions.model_construct(**body.model_dump(exclude={"images"}))
+
+
+def _need_an_image(received: Sequence[object]) -> None:
+    if not received:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST, "No image was received. Send at least one in 'images'.", received_images=0
+        )
+
+
+def _is_multipart(request: Request) -> bool:
+    received = request.headers.get("content-type", "")
+    kind = received.partition(";")[0].strip().lower()
+    if kind not in (MULTIPART, JSON):
+        raise ServiceError(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Type is {received[:100]!r}; send {MULTIPART} or {JSON}.",
+            received=received[:100],
+            allowed=[MULTIPART, JSON],
+        )
+    return kind == MULTIPART
+
+
+async def _read_json(request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]) -> _Read:
+    text = await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+    return await in_parsing_thread(request, lambda: read(text, settings))
+
+
+async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Read:
+    """Parse a body off the event loop, one body at a time.
+
+    Parsing holds the GIL: several bodies at once would take as long and several times the memory.
+    """
+    return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
+
+
+async def whole_body(request: Request, limit: int) -> bytearray:
+    """Read the whole body.
+
+    Raises:
+        ServiceError: it is empty, is over `limit` bytes, or broke off.
+    """
+    body = bytearray()  # grows in place: no second copy, no memory fragmented by chunks
+    async for chunk in body_chunks(request, limit):
+        body += chunk
+    if not body:
+        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
+    return body
+
+
+def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings) -> _Model:
+    """Parse a JSON body as a wire type.
+
+    The values are counted before they are parsed: an empty list of three bytes takes 64 in memory.
+    Every value but the first follows a comma or an opening bracket. A request within the other
+    limits never has more of these than allowed, even if its labels consist of them.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, the body has too many values, is not JSON or does not match
+            the type.
+    """
+    separators = len(text) - len(text.translate(None, delete=b",[{"))
+    allowed = settings.max_images * (settings.max_label_length + 4) + _OTHER_SEPARATORS
+    if separators > allowed:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"The request body has {separators} commas and opening brackets; at most {allowed} are "
+            f"allowed, which {settings.max_images} images and their labels cannot exceed. Send an "
+            "image as one string, in base64.",
+            received_separators=separators,
+            allowed_separators=allowed,
+        )
+    try:
+        # json.loads would decode the text first, to 4 bytes a character if one is an emoji.
+        value = from_json(text, cache_strings=False)
+    except ValueError as error:
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}.") from error
+    return _validate(model, value)
+
+
+def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _Model:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        # No variable: the error's traceback would keep the body until a garbage collection.
+        raise invalid_request(error, where) from error
+
+
+def from_base64(where: str, text: str, settings: Settings) -> bytes:
+    """Decode an image file; `where` names its place in the request in error messages.
+
+    Raises:
+        ServiceError: INVALID_REQUEST, the text is not base64; IMAGE_TOO_LARGE.
+    """
+    check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{where} is not base64 ({error}). Send the image file's bytes in standard base64, "
+            "without line breaks or a data: prefix.",
+        ) from error

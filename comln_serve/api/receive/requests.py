@@ -1,0 +1,160 @@
+"""Wire types of requests. No logic beyond their validation."""
+
+import math
+from typing import Annotated, Any, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    Json,
+    PlainValidator,
+    model_validator,
+)
+
+from comln_serve.bundle.head import MAX_HORIZON, HorizonRule
+from comln_serve.domain.reference import ID_PREFIX, NAME_PATTERN
+
+_MAX_FIELDS = 32
+_MAX_METADATA = 32
+_TEN_YEARS = 10 * 366 * 86_400
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty or blank")
+    return text
+
+
+def _few_entries(value: Any) -> Any:
+    """Stop Pydantic from reporting each of a million bad entries."""
+    if isinstance(value, dict) and len(value) > _MAX_METADATA:
+        raise ValueError(f"holds {len(value)} entries; at most {_MAX_METADATA} are allowed")
+    return value
+
+
+def _not_an_id(name: str) -> str:
+    if name.startswith(ID_PREFIX):
+        raise ValueError(f"must not start with {ID_PREFIX!r}, as ids do")
+    return name
+
+
+Label = Annotated[str, AfterValidator(_not_blank)]
+Base64 = Annotated[str, Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"})]
+ClassifierName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
+        f"not with '{ID_PREFIX}'. If the name exists, the classifier becomes its next version.",
+    ),
+    AfterValidator(_not_an_id),
+]
+_HorizonInput = Annotated[float, Field(gt=0, le=MAX_HORIZON)] | HorizonRule
+
+
+def _horizon_of(value: object) -> object:
+    """Parse a horizon: a JSON number or a form's text. A union type would report two errors."""
+    if isinstance(value, str) and value in get_args(HorizonRule):
+        return value
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if 0.0 < number <= MAX_HORIZON:
+            return number
+    raise ValueError(
+        f'must be a number of flow time over 0 and up to {MAX_HORIZON:g}, or "learned" (the '
+        'model\'s own law), or "auto" (chosen from the support images)'
+    )
+
+
+Horizon = Annotated[
+    float | HorizonRule,
+    PlainValidator(_horizon_of, json_schema_input_type=_HorizonInput),
+    Field(
+        description='Amount of adaptation: T in flow time, "learned" (the model\'s own law), or '
+        '"auto" (chosen from the support images, by classifying each of them without it); '
+        "default: the model's own rule. It also applies whenever examples change."
+    ),
+]
+Promote = Annotated[
+    bool, Field(description="Let the name stand for the new version at once. It always stands for its first version.")
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
+    BeforeValidator(_few_entries),
+    Field(
+        max_length=_MAX_METADATA,
+        description="Your own notes: at most 32 texts of at most 512 characters, by keys of at most 64.",
+    ),
+]
+Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never.")]
+TopK = Annotated[int, Field(ge=1, le=100, description="How many of the likeliest classes to list.")]
+
+
+class _Request(BaseModel):
+    """Base of all requests. A body with a million mistakes must not produce a million reports:
+    lists are `FailFast`, and an object with more than 32 fields is refused as a whole.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+            raise ValueError(f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}")
+        return value
+
+
+class SupportImage(_Request):
+    image: Base64
+    label: Label
+
+
+class AdaptOptions(_Request):
+    """Options of an adapt request."""
+
+    model: str | None = Field(None, description="A model of GET /models.")
+    name: ClassifierName | None = None
+    horizon: Horizon | None = None
+    promote: Promote = True
+    metadata: Metadata | None = None
+    expires_in_seconds: Lifetime | None = None
+
+
+class AdaptForm(AdaptOptions):
+    """The same options as form fields: all are text, so `metadata` is JSON."""
+
+    metadata: Json[Metadata] | None = None  # type: ignore[assignment]
+
+
+class AdaptRequest(AdaptOptions):
+    support: Annotated[list[SupportImage], FailFast()]
+
+
+class ExamplesOptions(_Request):
+    """Options of a request for more examples, in JSON or a form."""
+
+    promote: Promote = True
+
+
+class ExamplesRequest(ExamplesOptions):
+    support: Annotated[list[SupportImage], FailFast()]
+
+
+class PredictOptions(_Request):
+    """Options of a predict request, in JSON or a form."""
+
+    classifier: str = Field(description="Id, name or name@version of a classifier.")
+    top_k: TopK = 5
+    unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
+
+
+class PredictRequest(PredictOptions):
+    images: Annotated[list[Base64], FailFast()]

@@ -1,0 +1,1 @@
+"""The settings, and the flags, variables and file they are read from."""

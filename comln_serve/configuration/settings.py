@@ -1,0 +1,286 @@
+"""Declares every setting of the server once, for its flag, environment variable, configuration file
+key and documentation.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
+
+from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, parse_formats
+from comln_serve.logs import LogFormat
+
+Provider = Literal["auto", "cuda", "cpu"]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[int, Field(ge=1)]
+Duration = Annotated[float, Field(gt=0, le=3600)]
+
+MOST_PER_MINUTE = 10_000_000
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+
+
+class Settings(BaseSettings):
+    """Configuration of `comln-serve`.
+
+    Each field is the flag `--field-name`, the environment variable `COMLN_FIELD_NAME` and the key
+    `field_name` of the configuration file; `comln_serve.configuration.sources` reads them.
+    `docs/settings.md` is generated from the descriptions.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="COMLN_", frozen=True, extra="forbid")
+
+    models_dir: Path = Field(Path("models"), description="Folder of model bundles.")
+    default_model: str | None = Field(
+        None,
+        description="Model of an adapt request that names none. Default: "
+        "photos-efficientnet-lite0 if there, else the first by name.",
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
+    tls_certificate: Path | None = Field(
+        None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."
+    )
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key, without a passphrase.")
+    cors_origins: str = Field(
+        "",
+        description="Origins whose pages may call the server from a browser, separated by commas "
+        "(https://app.example.org,http://localhost:3000), or *. Default: none.",
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names by which clients reach the server (the header Host), separated by "
+        "commas; *.example.org allows all names below it, * any name. localhost and addresses are "
+        "always allowed. Default: only these if host is a loopback address; else any name if keys "
+        "are required, and names without a dot if not.",
+    )
+    database_url: str = Field(
+        "sqlite:///comln-serve.db",
+        repr=False,  # it may hold a password
+        description="Database of classifiers: sqlite:///FILE, relative to the working folder, "
+        "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+    )
+    require_keys: CliImplicitFlag[bool] = Field(
+        False, description="Answer only requests with an API key (docs/security.md); comln-serve keys create makes one."
+    )
+    requests_per_minute: Annotated[int, Field(ge=1, le=MOST_PER_MINUTE)] | None = Field(
+        None,
+        description="Requests a minute with a key that has no limit of its own, on each server; "
+        "more are answered 429. Default: no limit.",
+    )
+    max_classifiers: Positive = Field(
+        100_000, description="Classifiers stored for a tenant; each version of a name counts."
+    )
+    max_examples: Positive = Field(
+        5000,
+        description="Support images of one classifier, later additions included; the time and "
+        "memory to adapt grow with them.",
+    )
+    idempotency_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] = Field(
+        86_400, description="How long a request's Idempotency-Key is remembered."
+    )
+    provider: Provider = Field(
+        "auto",
+        description="Where embeddings are computed: cuda (refuses to start if CUDA does not run), "
+        "cpu, or auto (CUDA where it runs).",
+    )
+    inference_threads: Positive | None = Field(
+        None,
+        description="Images that each model embeds at the same time on the CPU, each on its own "
+        "core; a single image uses all of these cores. Default: the usable CPUs.",
+    )
+    decode_threads: Positive | None = Field(
+        None,
+        description="Images decoded at the same time, for all models together; half as many large "
+        "images in addition. Default: the usable CPUs.",
+    )
+    max_batch_size: Positive = Field(
+        64,
+        description="Images of concurrent requests that are embedded together on a GPU. A CPU "
+        "embeds them one by one, which is faster there.",
+    )
+    max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
+        2.0,
+        description="How long the first image of a batch waits on a GPU for others that are being "
+        "decoded. A lone request never waits.",
+    )
+    max_queue_seconds: Duration = Field(
+        10.0,
+        description="Time a request may wait without any work on it while others are processed; "
+        "over it the answer is 503.",
+    )
+    max_inference_seconds: Duration = Field(
+        30.0,
+        description="Time one image may take to be decoded, or one batch to be embedded; over it the answer is 504.",
+    )
+    classifier_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        256 * 2**20, description="Memory for classifiers in use; 0 reads them from the store."
+    )
+    max_images: Positive = Field(512, description="Images in one request.")
+    max_image_bytes: Positive = Field(16 * 2**20, description="Bytes of one image file.")
+    max_image_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = Field(
+        DEFAULT_MAX_PIXELS, description="Width x height of one image."
+    )
+    image_formats: str = Field(
+        ",".join(FORMATS),
+        description="Accepted formats of image files, separated by commas; HEIC is the format of "
+        "iPhone photos, .heif files included.",
+    )
+    max_body_bytes: Positive = Field(128 * 2**20, description="Bytes of one request body.")
+    max_json_bytes: Positive = Field(16 * 2**20, description="Bytes of one JSON body; they are parsed one at a time.")
+    max_label_length: Positive = Field(256, description="Characters of one label.")
+    max_pending_images: Positive = Field(
+        2048, description="Images being worked on or waiting, over all requests; more are answered 429."
+    )
+    max_pending_requests: Positive = Field(
+        256, description="Adapt and predict requests being worked on or waiting; more are answered 429."
+    )
+    max_pending_bytes: Positive = Field(
+        512 * 2**20,
+        description="Bytes of request bodies in memory, over all requests, counted as they arrive; "
+        "requests that bring more are answered 429.",
+    )
+    max_receive_seconds: Duration = Field(
+        60.0, description="Time the head of a request may take to arrive, and its body; over it the answer is 408."
+    )
+    max_send_seconds: Duration = Field(
+        60.0,
+        description="Time a client may go without reading any of its answer; over it the "
+        "connection is dropped. Linux only.",
+    )
+    max_solve_seconds: Duration = Field(
+        10.0,
+        description="Time one adaptation may take to solve, waiting excluded; over it the request "
+        "is refused. Only large support sets with contradictory labels come near it.",
+    )
+    drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
+        0.0,
+        description="Time after SIGTERM in which requests are still accepted while /health/ready "
+        "already answers 503, so that load balancers stop sending first.",
+    )
+    drain_seconds: Positive = Field(
+        30,
+        description="Time for running requests to finish once no more are accepted; those that "
+        "take longer are answered 503.",
+    )
+    log_level: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="debug, info, warning or error. Health checks and scrapes that succeed are logged at debug.",
+    )
+    log_format: LogFormat = Field("json", description="json (one object per line) or text, to standard error.")
+
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
+        None,
+        description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
+        "/v1/traces is added). Default: OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT; without "
+        "either, no traces are made.",
+    )
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _list_of_origins(cls, value: str) -> str:
+        origins = [origin.strip() for origin in value.split(",") if origin.strip()]
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin: scheme://host or scheme://host:port, lower "
+                    "case, without a path or a slash at the end"
+                )
+        if "*" in origins and len(origins) > 1:
+            raise ValueError("* allows every origin; give it alone or list origins")
+        return ",".join(origins)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _list_of_hosts(cls, value: str) -> str:
+        names = [name.strip().lower() for name in value.split(",") if name.strip()]
+        for name in names:
+            if not _HOST.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not a host name: comln.example.org, *.example.org or *, without scheme, port and path"
+                )
+        return ",".join(names)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """`allowed_hosts` as a tuple."""
+        return tuple(filter(None, self.allowed_hosts.split(",")))
+
+    @field_validator("image_formats")
+    @classmethod
+    def _list_of_formats(cls, value: str) -> str:
+        return ",".join(parse_formats(value))
+
+    @property
+    def accepted_formats(self) -> tuple[str, ...]:
+        """`image_formats` as a tuple."""
+        return parse_formats(self.image_formats)
+
+    @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, absent = "tls_certificate", "tls_key"
+            if self.tls_certificate is None:
+                given, absent = absent, given
+            raise ValueError(f"{given} needs {absent}: give both, or neither to serve http")
+        return self
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> Self:
+        if self.max_images > self.max_pending_images:
+            raise ValueError(
+                f"max_images ({self.max_images}) must not exceed max_pending_images "
+                f"({self.max_pending_images}): such a request could never be admitted"
+            )
+        if self.max_body_bytes > self.max_pending_bytes:
+            raise ValueError(
+                f"max_body_bytes ({self.max_body_bytes}) must not exceed max_pending_bytes "
+                f"({self.max_pending_bytes}): such a body could never be received"
+            )
+        return self
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):.*@|(?<=[?&]password=)[^&#]*", re.IGNORECASE)
+
+
+def without_password(url: str) -> str:
+    """A URL with its password, if any, replaced by ***."""
+    return _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", url)
+
+
+_PREAMBLE = """\
+Generated by `make docs`. A flag wins over its environment variable, and that over the configuration
+file.
+
+The file is TOML, named by `--config` or `COMLN_CONFIG`; its keys are the variables without
+`COMLN_`, in lower case (`max_images = 100`). `--print-config` shows every setting in effect and
+where it comes from, in the form of such a file, with passwords masked. An unknown flag, variable
+`COMLN_*` or key is refused."""
+
+
+def settings_table() -> str:
+    """`docs/settings.md`: every setting with its flag, variable and default, as Markdown."""
+    rows = [
+        f"| `--{name.replace('_', '-')}` | `COMLN_{name.upper()}` | "
+        f"{'' if field.default in (None, '') else f'`{field.default}`'} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n".join(
+        [
+            "# Settings of comln-serve",
+            "",
+            _PREAMBLE,
+            "",
+            "| flag | variable | default | meaning |",
+            "|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(settings_table())

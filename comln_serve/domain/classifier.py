@@ -1,0 +1,82 @@
+"""An adapted classifier: labels and a linear layer over a model's embeddings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.domain.reference import ID_PREFIX
+
+__all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "HorizonOrigin", "softmax"]
+
+HorizonOrigin = Literal["given", "learned", "auto"]
+"""How a classifier's horizon was set: by the caller, or by one of the head's rules."""
+
+
+@dataclass(frozen=True)
+class ClassifierInfo:
+    """A classifier without its weights.
+
+    Attributes:
+        id: unique, assigned by the server.
+        name: chosen by the caller, or None.
+        model: name of the bundle.
+        embedder_sha256: hash of the graph and preprocessing that embedded the support set.
+        labels: (N,) in order of first appearance.
+        examples: (N,) number of support images of each label.
+        horizon: the T used.
+        horizon_rule: how T is set, also when examples change.
+        support_loss: mean cross-entropy of the support set at T, weighted as in adaptation.
+        support_accuracy: share of the support set that is classified correctly.
+        created_at: UTC.
+        version: number of this version of the name, from 1; None without a name.
+        promoted: whether the name stood for this version when it was read. The only field that can
+            change without a new `revision`.
+        revision: starts at 1; each change in place adds 1.
+        metadata: the caller's notes.
+        expires_at: UTC; None: never.
+        report: JSON of a `comln_serve.report.Report`; None if there is none, and in lists.
+    """
+
+    id: str
+    name: str | None
+    model: str
+    embedder_sha256: str
+    labels: tuple[str, ...]
+    examples: tuple[int, ...]
+    horizon: float
+    support_loss: float
+    support_accuracy: float
+    created_at: datetime
+    version: int | None = None
+    promoted: bool = False
+    revision: int = 1
+    horizon_rule: HorizonOrigin = "learned"
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    expires_at: datetime | None = None
+    report: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(ClassifierInfo):
+    """The result of one adaptation. Immutable: predicting never changes it.
+
+    Attributes:
+        W: (N, d) float32, W(T).
+    """
+
+    W: NDArray[np.float32]
+
+    def probabilities(self, embeddings: NDArray[np.float32], temperature: float = 1.0) -> NDArray[np.float64]:
+        """softmax(q W^T / temperature) (n, N) for embeddings q (n, d)."""
+        return softmax(embeddings.astype(np.float64) @ self.W.T.astype(np.float64), temperature)
+
+
+def softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Row-wise softmax of logits (n, N) divided by a temperature > 0."""
+    shifted = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return result

@@ -1,0 +1,116 @@
+"""Adapts a head to a support set, and reports on the result."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle.head import HorizonRule
+from comln_serve.domain.classifier import HorizonOrigin, softmax
+from comln_serve.domain.support import SupportSet
+from comln_serve.engine.adapting.deadline import raised_after
+from comln_serve.engine.clock import StageClock
+from comln_serve.engine.model import Model
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.flow import FlowError
+from comln_serve.report import adapt, make_report
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fields of a `Classifier` that are computed from its support set."""
+
+    labels: tuple[str, ...]
+    examples: tuple[int, ...]
+    horizon: float
+    horizon_rule: HorizonOrigin
+    support_loss: float
+    support_accuracy: float
+    report: dict[str, object]
+    W: NDArray[np.float32]
+
+
+def fit(
+    model: Model, support: SupportSet, horizon: float | HorizonRule | None, max_seconds: float, clock: StageClock
+) -> Fit:
+    """Adapt a model's head to a support set, and report on the result.
+
+    Args:
+        horizon: T, or the rule that sets it; None: the model's own rule.
+        max_seconds: for solve and report together. A report that takes longer is cut or left out.
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    check_classes(support.labels, model)
+    head, phi = model.bundle.head, support.embeddings
+    labels, classes = support.classes, support.class_indices()
+    rule = head.horizon_rule if horizon is None else horizon
+    with raised_after(max_seconds) as late:
+        try:
+            adaptation = adapt(head, phi, classes, len(labels), horizon=rule, cancel=late, stage=clock.stage)
+        except FlowError as error:
+            raise _cannot_adapt(error, rule) from error
+    own_horizon = rule == head.horizon_rule
+    if head.horizon_rule == "learned":  # another rule may have chosen the learned T
+        own_horizon = adaptation.horizon == head.horizon_of(phi, len(labels))
+    report = make_report(
+        adaptation,
+        classes,
+        labels,
+        own_horizon=own_horizon,
+        numbers=support.numbers,
+        calibration=model.bundle.manifest.calibration,
+    )
+    W = adaptation.solution.W.astype(np.float32)
+    probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
+    of_truth = probabilities[np.arange(len(classes)), classes]
+    weights = head.example_weights(classes, len(labels))
+    return Fit(
+        labels=labels,
+        examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
+        horizon=adaptation.horizon,
+        horizon_rule=rule if isinstance(rule, str) else "given",
+        support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
+        support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
+        report=report.model_dump(mode="json"),
+        W=W,
+    )
+
+
+def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceError:
+    of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
+    return ServiceError(
+        ErrorCode.CANNOT_ADAPT, f"These images cannot be adapted to as asked: {error}{of_model}.", horizon=horizon
+    )
+
+
+def check_classes(labels: tuple[str, ...], model: Model) -> None:
+    """Check that the model can be adapted to a support set with these labels (M,).
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    ways, needed = len(set(labels)), model.bundle.head.ways
+    if not labels:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            "No support image was received. Send at least one image of each of two or more classes.",
+            received_images=0,
+        )
+    if ways == 1:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"All support images ({len(labels)}) carry the label {labels[0]!r}. A classifier needs "
+            "at least two classes; send images of a second one.",
+            received_classes=1,
+            least_classes=2,
+        )
+    if needed is not None and ways != needed:
+        raise ServiceError(
+            ErrorCode.CANNOT_ADAPT,
+            f"Model {model.name!r} is tied to {needed} classes; received {ways}. Send exactly "
+            f"{needed}, or use a model with a zero or prototype start.",
+            received_classes=ways,
+            needed_classes=needed,
+        )

@@ -1,0 +1,1 @@
+"""Classifiers that exist: found, cached, expired."""

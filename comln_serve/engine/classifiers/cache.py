@@ -1,0 +1,78 @@
+"""Cache of classifiers, so that predicting does not read their weights from the store."""
+
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+
+from comln_serve.domain.classifier import Classifier
+
+# Estimate of a classifier's memory beside the contents of its fields.
+_OBJECT_BYTES = 2000
+
+
+class ClassifierCache:
+    """The most recently used classifiers by id, up to a number of bytes. Thread-safe.
+
+    A revision of a classifier never changes, so entries never become wrong. Only the store knows
+    the current revision and the id that a name stands for, as other servers write to it.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._entries: OrderedDict[str, tuple[Classifier, int]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Estimated memory of the entries."""
+        return self._bytes
+
+    def get(self, classifier_id: str, revision: int = 1) -> Classifier | None:
+        """The revision of a classifier, if cached. Marks it as the most recently used."""
+        with self._lock:
+            entry = self._entries.get(classifier_id)
+            if entry is None or entry[0].revision != revision:
+                return None
+            self._entries.move_to_end(classifier_id)
+            return entry[0]
+
+    def put(self, classifier: Classifier) -> None:
+        """Add a classifier, unless it exceeds the cache; evict those used longest ago."""
+        size = _size(classifier)
+        if size > self._max_bytes:
+            return
+        with self._lock:
+            self._forget(classifier.id)
+            self._entries[classifier.id] = classifier, size
+            self._bytes += size
+            while self._bytes > self._max_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._bytes -= freed
+
+    def discard(self, classifier_id: str) -> None:
+        """Remove a classifier, if cached."""
+        with self._lock:
+            self._forget(classifier_id)
+
+    def _forget(self, classifier_id: str) -> None:
+        _, freed = self._entries.pop(classifier_id, (None, 0))
+        self._bytes -= freed
+
+
+def _size(classifier: Classifier) -> int:
+    fields = {name: value for name, value in vars(classifier).items() if name != "W"}
+    return classifier.W.nbytes + _memory(fields) + _OBJECT_BYTES
+
+
+def _memory(value: object) -> int:
+    """Memory of a JSON value, such as a report or metadata, in bytes."""
+    if isinstance(value, int):  # Python shares one object among equal small integers
+        return 0
+    size = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return size + sum(_memory(key) + _memory(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return size + sum(map(_memory, value))
+    return size

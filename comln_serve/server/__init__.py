@@ -1,0 +1,1 @@
+"""The process: sockets, HTTP as bytes, signals."""

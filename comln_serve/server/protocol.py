@@ -1,0 +1,208 @@
+"""uvicorn's HTTP protocol with limits: on the size of a request's head, on pipelined requests, and
+on the time to send a head and to read an answer. Refusals have the project's error shape.
+"""
+
+import asyncio
+import socket
+from typing import Any
+
+from starlette.datastructures import State
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from comln_serve.api.observe.observation import answer_early
+from comln_serve.api.receive.intake import receive_timeout
+from comln_serve.errors import ErrorCode, ServiceError
+
+MOST_HEAD_BYTES = 64 * 2**10
+MOST_FIELDS = 100
+
+# Bytes parsed at once. The parser cannot be stopped at the end of a request, so this limits how
+# many requests it finds at once: 200 at most.
+_SLICE = 4096
+
+
+class _HeldReading(FlowControl):
+    """uvicorn's flow control, but it does not resume reading while received bytes are unparsed."""
+
+    unparsed = b""
+
+    def resume_reading(self) -> None:
+        if not self.unparsed:
+            super().resume_reading()
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection. The application is the `config.app` that uvicorn was given.
+
+    uvicorn closes a connection that is silent for five seconds after an answer. This class adds a
+    limit of `max_receive_seconds` for clients that never send the head of a request, trickle one,
+    or keep sending a body that was refused. A client that does not read its answer is disconnected
+    after `max_send_seconds`.
+
+    A client may send requests before earlier ones are answered (pipelining). At most a slice beyond
+    the request being answered is parsed, and no more is read from the client meanwhile.
+    """
+
+    _patience: asyncio.TimerHandle | None = None
+    _head_begun = False
+    _fields = 0  # of the head and trailer of the request being parsed
+    _bytes_beside_body = 0  # parsed since a request began or a piece of body arrived
+    _answering: RequestResponseCycle | None = None
+    _refusal: ServiceError | None = None  # set if `on_header` stopped the parser
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = self._reading = _HeldReading(transport)
+        limit_unread(transport, self._state.engine.settings.max_send_seconds)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived, unless a complete request waits for its answer."""
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+            self._wait_for_head()
+        data = self._reading.unparsed + data
+        start = 0
+        while start < len(data) and not (self._is_ahead() or self.transport.is_closing()):
+            self._parse(data[start : start + _SLICE])
+            start += _SLICE
+        self._reading.unparsed = data[start:]
+        if self._reading.unparsed:
+            self.flow.pause_reading()
+
+    def _is_ahead(self) -> bool:
+        """Whether a complete request has not been answered yet."""
+        newest = self.cycle
+        return bool(self.pipeline) or (
+            newest is not None  # type: ignore[redundant-expr]
+            and not newest.response_complete
+            and not newest.more_body
+        )
+
+    def _parse(self, data: bytes) -> None:
+        self._bytes_beside_body += len(data)
+        if self._bytes_beside_body > MOST_HEAD_BYTES:
+            self._refuse(_head_too_large())
+        else:
+            super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._reading.unparsed:
+            self.loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        rest, self._reading.unparsed = self._reading.unparsed, b""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(rest)
+
+    def on_message_begin(self) -> None:
+        self._head_begun = True
+        self._fields = self._bytes_beside_body = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for each field of a head, and of the trailer after a chunked body."""
+        self._fields += 1
+        if self._fields > MOST_FIELDS:
+            self._refusal = _head_too_large()
+            raise self._refusal  # stops the parser; uvicorn then calls `send_400_response`
+        if self._head_begun:  # trailers are not used, and uvicorn would add them to the head
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_begun = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_beside_body = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bytes_beside_body = 0
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._reading.unparsed = b""
+        self.pipeline.clear()
+        self._stop_answering()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - replaced by an error that says more
+        """Answer and close the connection. uvicorn calls this when its parser fails."""
+        self._refuse(
+            self._refusal
+            or ServiceError(
+                ErrorCode.MALFORMED_HTTP,
+                "What was received is not a valid HTTP/1.1 request. Use an HTTP client, and http "
+                "rather than https where nothing in front of the server speaks TLS.",
+            )
+        )
+
+    @property
+    def _state(self) -> State:
+        return self.config.app.state  # type: ignore[union-attr]
+
+    def _wait_for_head(self) -> None:
+        if self._patience is None:
+            allowed = self._state.engine.settings.max_receive_seconds
+            self._patience = self.loop.call_later(allowed, self._give_up, allowed)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _give_up(self, allowed: float) -> None:
+        if self._head_begun:
+            self._refuse(receive_timeout(allowed))
+        else:
+            self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _stop_answering(self) -> None:
+        """Tell the running request that its client is gone; uvicorn tells only the newest one."""
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _refuse(self, error: ServiceError) -> None:
+        cycle = self._answering
+        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        self._stop_answering()
+        if not begun:  # within another answer, the client would take this one for its body
+            answer = answer_early(self._state.metrics, error)
+            always = self.config.encoded_headers
+            headers = [*answer.raw_headers, *always, (b"connection", b"close")]
+            head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+            self.transport.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+
+def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
+    """Make the system drop a connection whose client acknowledges no sent byte for `seconds`.
+
+    Linux only. Counts from the last acknowledged byte. Also covers data in asyncio's buffers, data
+    under TLS, and a transport that is closing.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if option is not None and connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, option, int(1000 * seconds))
+
+
+def _head_too_large() -> ServiceError:
+    return ServiceError(
+        ErrorCode.HEAD_TOO_LARGE,
+        f"The head of the request is over {MOST_HEAD_BYTES} bytes or {MOST_FIELDS} header fields. "
+        "Send fewer or shorter headers, and images in the body.",
+        allowed_bytes=MOST_HEAD_BYTES,
+        allowed_fields=MOST_FIELDS,
+    )

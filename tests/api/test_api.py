@@ -1,0 +1,261 @@
+"""Every route: what it answers when all is well."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve import __version__
+from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
+from comln_serve.errors import ErrorCode
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.messages import (
+    GREEN,
+    MAX_IMAGES,
+    MAX_LABEL,
+    RED,
+    adapt_form,
+    adapt_json,
+    b64,
+    check_error,
+    engine_of,
+    file_part,
+    flat_png,
+    multipart,
+    predict_form,
+    predict_json,
+)
+
+
+def test_adapt_and_predict(client: TestClient) -> None:
+    before = datetime.now(UTC)
+    answer = client.post("/adapt", **adapt_form(colour_support(2), name="colours"))
+    assert answer.status_code == 201
+    made = answer.json()
+    assert made["id"].startswith("clf_")
+    assert (made["name"], made["model"]) == ("colours", "tiny")
+    assert made["classes"] == [{"label": label, "examples": 2} for label in ("red", "green", "blue")]
+    assert made["support_accuracy"] == 1.0
+    assert 0 < made["support_loss"] < np.log(3)
+    assert before <= datetime.fromisoformat(made["created_at"]) <= datetime.now(UTC)
+    assert set(made["timings_ms"]) == {"decode", "embed", "solve", "report", "store", "total"}
+
+    answer = client.post("/predict", **predict_form(RED, GREEN, classifier="colours"))
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["classifier"] == made["id"]
+    assert [item["label"] for item in body["predictions"]] == ["red", "green"]
+    for item in body["predictions"]:
+        assert item["top"][0] == {"label": item["label"], "probability": item["probability"]}
+        assert sum(entry["probability"] for entry in item["top"]) == pytest.approx(1.0)
+    assert set(body["timings_ms"]) == {"decode", "embed", "classify", "total"}
+
+
+def test_models(client: TestClient) -> None:
+    answer = client.get("/models")
+    assert answer.status_code == 200
+    models = {item["name"]: item for item in answer.json()["models"]}
+    assert {name for name, item in models.items() if item["default"]} == {"tiny"}
+    assert {name: (item["start"], item["ways"]) for name, item in models.items()} == {
+        "tiny": ("zero", None),
+        "tiny-learned": ("learned", 5),
+        "tiny-prototype": ("prototype", None),
+    }
+    assert models["tiny"]["image_size"] == 16
+    assert models["tiny"]["embedding_size"] == 8
+    assert models["tiny"]["provider"] == "cpu"
+
+
+def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
+    assert client.get("/classifiers").json() == {"classifiers": [], "next": None}
+    made = [client.post("/adapt", **adapt_form(name="same")).json() for _ in range(3)]
+    for item in made:
+        del item["timings_ms"]
+    assert [(item["version"], item["promoted"]) for item in made] == [(n, True) for n in (1, 2, 3)]
+    for item in made[:2]:
+        item["promoted"] = False
+    listed = client.get("/classifiers")
+    assert listed.status_code == 200
+    brief = [{key: value for key, value in item.items() if key != "report"} for item in made]
+    assert listed.json() == {"classifiers": brief[::-1], "next": None}
+    assert client.get(f"/classifiers/{made[0]['id']}").json() == made[0]
+    assert client.get("/classifiers/same").json() == made[2]
+
+    deleted = client.delete("/classifiers/same")
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    made[1]["promoted"] = True
+    assert client.get("/classifiers/same").json() == made[1], "the older one takes the name back"
+    assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 204
+    assert client.delete(f"/classifiers/{made[1]['id']}").status_code == 404
+    assert client.get("/classifiers").json()["classifiers"] == [{**brief[0], "promoted": True}]
+
+
+def test_pages(client: TestClient) -> None:
+    made = [client.post("/adapt", **adapt_form()).json()["id"] for _ in range(5)]
+    seen: list[list[str]] = []
+    query: dict[str, int] = {"limit": 2}
+    while True:
+        page = client.get("/classifiers", params=query).json()
+        seen.append([item["id"] for item in page["classifiers"]])
+        if page["next"] is None:
+            break
+        query["before"] = page["next"]
+    assert seen == [made[4:2:-1], made[2:0:-1], made[:1]]
+
+
+def test_health(client: TestClient) -> None:
+    assert client.get("/health/live").json() == {"status": "live"}
+    ready = client.get("/health/ready")
+    assert ready.status_code == 200
+    assert ready.json() == {
+        "status": "ready",
+        "version": __version__,
+        "provider": dict.fromkeys(("tiny", "tiny-learned", "tiny-prototype"), "cpu"),
+        "classifiers": 0,
+    }
+
+
+def test_documentation_pages(client: TestClient) -> None:
+    assert client.get("/docs").status_code == 200
+    assert client.get("/openapi.json").json()["info"]["version"] == __version__
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-prototype"])
+def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None:
+    support = colour_support(2)
+    options = {"model": model, "horizon": 12.5}
+    answers = [client.post("/adapt", **build(support, **options)) for build in (adapt_form, adapt_json)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    made = [answer.json() for answer in answers]
+    for key in ("model", "classes", "horizon", "support_loss", "support_accuracy"):
+        assert made[0][key] == made[1][key]
+    assert made[0]["horizon"] == 12.5
+    stored = [engine_of(client).find_classifier(item["id"]) for item in made]
+    np.testing.assert_array_equal(stored[0].W, stored[1].W)
+
+    predictions = [
+        client.post("/predict", **build(GREEN, RED, classifier=item["id"], top_k=2)).json()
+        for build in (predict_form, predict_json)
+        for item in made
+    ]
+    assert all(item["predictions"] == predictions[0]["predictions"] for item in predictions)
+    assert [len(item["top"]) for item in predictions[0]["predictions"]] == [2, 2]
+
+
+@pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
+@pytest.mark.parametrize("build", [predict_form, predict_json])
+def test_top_k(client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int) -> None:
+    client.post("/adapt", **adapt_form(colour_support(1), name="known"))
+    answer = client.post("/predict", **build(RED, top_k=top_k))
+    assert answer.status_code == 200
+    top = answer.json()["predictions"][0]["top"]
+    assert len(top) == listed
+    probabilities = [entry["probability"] for entry in top]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_an_answer_has_a_largest_size(client: TestClient) -> None:
+    """Before it is written: labels may be long, and are named once for each image."""
+    support = [(flat_png(4, 4), "\U0001f408" * 250 + str(i)) for i in range(100)]
+    client.post("/adapt", **adapt_form(support, name="known")).raise_for_status()
+
+    def infer(images: int, **parameters: int) -> Any:
+        data = [b64(RED)] * images
+        tensor = {"name": "IMAGE", "shape": [images], "datatype": "BYTES", "data": data}
+        output = {"name": "PROBS", "parameters": parameters}
+        body = {"inputs": [tensor], "outputs": [output]}
+        return client.post("/v2/models/known/infer", json=body)
+
+    error = check_error(client.post("/predict", **predict_form(*[RED] * 160, top_k=100)), ErrorCode.TOO_MANY_IMAGES)
+    assert error["detail"]["allowed_bytes"] == MOST_ANSWER_BYTES
+    assert error["detail"]["answer_bytes"] > MOST_ANSWER_BYTES
+    assert "fewer classes" in error["message"]
+    assert infer(170, classification=200).status_code == 413
+    for answer in (
+        client.post("/predict", **predict_form(*[RED] * 140, top_k=100)),
+        client.post("/predict", **predict_form(*[RED] * 160)),
+        infer(150, classification=200),
+        infer(170),
+    ):
+        assert answer.status_code == 200
+        assert len(answer.content) < MOST_ANSWER_BYTES
+
+
+@pytest.mark.parametrize("build", [predict_form, predict_json])
+def test_order_of_images_is_kept(client: TestClient, build: Callable[..., dict[str, Any]]) -> None:
+    client.post("/adapt", **adapt_form(colour_support(), name="known"))
+    images = {label: data for data, label in colour_support(1)}
+    order = ["blue", "red", "red", "green", "blue", "green", "red"] * 3
+    answer = client.post("/predict", **build(*(images[label] for label in order)))
+    assert [item["label"] for item in answer.json()["predictions"]] == order
+
+
+LABELS = [
+    "a",
+    "a ",
+    " a",
+    "A",
+    "\u00e9",  # e acute in one character
+    "e\u0301",  # and in two: another label
+    "\N{FAMILY}\u200d\N{CAT FACE}\U0001f3fd",
+    "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+    "\u202eright to left\u202c",
+    "\u6f22\u5b57",
+    "two\nlines",
+    "tab\there",
+    "quote\"'\\; filename=x",
+    "--edge",
+    "null",
+    "\x00",
+    "\ufeffmark",
+    "%41+&=",
+]
+
+
+@pytest.mark.parametrize("build", [adapt_form, adapt_json])
+def test_labels_come_back_exactly(client: TestClient, build: Callable[..., dict[str, Any]]) -> None:
+    support = [(image_bytes(seed=i), label) for i, label in enumerate(LABELS)]
+    answer = client.post("/adapt", **build(support))
+    assert answer.status_code == 201
+    made = answer.json()
+    assert [item["label"] for item in made["classes"]] == LABELS
+    shown = client.get(f"/classifiers/{made['id']}").json()
+    assert [item["label"] for item in shown["classes"]] == LABELS
+    answer = client.post("/predict", **predict_form(RED, classifier=made["id"], top_k=99))
+    top = answer.json()["predictions"][0]["top"]
+    assert sorted(entry["label"] for entry in top) == sorted(LABELS)
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "latin-1", "nonsense", "hex", "", "\u00e9", "a b;"])
+def test_text_is_utf8_whatever_the_content_type_says(client: TestClient, charset: str) -> None:
+    """RFC 7578 gives the parameter no meaning, and clients disagree on it."""
+    label = "\u6f22 \u00e9"
+    request = multipart(file_part(RED), file_part(GREEN), ('"labels"', label.encode()), ('"labels"', b"b"))
+    header = f"multipart/form-data; boundary=edge; charset={charset}".encode()
+    answer = client.post("/adapt", content=request["content"], headers={"Content-Type": header})
+    assert answer.status_code == 201, answer.text
+    assert [item["label"] for item in answer.json()["classes"]] == [label, "b"]
+
+
+def test_a_file_whose_name_is_not_ascii(client: TestClient) -> None:
+    """As browsers send it, and as older libraries do."""
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    for name in ('filename="\u00e9.png"', "filename*=utf-8''%C3%A9.png"):
+        part = f'"images"; {name}', RED
+        answer = client.post("/predict", **multipart(part, ('"classifier"', b"known")))
+        assert answer.status_code == 200, answer.text
+
+
+def test_limits_are_inclusive(service: TestClient) -> None:
+    support = [(image_bytes(size=(100, 100)), "x" * MAX_LABEL), (RED, "y")]
+    support += [(RED, "y")] * (MAX_IMAGES - 2)
+    answer = service.post("/adapt", **adapt_form(support))
+    assert answer.status_code == 413, "the noise is larger than the limit of bytes"
+    support[0] = (flat_png(100, 100), support[0][1])
+    for build in (adapt_form, adapt_json):
+        answer = service.post("/adapt", **build(support))
+        assert answer.status_code == 201, answer.text
+        service.delete(f"/classifiers/{answer.json()['id']}")

@@ -1,0 +1,236 @@
+"""One shape of error for everything that goes wrong, and a server that goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import TenantStore
+from tests.support.engines import MakeEngine
+from tests.support.failures import FAILURES, Failure
+from tests.support.messages import (
+    GREEN,
+    RED,
+    adapt_form,
+    adapt_json,
+    check_error,
+    check_still_serving,
+    engine_of,
+    predict_form,
+    raw,
+)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f"{f.method} {f.path[:40]} {f.name}")
+def test_failure(service: TestClient, failure: Failure) -> None:
+    """One shape, the documented status, nothing stored, and the server goes on."""
+    stored = service.get("/classifiers").json()
+    answer = service.request(failure.method, failure.path, **failure.request())
+    error = check_error(answer, failure.code)
+    assert failure.says in error["message"]
+    assert failure.detail.items() <= error["detail"].items()
+    assert len(answer.content) < 20_000, "what was received is echoed in part only"
+
+    route = failure.path.partition("?")[0]
+    if route.startswith("/classifiers/"):
+        route = "/classifiers/{ref}"
+    document = service.get("/openapi.json").json()
+    responses = document["paths"][route][failure.method.lower()]["responses"]
+    assert failure.code.value in responses[str(answer.status_code)]["description"]
+
+    assert service.get("/classifiers").json() == stored
+    check_still_serving(service)
+
+
+def test_json_of_every_depth(service: TestClient) -> None:
+    """Between what the JSON reader refuses and what is shallow lies what only later code meets."""
+    for depth in (*range(10, 800, 40), *range(800, 1100, 5)):
+        nest = b"[" * depth + b"]" * depth
+        for path, body in (
+            ("/adapt", b'{"support": ' + nest + b"}"),
+            ("/adapt", nest),
+            ("/predict", b'{"classifier": "known", "images": [], "x": ' + nest + b"}"),
+        ):
+            check_error(service.post(path, **raw(body)), ErrorCode.INVALID_REQUEST)
+    check_still_serving(service)
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/adapt", b'{"support": [' + b"1," * 40_000 + b"1]}"),
+        ("/predict", b'{"classifier": "known", "images": [' + b"1," * 40_000 + b"1]}"),
+        ("/adapt", json.dumps(dict.fromkeys(map(str, range(6_000)))).encode()),
+        ("/adapt", json.dumps({"support": [dict.fromkeys(map(str, range(6_000)))]}).encode()),
+    ],
+    ids=["support", "images", "fields", "fields of an image"],
+)
+def test_many_mistakes_give_one_report(service: TestClient, path: str, content: bytes) -> None:
+    """Pydantic's report of a mistake takes hundreds of times the two bytes that make one."""
+    error = check_error(service.post(path, **raw(content)), ErrorCode.INVALID_REQUEST)
+    assert len(error["detail"]["problems"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/"), ("GET", "/nothing"), ("GET", "/classifiers/a/b"), ("DELETE", "/%2e%2e/x"), ("GET", "/caf\u00e9")],
+)
+def test_no_such_route(service: TestClient, method: str, path: str) -> None:
+    answer = service.request(method, path, follow_redirects=False)
+    error = check_error(answer, ErrorCode.ROUTE_NOT_FOUND)
+    assert "/docs" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "there"),
+    [
+        ("POST", "/predict/", "/predict"),
+        ("POST", "/adapt/", "/adapt"),
+        ("GET", "/predict/", "/predict"),
+        ("DELETE", "/classifiers/known//", "/classifiers/known"),
+        ("GET", "/v2/", "/v2"),
+        ("GET", "/docs/", "/docs"),
+        ("GET", "/nothing/", None),
+        ("GET", "//", None),
+    ],
+)
+def test_a_slash_at_the_end_is_no_redirection(service: TestClient, method: str, path: str, there: str | None) -> None:
+    answer = service.request(method, path, follow_redirects=False)
+    if path.startswith("/v2"):
+        assert answer.status_code == 404
+        message = answer.json()["error"]
+    else:
+        message = check_error(answer, ErrorCode.ROUTE_NOT_FOUND)["message"]
+    advice = "GET /docs lists" if there is None else f"There is {there}: leave the slash"
+    assert advice in message
+    assert service.get("/classifiers/known").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/adapt", {"POST"}),
+        ("PUT", "/predict", {"POST"}),
+        ("DELETE", "/classifiers", {"GET"}),
+        ("POST", "/models", {"GET"}),
+        ("POST", "/health/live", {"GET"}),
+        ("PATCH", "/classifiers/known", {"GET", "DELETE"}),
+        ("OPTIONS", "/adapt", {"POST"}),
+        ("BREW", "/models", {"GET"}),
+    ],
+)
+def test_method_not_allowed(service: TestClient, method: str, path: str, allowed: set[str]) -> None:
+    answer = service.request(method, path)
+    check_error(answer, ErrorCode.METHOD_NOT_ALLOWED)
+    assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == allowed
+
+
+@pytest.mark.parametrize("counted", ["requests", "images"])
+def test_overload(settings: Settings, make_engine: MakeEngine, counted: str) -> None:
+    limits = {"max_pending_requests": 3, "max_images": 4, "max_pending_images": 4}
+    engine = make_engine(settings.model_copy(update=limits))
+    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
+        client.post("/adapt", **adapt_form(name="known"))
+        busy = (
+            client.app.state.requests.admit(3)  # type: ignore[attr-defined]
+            if counted == "requests"
+            else engine.images.admit(3)
+        )
+        with busy:
+            for path, request in (
+                ("/adapt", adapt_form()),
+                ("/adapt", adapt_json()),
+                ("/predict", predict_form(RED, GREEN)),
+            ):
+                answer = client.post(path, **request)
+                error = check_error(answer, ErrorCode.OVERLOADED)
+                assert answer.headers["retry-after"] == "1"
+                assert error["detail"]["limit"] == (3 if counted == "requests" else 4)
+            assert client.get("/health/ready").status_code == 200
+            assert client.get("/classifiers").json()["classifiers"][0]["name"] == "known"
+        assert client.post("/predict", **predict_form(RED, GREEN)).status_code == 200
+        assert len(client.get("/classifiers").json()["classifiers"]) == 1
+
+
+def test_store_that_is_gone(client: TestClient) -> None:
+    client.post("/adapt", **adapt_form(name="known"))
+    engine_of(client).store.close()
+    for method, path, request in (
+        ("POST", "/adapt", adapt_form()),
+        ("POST", "/predict", predict_form(RED)),
+        ("GET", "/classifiers", {}),
+        ("GET", "/classifiers/known", {}),
+        ("DELETE", "/classifiers/known", {}),
+        ("GET", "/health/ready", {}),
+    ):
+        check_error(client.request(method, path, **request), ErrorCode.STORAGE_UNAVAILABLE)
+    assert client.get("/health/live").status_code == 200
+    assert client.get("/models").status_code == 200
+
+
+def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings)
+    client = TestClient(create_app(engine))  # not entered: the application has not started
+    check_error(client.get("/health/ready"), ErrorCode.NOT_READY)
+    assert client.get("/health/live").status_code == 200
+    engine.warm()
+    assert client.get("/health/ready").status_code == 200
+
+
+def test_a_model_that_changed(client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+    client.post("/adapt", **adapt_form(name="known"))
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "other").symlink_to(settings.models_dir / "tiny", target_is_directory=True)
+    update = {"models_dir": models, "default_model": "other"}
+    later = TestClient(create_app(make_engine(settings.model_copy(update=update))))
+    error = check_error(later.post("/predict", **predict_form(RED)), ErrorCode.MODEL_CHANGED)
+    assert error["detail"]["model"] == "tiny"
+
+
+def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    client.post("/predict", **predict_form(RED)).raise_for_status()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("made up")
+
+    # On the thread of a request, and on one of the model's.
+    monkeypatch.setattr(TenantStore, "add", fails)
+    monkeypatch.setattr(Classifier, "probabilities", fails)
+    for path, form in (("/adapt", adapt_form()), ("/predict", predict_form(RED))):
+        error = check_error(client.post(path, **form), ErrorCode.INTERNAL)
+        assert error["detail"] == {}
+        assert "made up" not in error["message"]
+    assert engine_of(client).images.pending == 0
+    client.delete("/classifiers/known").raise_for_status()
+    assert client.get("/classifiers").json()["classifiers"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"support": [' + b"0," * 400_000 + b"0]}",
+        b'{"images": [' + b"[]," * 300_000 + b"[]]}",
+        b"{" + b",".join(b'"k%d": 1' % i for i in range(100_000)) + b"}",
+    ],
+    ids=["mistakes", "nested", "fields"],
+)
+def test_a_flood_of_mistakes_is_one_short_answer(client: TestClient, body: bytes) -> None:
+    for route in ("/adapt", "/predict"):
+        answer = client.post(route, content=body, headers={"Content-Type": "application/json"})
+        check_error(answer, ErrorCode.INVALID_REQUEST)
+        assert len(answer.content) < 10_000
+
+
+def test_json_has_a_limit_of_its_own(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_json_bytes": 1000}))
+    with TestClient(create_app(engine)) as client:
+        body = b'{"support": [' + b" " * 1000 + b"]}"
+        answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
+    check_error(answer, ErrorCode.BODY_TOO_LARGE)

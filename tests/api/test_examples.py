@@ -1,0 +1,249 @@
+"""Adding and removing examples: the result is that of adapting to them from the start."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle.head import HorizonRule
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.classifiers.catalogue import References
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import TenantStore
+from tests.bundle.test_bundle import edit_manifest
+from tests.support.engines import MakeEngine, fails
+from tests.support.image_files import colour_support, image_bytes
+
+Support = list[tuple[bytes, str]]
+
+FIRST: Support = colour_support(2)
+YELLOW: Support = [(image_bytes((220, 220, 30), seed=seed), "yellow") for seed in range(3)]
+MORE: Support = [(image_bytes((200, 60, 40), seed=9), "red"), *YELLOW]
+
+
+@pytest.fixture(scope="module")
+def models_dir(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the tiny bundles one gets a horizon that follows the support set."""
+    models = Path(shutil.copytree(models_dir, tmp_path_factory.mktemp("models") / "models"))
+    exponents = {"examples": 0.5, "classes": 0.25, "norm": -0.5}
+    edit_manifest(
+        models / "tiny-prototype",
+        lambda content: content.update(format_version=3) or content["head"].update(exponents=exponents, whitening=2.0),
+    )
+    return models
+
+
+@pytest.fixture
+def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> Engine:
+    return make_engine(settings.model_copy(update={"database_url": database_url}))
+
+
+def numbers(engine: Engine, reference: str) -> list[int]:
+    return list(engine.examples(reference)[1].numbers)
+
+
+def check_same(engine: Engine, changed: Classifier, support: Support, **options: object) -> None:
+    """To the last bit, all that follows from the images."""
+    fresh = engine.adapt(support, model=changed.model, **options).classifier
+    for stored in (changed, engine.find_classifier(changed.id)):
+        assert stored.W.tobytes() == fresh.W.tobytes()
+        for field in (
+            "labels",
+            "examples",
+            "horizon",
+            "support_loss",
+            "support_accuracy",
+            "horizon_rule",
+            "embedder_sha256",
+        ):
+            assert getattr(stored, field) == getattr(fresh, field)
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-prototype"])
+@pytest.mark.parametrize("horizon", [None, 7.0, "auto", "learned"])
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_the_result_is_that_of_adapting_from_the_start(
+    engine: Engine, model: str, horizon: float | HorizonRule | None, name: str | None
+) -> None:
+    made = engine.adapt(FIRST, model=model, horizon=horizon, name=name).classifier
+    reference = name or made.id
+    added = engine.add_examples(reference, MORE).classifier
+    check_same(engine, added, FIRST + MORE, horizon=horizon)
+    # The first class loses its first example, and comes second then.
+    removed = engine.remove_example(reference, 1).classifier
+    check_same(engine, removed, (FIRST + MORE)[1:], horizon=horizon)
+    again = engine.add_examples(reference, FIRST[:1]).classifier
+    check_same(engine, again, (FIRST + MORE)[1:] + FIRST[:1], horizon=horizon)
+    assert numbers(engine, reference) == [*range(2, 11), 11]
+    if model == "tiny-prototype" and horizon is None:
+        assert len({made.horizon, added.horizon, removed.horizon}) == 3, "the model's law applies"
+
+
+def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
+    made = engine.adapt(FIRST, name="letters", metadata={"line": "3"}, expires_in_seconds=1000).classifier
+    added = engine.add_examples("letters", YELLOW).classifier
+    assert (added.version, added.promoted, added.revision) == (2, True, 1)
+    assert added.id != made.id
+    assert (added.metadata, added.expires_at) == (made.metadata, made.expires_at)
+    held = engine.add_examples("letters@1", YELLOW[:1], promote=False).classifier
+    assert (held.version, held.promoted) == (3, False)
+    assert engine.find_classifier("letters").id == added.id
+    assert engine.find_classifier("letters@1").W.tobytes() == made.W.tobytes()
+    assert numbers(engine, "letters@1") == [1, 2, 3, 4, 5, 6]
+    assert numbers(engine, "letters@2") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert numbers(engine, "letters@3") == [1, 2, 3, 4, 5, 6, 7]
+    by_id = engine.remove_example(made.id, 3).classifier
+    assert by_id.version == 4
+    assert numbers(engine, "letters") == [1, 2, 4, 5, 6]
+    assert engine.roll_back("letters").version == 2
+
+
+def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
+    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
+    shared = settings.model_copy(update={"database_url": database_url})
+    one, other = make_engine(shared), make_engine(shared)
+    made = one.adapt(FIRST).classifier
+    assert other.predict([image_bytes()], made.id).probabilities.shape == (1, 3)
+    added = one.add_examples(made.id, YELLOW).classifier
+    assert (added.id, added.revision) == (made.id, 2)
+    assert (added.created_at, added.version) == (made.created_at, None)
+    for engine in (one, other):
+        predicted = engine.predict([image_bytes()], made.id)
+        assert predicted.classifier.W.tobytes() == added.W.tobytes()
+        assert predicted.probabilities.shape == (1, 4)
+    other.remove_example(made.id, 7)
+    assert one.find_classifier(made.id).revision == 3
+    assert one.store.count() == 1
+
+
+def test_the_last_example_of_a_class_takes_it_along(engine: Engine) -> None:
+    made = engine.adapt([FIRST[0], FIRST[2], YELLOW[0]]).classifier
+    assert engine.remove_example(made.id, 2).classifier.labels == ("red", "yellow")
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_example(made.id, 1))
+    assert "at least two classes" in error.message
+    assert numbers(engine, made.id) == [1, 3]
+    assert engine.find_classifier(made.id).revision == 2
+
+
+def test_a_number_is_never_given_again(engine: Engine) -> None:
+    made = engine.adapt(FIRST).classifier
+    engine.remove_example(made.id, 6)
+    for number in (6, 7, 99):
+        error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda n=number: engine.remove_example(made.id, n))
+        assert error.detail == {"received": number}
+    engine.add_examples(made.id, YELLOW[:1])
+    assert numbers(engine, made.id) == [1, 2, 3, 4, 5, 7]
+
+
+def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
+    support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
+    made = engine.adapt(support, model="tiny-learned").classifier
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.add_examples(made.id, YELLOW))
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_example(made.id, 1))
+    assert engine.add_examples(made.id, support[:1]).classifier.examples == (2, 1, 1, 1, 1)
+
+
+def test_what_cannot_be_changed(engine: Engine) -> None:
+    made = engine.adapt(FIRST).classifier
+    for reference in ("absent", "absent@1", "clf_0"):
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_example(r, 1))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.examples(r))
+    fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, tenant="other"))
+    assert engine.find_classifier(made.id).revision == 1
+    assert engine.images.pending == 0
+
+
+def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+    before = make_engine(settings)
+    before.warm()
+    made = before.adapt(FIRST).classifier
+    before.close()
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
+    after = make_engine(settings.model_copy(update={"models_dir": models}))
+    fails(ErrorCode.MODEL_CHANGED, lambda: after.add_examples(made.id, YELLOW))
+    fails(ErrorCode.MODEL_CHANGED, lambda: after.remove_example(made.id, 1))
+    assert numbers(after, made.id) == [1, 2, 3, 4, 5, 6], "they can still be looked at"
+
+
+def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: MakeEngine) -> None:
+    limits = {"max_examples": 8, "max_classifiers": 2}
+    engine = make_engine(settings.model_copy(update=limits))
+    error = fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.adapt(colour_support(3)))
+    assert error.detail == {"received_images": 9, "allowed_images": 8}
+    engine.adapt(FIRST, name="letters")
+    fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.add_examples("letters", YELLOW))
+    engine.add_examples("letters", YELLOW[:2])
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
+    assert engine.store.count() == 2
+
+
+def test_where_there_is_no_room_no_image_is_decoded(
+    settings: Settings, make_engine: MakeEngine, database_url: str
+) -> None:
+    update = {"max_classifiers": 2, "database_url": database_url}
+    engine = make_engine(settings.model_copy(update=update))
+    unnamed = engine.adapt(FIRST).classifier
+    made = engine.adapt(FIRST, name="letters", idempotency_key="first").classifier
+    broken: Support = [(b"no image", "red"), (b"none either", "green")]
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(broken))
+    error = fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", broken))
+    assert error.detail == {"stored": 2, "limit": 2}
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
+    # What takes no room is done as ever: a change in place, and an answer given before.
+    fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(unnamed.id, broken))
+    assert engine.add_examples(unnamed.id, YELLOW).classifier.revision == 2
+    again = engine.adapt(FIRST, name="letters", idempotency_key="first")
+    assert (again.replayed, again.classifier.id) == (True, made.id)
+    assert engine.images.pending == 0
+
+
+def test_room_that_others_take_meanwhile_is_gone(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(settings.model_copy(update={"max_classifiers": 1}))
+    engine.adapt(FIRST, name="letters")
+    monkeypatch.setattr(TenantStore, "check_room", lambda *_: None)
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(FIRST))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", YELLOW))
+    assert engine.store.count() == 1
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_changes_at_the_same_time_lose_nothing(
+    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
+) -> None:
+    """Eight threads on two servers; each change is there in the end, and counted once."""
+    shared = settings.model_copy(update={"database_url": database_url})
+    engines = [make_engine(shared), make_engine(shared)]
+    made = engines[0].adapt(FIRST, name=name).classifier
+    reference = name or made.id
+    start = Barrier(8)
+
+    def work(thread: int) -> None:
+        start.wait()
+        engine = engines[thread % 2]
+        if thread < 2:
+            engine.remove_example(reference, 1 + thread)
+        else:
+            engine.add_examples(reference, [(image_bytes(seed=thread), f"class {thread}")])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    found, support = engines[0].examples(reference)
+    assert set(support.labels) == {"green", "blue", *(f"class {n}" for n in range(2, 8))}
+    assert support.numbers == (3, 4, 5, 6, *range(7, 13))
+    assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
+    loaded = engines[1].find_classifier(reference)
+    phi = support.embeddings.astype(np.float64)
+    right = (loaded.probabilities(phi).argmax(axis=1) == support.class_indices()).mean()
+    assert right == found.support_accuracy, "classifier and support set are of one revision"

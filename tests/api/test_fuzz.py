@@ -1,0 +1,164 @@
+"""Requests nobody thought of, made from the OpenAPI document or nearly so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+from tests.support.live import LiveServer, live_server
+from tests.support.messages import GREEN, PAIR, RED, adapt_form, b64
+
+OPERATIONS_WITH_INPUT = [
+    ("POST", "/adapt"),
+    ("POST", "/predict"),
+    ("POST", "/classifiers/{ref}/examples"),
+    ("GET", "/classifiers"),
+    ("GET", "/classifiers/{ref}/export"),
+    ("POST", "/v2/models/{model}/infer"),
+    ("POST", "/v2/models/{model}/versions/{version}/infer"),
+]
+OPERATIONS = [
+    *OPERATIONS_WITH_INPUT,
+    ("GET", "/metrics"),
+    ("GET", "/models"),
+    ("GET", "/classifiers/{ref}"),
+    ("DELETE", "/classifiers/{ref}"),
+    ("POST", "/classifiers/{ref}/promote"),
+    ("POST", "/classifiers/{ref}/rollback"),
+    ("GET", "/classifiers/{ref}/examples"),
+    ("DELETE", "/classifiers/{ref}/examples/{number}"),
+    ("GET", "/health/live"),
+    ("GET", "/health/ready"),
+    ("GET", "/v2"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+    ("GET", "/v2/models/{model}"),
+    ("GET", "/v2/models/{model}/ready"),
+    ("GET", "/v2/models/{model}/versions/{version}"),
+    ("GET", "/v2/models/{model}/versions/{version}/ready"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    with live_server(models_dir, folder, "--default-model", "tiny") as server:
+        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        yield server
+        assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def document(server: LiveServer) -> schemathesis.BaseSchema:
+    """The server as its OpenAPI document describes it."""
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+def test_every_operation_is_tried(document: schemathesis.BaseSchema) -> None:
+    paths = cast("dict[str, dict[str, Any]]", document.raw_schema["paths"])
+    assert {(m.upper(), path) for path in paths for m in paths[path]} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [(*operation, GenerationMode.POSITIVE) for operation in OPERATIONS]
+    # The others have nothing to be wrong: any text is an id.
+    + [
+        (*operation, GenerationMode.NEGATIVE)
+        for operation in [*OPERATIONS_WITH_INPUT, ("DELETE", "/classifiers/{ref}/examples/{number}")]
+    ],
+)
+def test_requests_made_from_the_document(
+    document: schemathesis.BaseSchema, method: str, path: str, mode: GenerationMode
+) -> None:
+    """Right and wrong requests get documented statuses and bodies of the documented shape."""
+    operation = document[path][method]
+
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    @hypothesis.settings(
+        max_examples=100,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    def check(case: Any) -> None:
+        answer = case.call()
+        assert answer.status_code < 500, answer.text
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
+
+    check()
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_requests_about_what_is_there(
+    server: LiveServer, document: schemathesis.BaseSchema, method: str, path: str
+) -> None:
+    """The same with references, images and keys that exist: they get past the first check, and
+    some succeed.
+    """
+    operation = document[path][method]
+    seen: set[int] = set()
+
+    @hypothesis.given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), data=st.data())
+    @hypothesis.settings(
+        max_examples=25,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    def check(case: Any, data: st.DataObject) -> None:
+        newest = 1
+        if method == "DELETE" or path.endswith("rollback") or "{version}" in path:
+            body = adapt_form(PAIR * 2, name="known")
+            made = httpx2.post(f"{server.url}/adapt", **body).raise_for_status()
+            newest = made.json()["version"]
+        make_sensible(case, data, newest)
+        answer = case.call()
+        assert answer.status_code < 500, answer.text
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
+        seen.add(answer.status_code)
+
+    check()
+    assert seen & {200, 201, 204}, seen
+
+
+def make_sensible(case: Any, data: st.DataObject, newest: int) -> None:
+    """Put what is there in the place of what was made up."""
+    reference = data.draw(st.sampled_from(["known", "known", "known@1", "known@2"]))
+    if "ref" in case.path_parameters:
+        case.path_parameters["ref"] = reference
+    if "model" in case.path_parameters:
+        case.path_parameters["model"] = "known"
+    if "version" in case.path_parameters:
+        case.path_parameters["version"] = data.draw(st.sampled_from([str(newest), "1"]))
+    if case.path.endswith("/infer"):
+        image = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [b64(RED)]}
+        case.body["inputs"] = [image]
+        if data.draw(st.booleans()):
+            case.body.pop("outputs", None)
+    if "number" in case.path_parameters:
+        case.path_parameters["number"] = data.draw(st.integers(1, 4))
+    if case.path.endswith("/rollback"):
+        case.path_parameters["ref"] = "known"
+    if "Idempotency-Key" in (case.headers or {}) and data.draw(st.booleans()):
+        case.headers["Idempotency-Key"] = "fuzz"
+    if case.method == "POST" and not case.path_parameters.keys() - {"ref"} and case.media_type:
+        hypothesis.assume(case.media_type == "application/json")
+        body = case.body
+        body.pop("model", None)
+        if "classifier" in body:
+            body["classifier"] = reference
+        if "images" in body:
+            body["images"] = [b64(RED) for _ in body["images"]] or [b64(GREEN)]
+        for position, item in enumerate(body.get("support", ())):
+            item["image"] = b64((RED, GREEN)[position % 2])

@@ -1,0 +1,111 @@
+"""The memory of GPUs: through NVML's real bindings, of a driver that is compiled here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from comln_serve.api.observe import metrics
+from comln_serve.api.observe.gpu import GpuMemory, gpu_memory
+from comln_serve.engine.model import LocalModel
+
+COMPILER = shutil.which("cc")
+# Three GPUs, of which the second does not tell its memory (3: not supported).
+DRIVER = """
+#include <stdio.h>
+typedef struct { unsigned long long total, free, used; } memory_t;
+int nvmlInitWithFlags(unsigned int flags) { return FAILS; }
+int nvmlInit_v2(void) { return FAILS; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "an error"; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
+    *device = (void *)(size_t)(index + 1);
+    return 0;
+}
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int size) {
+    snprintf(uuid, size, "GPU-%zu", (size_t)device - 1);
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+    size_t index = (size_t)device - 1;
+    if (index == 1) return 3;
+    memory->total = 80ULL << 30;
+    memory->used = (index + 1) << 30;
+    memory->free = memory->total - memory->used;
+    return 0;
+}
+"""
+READ = (
+    "import json; from dataclasses import astuple; from comln_serve.api.observe.gpu import gpu_memory;"
+    "print(json.dumps([astuple(one) for one in gpu_memory()]))"
+)
+
+
+def told_by_a_driver(folder: Path, *, fails: int = 0) -> list[list[object]]:
+    """What is read, in another process, where that driver is installed."""
+    (folder / "driver.c").write_text(DRIVER)
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(
+        [str(COMPILER), "-shared", "-fPIC", f"-DFAILS={fails}", "-o", library, folder / "driver.c"], check=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")
+def test_every_gpu_that_tells_is_told(tmp_path: Path) -> None:
+    gib = 2**30
+    expected = [[0, "GPU-0", gib, 80 * gib], [2, "GPU-2", 3 * gib, 80 * gib]]
+    assert told_by_a_driver(tmp_path) == expected
+
+
+@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")
+def test_a_driver_that_is_not_loaded_tells_nothing(tmp_path: Path) -> None:
+    assert told_by_a_driver(tmp_path, fails=9) == []
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
+def test_without_a_driver_there_is_nothing_to_tell() -> None:
+    assert gpu_memory() == []
+
+
+@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU")
+def test_the_gpu_of_this_machine() -> None:
+    for gpu in gpu_memory():
+        assert 0 <= gpu.used <= gpu.total
+        assert gpu.uuid.startswith("GPU-")
+
+
+def test_metrics_have_it_where_a_model_runs_on_a_gpu(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory() -> list[GpuMemory]:
+        return [GpuMemory(0, "GPU-a", 5, 80), GpuMemory(1, "GPU-b", 6, 81)]
+
+    def read() -> dict[tuple[str, str, str], float]:
+        return {
+            (sample.name, sample.labels["gpu"], sample.labels["uuid"]): sample.value
+            for family in text_string_to_metric_families(client.get("/metrics").text)
+            for sample in family.samples
+            if sample.name.startswith("comln_gpu")
+        }
+
+    monkeypatch.setattr(metrics, "gpu_memory", memory)
+    assert read() == {}, "no model of this server does"
+    monkeypatch.setattr(LocalModel, "provider", "cuda")
+    assert read() == {
+        ("comln_gpu_memory_used_bytes", "0", "GPU-a"): 5,
+        ("comln_gpu_memory_used_bytes", "1", "GPU-b"): 6,
+        ("comln_gpu_memory_total_bytes", "0", "GPU-a"): 80,
+        ("comln_gpu_memory_total_bytes", "1", "GPU-b"): 81,
+    }

@@ -1,0 +1,165 @@
+"""The same key with the same request makes one classifier."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting.idempotency import fingerprint
+from comln_serve.engine.engine import Adapted, Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
+from tests.storage.test_storage import add
+from tests.support.engines import MakeEngine, fails
+from tests.support.image_files import colour_support, image_bytes
+
+KEY = "order-7!"
+SUPPORT = colour_support(1)
+
+
+@pytest.fixture
+def shared(settings: Settings, database_url: str) -> Settings:
+    return settings.model_copy(update={"database_url": database_url})
+
+
+@pytest.fixture
+def engine(shared: Settings, make_engine: MakeEngine) -> Engine:
+    return make_engine(shared)
+
+
+def adapt(engine: Engine, **options: Any) -> Adapted:
+    return engine.adapt(SUPPORT, **{"name": "letters", "idempotency_key": KEY, **options})
+
+
+def test_a_repeated_request_gets_what_the_first_has_made(engine: Engine) -> None:
+    first = adapt(engine)
+    second = adapt(engine)
+    assert (first.replayed, second.replayed) == (False, True)
+    assert vars(second.classifier) | {"W": None} == vars(first.classifier) | {"W": None}
+    assert second.classifier.W.tobytes() == first.classifier.W.tobytes()
+    assert list(second.timings_ms) == ["total"], "nothing was decoded, embedded or solved"
+    assert adapt(engine, idempotency_key=None).classifier.version == 2
+    assert adapt(engine, idempotency_key="other").classifier.version == 3
+    assert adapt(engine, tenant="other").classifier.version == 1
+    assert engine.store.count() == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "digits"},
+        {"name": None},
+        {"horizon": 3.0},
+        {"promote": False},
+        {"model": "tiny"},
+        {"metadata": {"a": "b"}},
+        {"expires_in_seconds": 1000},
+    ],
+    ids=str,
+)
+def test_another_request_with_the_key_is_refused(engine: Engine, other: dict[str, Any]) -> None:
+    adapt(engine)
+    error = fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: adapt(engine, **other))
+    assert "another request" in error.message
+    assert engine.store.count() == 1
+
+
+def test_other_images_labels_and_orders_are_other_requests() -> None:
+    requests = [
+        [(b"1", "a"), (b"2", "b")],
+        [(b"2", "b"), (b"1", "a")],
+        [(b"1", "b"), (b"2", "a")],
+        [(b"12", "a"), (b"", "b")],
+        [(b"1", "a"), (b"2", "b\ud83d")],
+        [(b"1", "a")],
+    ]
+    prints = {fingerprint("adapt", support, {}) for support in requests}
+    prints.add(fingerprint("examples", requests[0], {}))
+    assert len(prints) == 7
+    assert fingerprint("adapt", requests[0], {"a": 1, "b": {"x": "1", "y": "2"}}) == fingerprint(
+        "adapt", list(requests[0]), {"b": {"y": "2", "x": "1"}, "a": 1}
+    )
+
+
+def test_failed_requests_are_not_remembered(engine: Engine) -> None:
+    bad = [(b"not an image", "red"), SUPPORT[1]]
+    fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(bad, idempotency_key=KEY))
+    assert not adapt(engine).replayed
+
+
+def test_threads_on_two_servers_with_one_key_make_one_classifier(shared: Settings, make_engine: MakeEngine) -> None:
+    engines = [make_engine(shared), make_engine(shared)]
+    for engine in engines:
+        engine.warm()
+    start = Barrier(8)
+
+    def work(thread: int) -> Adapted:
+        start.wait()
+        return adapt(engines[thread % 2])
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(work, range(8)))
+    assert [item.replayed for item in done].count(False) == 1
+    assert len({item.classifier.id for item in done}) == 1
+    assert {item.classifier.version for item in done} == {1}
+    assert engines[0].store.count() == 1
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
+    made = engine.adapt(SUPPORT, name=name).classifier
+    reference = name or made.id
+    more = [(image_bytes(), "more")]
+    start = Barrier(4)
+
+    def work(_: int) -> Adapted:
+        start.wait()
+        return engine.add_examples(reference, more, idempotency_key=KEY)
+
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(work, range(4)))
+    assert [item.replayed for item in done].count(False) == 1
+    assert len({item.classifier.id for item in done}) == 1
+    assert len(engine.examples(reference)[1]) == 4
+    for other in (
+        lambda: engine.add_examples(reference, more, promote=False, idempotency_key=KEY),
+        lambda: engine.add_examples("letters@9", more, idempotency_key=KEY),
+        lambda: engine.adapt(more, idempotency_key=KEY),
+    ):
+        fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
+
+
+def test_what_was_deleted_is_not_made_again(engine: Engine) -> None:
+    """The repeated request may have been long on its way."""
+    made = adapt(engine).classifier
+    engine.delete_classifier(made.id)
+    error = fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: adapt(engine))
+    assert error.detail == {"received": made.id}
+    assert engine.store.count() == 0
+
+
+def test_a_key_is_forgotten_after_its_time(database_url: str) -> None:
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    with closing(Store(database_url, clock=lambda: now)) as store:
+        mine = store.for_tenant("")
+
+        def key(text: str = KEY, of: str = "1") -> IdempotencyKey:
+            return IdempotencyKey(text, of, now + timedelta(hours=24))
+
+        add(mine, "clf_a", key=key())
+        assert mine.made_by(key()) == "clf_a"
+        with pytest.raises(KeyTakenError):
+            add(mine, "clf_b", key=key())
+        assert mine.find("clf_b") is None
+        fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: mine.made_by(key(of="2")))
+        now += timedelta(hours=24)
+        assert mine.made_by(key(of="2")) is None
+        add(mine, "clf_c", key=key(of="2"))
+        assert mine.made_by(key(of="2")) == "clf_c"
+        store.purge()
+        assert mine.made_by(key(of="2")) == "clf_c", "it is new again"
+        assert store.count() == 2

@@ -1,0 +1,187 @@
+"""A line a request, with what an operator needs and nothing of what a client sent."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.logs import JsonFormatter, TextFormatter
+from tests.support.image_files import colour_support
+from tests.support.live import live_server
+from tests.support.messages import RED, adapt_form, b64, engine_of, predict_form, raw
+
+GENERATED = re.compile(r"[0-9a-f]{32}")
+
+
+class Lines:
+    """What the server would have written to standard error."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+
+    def of_requests(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
+        return [line for line in lines if line["logger"] == "comln_serve.requests"]
+
+
+@pytest.fixture
+def lines(client: TestClient) -> Iterator[Lines]:
+    lines = Lines()
+    handler = logging.StreamHandler(lines.stream)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("comln_serve")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    yield lines
+    logger.setLevel(before)
+    logger.removeHandler(handler)
+
+
+def test_a_line_says_what_happened(client: TestClient, lines: Lines) -> None:
+    began = datetime.now(UTC)
+    adapted = client.post("/adapt", **adapt_form(colour_support(2), name="known"))
+    predicted = client.post("/predict", **predict_form(RED))
+    refused = client.get("/classifiers/absent")
+    of_adapt, of_predict, of_refused = lines.of_requests()
+
+    assert of_adapt.pop("stages_ms") == adapted.json()["timings_ms"]
+    assert of_adapt.pop("request_id") == adapted.headers["x-request-id"]
+    assert began <= datetime.fromisoformat(of_adapt.pop("time")) <= datetime.now(UTC)
+    assert adapted.json()["timings_ms"]["total"] <= of_adapt.pop("ms") < 30_000
+    assert of_adapt.pop("bytes_in") == len(adapted.request.content)
+    assert of_adapt == {
+        "level": "info",
+        "logger": "comln_serve.requests",
+        "message": "POST /adapt 201",
+        "method": "POST",
+        "route": "/adapt",
+        "status": 201,
+        "bytes_out": len(adapted.content),
+        "images": 6,
+        "model": "tiny",
+    }
+    assert of_predict["images"] == 1
+    assert of_predict["stages_ms"] == predicted.json()["timings_ms"]
+    assert (of_refused["route"], of_refused["error"]) == ("/classifiers/{ref}", "classifier_not_found")
+    assert of_refused["request_id"] == refused.json()["error"]["request_id"]
+    assert "images" not in of_refused
+
+
+def test_nothing_a_client_sent_is_logged(client: TestClient, lines: Lines) -> None:
+    client.post("/adapt", **adapt_form([(RED, "secretlabel"), (RED, "other")], name="secretname"))
+    client.get("/classifiers/secretid?token=secrettoken", headers={"Authorization": "secretkey"})
+    client.get("/secretpath")
+    client.post("/predict", **raw(b'{"secretfield": 1}'))
+    client.post("/predict", **predict_form(b"secretimage", classifier="secretname"))
+    assert len(lines.of_requests()) == 5
+    written = lines.stream.getvalue()
+    assert "secret" not in written
+    assert b64(RED)[:20] not in written
+
+
+def test_a_bug_is_logged_once_with_its_trace(client: TestClient, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        logging.getLogger("comln_serve.engine").warning("on the way")
+        raise ZeroDivisionError("told nobody")
+
+    monkeypatch.setattr(engine_of(client), "adapt", broken)
+    answer = client.post("/adapt", headers={"X-Request-ID": "mine-1"}, **adapt_form())
+    assert answer.status_code == 500
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"] == "mine-1"
+    assert "told nobody" not in answer.text
+    (line,) = lines.of_requests()
+    assert (line["level"], line["status"], line["error"]) == ("error", 500, "internal")
+    assert line["request_id"] == "mine-1"
+    assert "ZeroDivisionError: told nobody" in line["trace"]
+    assert lines.stream.getvalue().count("Traceback") == 1
+    # What deeper layers log on other threads carries the id, too.
+    first = json.loads(lines.stream.getvalue().splitlines()[0])
+    assert (first["message"], first["request_id"]) == ("on the way", "mine-1")
+
+
+def test_polling_is_quiet_while_all_is_well(client: TestClient, lines: Lines) -> None:
+    for path in ("/health/live", "/health/ready", "/metrics"):
+        client.get(path)
+    assert {line["level"] for line in lines.of_requests()} == {"debug"}
+    engine_of(client).store.close()
+    client.get("/health/ready")
+    assert lines.of_requests()[-1]["level"] == "warning"
+    assert lines.of_requests()[-1]["error"] == "storage_unavailable"
+
+
+@pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "A.b_c:d=e+f/g-h", "x" * 128])
+def test_a_request_keeps_its_id(client: TestClient, given: str) -> None:
+    answer = client.get("/classifiers/absent", headers={"X-Request-ID": given})
+    assert answer.headers["x-request-id"] == given
+    assert answer.json()["error"]["request_id"] == given
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b" ", b"x" * 129, b"a b", b'a"b', b"{}", b"a,b", b"\xff", b"a\tb", b"%0a", b"\xc3\xa9"]
+)
+def test_an_id_that_is_not_well_formed_is_replaced(client: TestClient, given: bytes) -> None:
+    answer = client.get("/health/live", headers=[(b"X-Request-ID", given)])
+    assert answer.status_code == 200
+    assert GENERATED.fullmatch(answer.headers["x-request-id"])
+
+
+def test_two_ids_are_none(client: TestClient) -> None:
+    headers = [("X-Request-ID", "a"), ("X-Request-ID", "b")]
+    answer = client.get("/health/live", headers=headers)
+    assert GENERATED.fullmatch(answer.headers["x-request-id"])
+
+
+def test_ids_differ(client: TestClient) -> None:
+    assert len({client.get("/health/live").headers["x-request-id"] for _ in range(20)}) == 20
+
+
+def record(message: str, fields: dict[str, Any] | None = None) -> logging.LogRecord:
+    made = logging.LogRecord("comln_serve.x", logging.WARNING, "", 0, message, (), None)
+    made.created = 1e9
+    made.__dict__["fields"] = fields or {}
+    return made
+
+
+def test_text_lines() -> None:
+    line = TextFormatter().format(
+        record("two\nlines\x1b[0m", {"status": 201, "route": "/a", "odd": "a b", "ms": {"x": 1.5}})
+    )
+    assert line == (
+        "2001-09-09T01:46:40.000Z WARNING comln_serve.x: two\\x0alines\\x1b[0m "
+        'status=201 route=/a odd="a b" ms={"x":1.5}'
+    )
+
+
+def test_json_lines_hold_any_text() -> None:
+    line = JsonFormatter().format(record("two\nlines \ud800 \u2028", {"path": Path("x")}))
+    assert len(line.splitlines()) == 1
+    assert line.isascii()
+    assert json.loads(line)["message"] == "two\nlines \ud800 \u2028"
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_the_whole_log_has_one_format(models_dir: Path, tmp_path: Path, log_format: str) -> None:
+    """uvicorn's lines included; a request has one line, not another from uvicorn."""
+    with live_server(models_dir, tmp_path, "--log-format", log_format) as server:
+        httpx2.get(f"{server.url}/models", headers={"X-Request-ID": "find-me"}).raise_for_status()
+        httpx2.get(f"{server.url}/nothing?secret=1")
+    written = server.log.read_text().splitlines()
+    assert any("Uvicorn running on" in line for line in written)
+    assert sum("/models" in line for line in written) == 1
+    assert sum("find-me" in line for line in written) == 1
+    assert not any("nothing" in line or "secret" in line for line in written)
+    if log_format == "json":
+        for line in written:
+            assert {"time", "level", "logger", "message"} <= set(json.loads(line))
+    else:
+        pattern = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) +[\w.]+: .+")
+        assert all(pattern.fullmatch(line) for line in written), written

@@ -1,0 +1,108 @@
+"""Query parameters and headers that a route does not take, or that came twice."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.errors import ErrorCode
+from tests.support.keyed import keyed, keyed_settings
+from tests.support.messages import RED, adapt_form, check_error, predict_form, raw
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
+
+PATHS = {"ref": "known", "number": "1", "model": "known", "version": "1"}
+POLLED = ["/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json"]
+
+
+def message_of(answer: Any) -> str:
+    """Of a 422 in either shape of error."""
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["error"]
+    message: str = error if isinstance(error, str) else error["message"]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "received", "allowed"),
+    [
+        ("GET", "/classifiers?nam=x", "nam", ["limit", "before", "name", "model"]),
+        ("GET", "/classifiers?limit=1&=x", "", ["limit", "before", "name", "model"]),
+        ("GET", "/classifiers/known?x", "x", []),
+        ("DELETE", "/classifiers/known?force=1", "force", []),
+        ("DELETE", "/classifiers/known/examples/1?promot=false", "promot", ["promote"]),
+        ("GET", "/classifiers/known/export?fromat=safetensors", "fromat", ["format"]),
+        ("GET", "/classifiers/known/export?Format=onnx", "Format", ["format"]),
+        ("POST", "/classifiers/known/promote?version=1", "version", []),
+        ("POST", "/adapt?name=letters", "name", []),
+        ("POST", "/predict?classifier=known", "classifier", []),
+        ("GET", "/models?%F0%9F%90%88=1", "\N{CAT}", []),
+    ],
+)
+def test_unknown(service: TestClient, method: str, path: str, received: str, allowed: list[str]) -> None:
+    before = service.get("/classifiers").json()
+    error = check_error(service.request(method, path), ErrorCode.INVALID_REQUEST)
+    assert error["detail"] == {"received": [received], "allowed": allowed}
+    assert f"Received {received!r} in the query" in error["message"]
+    takes = ", ".join(map(repr, allowed)) or "nothing"
+    assert f"this route takes {takes} there" in error["message"]
+    assert ("in the body" in error["message"]) == (method == "POST")
+    assert service.get("/classifiers").json() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/classifiers?limit=1&limit=2", "limit"),
+        ("/classifiers?limit=1&name=a&name=a", "name"),
+        ("/classifiers/known/export?format=onnx&format=onnx", "format"),
+    ],
+)
+def test_repeated(service: TestClient, path: str, name: str) -> None:
+    error = check_error(service.get(path), ErrorCode.INVALID_REQUEST)
+    assert error["message"] == f"The query parameter {name!r} came 2 times; send it once."
+
+
+@pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples"])
+def test_two_keys_are_none(service: TestClient, path: str) -> None:
+    """Which of them counts is not for the server to choose."""
+    keys = [("Idempotency-Key", "a"), ("idempotency-key", "a")]
+    answer = service.post(path, headers=keys, **adapt_form())
+    error = check_error(answer, ErrorCode.INVALID_REQUEST)
+    assert error["message"] == "The header Idempotency-Key came 2 times; send it once."
+
+
+def test_no_route_is_left_out(service: TestClient) -> None:
+    paths = service.get("/openapi.json").json()["paths"]
+    for path, methods in paths.items():
+        if path in POLLED:
+            continue
+        for method in methods:
+            url = path.format(**PATHS)
+            answer = service.request(method, f"{url}?surprise=1")
+            assert "'surprise' in the query" in message_of(answer), (method, path)
+
+
+@pytest.mark.parametrize("path", POLLED)
+def test_monitors_may_add_what_they_like(service: TestClient, path: str) -> None:
+    assert service.get(f"{path}?_=1732147265&_=2").status_code == 200
+
+
+@pytest.mark.parametrize("query", ["?", "?&", "?&&"])
+def test_an_empty_query_is_none(service: TestClient, query: str) -> None:
+    assert service.get(f"/classifiers{query}").status_code == 200
+    assert service.post(f"/predict{query}", **predict_form(RED)).status_code == 200
+
+
+def test_many_are_told_in_part(service: TestClient) -> None:
+    query = "&".join(f"{i}{'x' * 200}=1" for i in range(50))
+    answer = service.get(f"/classifiers?{query}")
+    error = check_error(answer, ErrorCode.INVALID_REQUEST)
+    assert len(error["detail"]["received"]) == 10
+    assert len(answer.content) < 4_000
+
+
+def test_strangers_are_told_nothing_of_routes(keyed: TestClient) -> None:
+    assert keyed.get("/classifiers?x=1").status_code == 401
+    assert keyed.post("/predict?x=1", **raw(b"{}")).status_code == 401
+    assert keyed.get("/health/ready?x=1").status_code == 200

@@ -1,0 +1,242 @@
+"""What one tenant has is not there for another, in anything that can be asked."""
+
+import io
+import json
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from httpx2 import Response
+
+from comln_serve.api.app import create_app
+from comln_serve.api.authentication import scopes_of
+from comln_serve.configuration.settings import Settings
+from comln_serve.errors import ErrorCode
+from comln_serve.logs import JsonFormatter
+from tests.support.engines import MakeEngine
+from tests.support.keyed import bearer, keyed, keyed_settings, new_key, routes_of, store_of
+from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
+
+Headers = dict[str, str]
+Ask = Callable[[TestClient, str, Headers], Response]
+
+INFERENCE = {"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [b64(RED)]}]}
+
+# How each route is asked about one classifier.
+ABOUT_ONE: dict[tuple[str, str], Ask] = {
+    ("GET", "/classifiers/{ref}"): lambda client, ref, headers: client.get(f"/classifiers/{ref}", headers=headers),
+    ("DELETE", "/classifiers/{ref}"): lambda client, ref, headers: client.delete(
+        f"/classifiers/{ref}", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/promote"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/promote", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/rollback"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/rollback", headers=headers
+    ),
+    ("GET", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.get(
+        f"/classifiers/{ref}/examples", headers=headers
+    ),
+    ("POST", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.post(
+        f"/classifiers/{ref}/examples", headers=headers, **adapt_form()
+    ),
+    ("DELETE", "/classifiers/{ref}/examples/{number}"): lambda client, ref, headers: client.delete(
+        f"/classifiers/{ref}/examples/1", headers=headers
+    ),
+    ("GET", "/classifiers/{ref}/export"): lambda client, ref, headers: client.get(
+        f"/classifiers/{ref}/export?format=safetensors", headers=headers
+    ),
+    ("GET", "/v2/models/{model}"): lambda client, ref, headers: client.get(f"/v2/models/{ref}", headers=headers),
+    ("GET", "/v2/models/{model}/ready"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/ready", headers=headers
+    ),
+    ("GET", "/v2/models/{model}/versions/{version}"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/versions/1", headers=headers
+    ),
+    ("GET", "/v2/models/{model}/versions/{version}/ready"): lambda client, ref, headers: client.get(
+        f"/v2/models/{ref}/versions/1/ready", headers=headers
+    ),
+    ("POST", "/v2/models/{model}/infer"): lambda client, ref, headers: client.post(
+        f"/v2/models/{ref}/infer", headers=headers, json=INFERENCE
+    ),
+    ("POST", "/v2/models/{model}/versions/{version}/infer"): lambda client, ref, headers: client.post(
+        f"/v2/models/{ref}/versions/1/infer", headers=headers, json=INFERENCE
+    ),
+    ("POST", "/predict"): lambda client, ref, headers: client.post(
+        "/predict", headers=headers, **predict_form(RED, classifier=ref)
+    ),
+}
+# Tested by themselves below.
+OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
+OF_NOBODY = {("GET", "/models"), ("GET", "/v2"), ("GET", "/metrics")}
+NAME, UNUSED_NAME = "letters", "numbers"
+
+
+def adapt(client: TestClient, headers: Headers, **options: Any) -> dict[str, Any]:
+    answer = client.post("/adapt", headers=headers, **adapt_form(**options))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def mine(keyed: TestClient) -> Headers:
+    return bearer(new_key(store_of(keyed), "mine"))
+
+
+@pytest.fixture
+def theirs(keyed: TestClient) -> Headers:
+    return bearer(new_key(store_of(keyed), "theirs"))
+
+
+def state(client: TestClient, headers: Headers) -> list[Any]:
+    """All that can be read of a tenant."""
+    page = client.get("/classifiers", headers=headers).json()
+    examples = [
+        client.get(f"/classifiers/{item['id']}/examples", headers=headers).json() for item in page["classifiers"]
+    ]
+    return [page, examples]
+
+
+def test_every_route_with_a_key_is_in_the_tables_above(keyed: TestClient) -> None:
+    asked = {
+        (method, route.path_format)
+        for route in routes_of(keyed.app)  # type: ignore[arg-type]
+        if scopes_of(route.endpoint)
+        for method in route.methods or ()
+    }
+    assert asked == set(ABOUT_ONE) | OF_A_TENANT | OF_NOBODY
+
+
+def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    """By name, version and id: every byte and header, but for the reference that was asked for."""
+
+    def answers(reference: str) -> dict[tuple[str, str], tuple[int, bytes, dict[str, str]]]:
+        found = {}
+        for route, ask in ABOUT_ONE.items():
+            answer = ask(keyed, reference, {**theirs, "X-Request-ID": "same"})
+            if route[1].endswith("/rollback") and reference not in (NAME, UNUSED_NAME):
+                check_error(answer, ErrorCode.INVALID_REQUEST)  # whether it is there or not
+            else:
+                assert answer.status_code == 404, (route, answer.text)
+            found[route] = (
+                answer.status_code,
+                answer.content.replace(reference.encode(), b"REFERENCE"),
+                dict(answer.headers),
+            )
+        return found
+
+    by_name, by_version = answers(NAME), answers(f"{NAME}@1")
+    made = adapt(keyed, mine, name=NAME)
+    adapt(keyed, mine, name=NAME)
+    plain = adapt(keyed, mine)
+    before = state(keyed, mine)
+    assert answers(NAME) == by_name == answers(UNUSED_NAME)
+    assert answers(f"{NAME}@1") == by_version == answers(f"{UNUSED_NAME}@1")
+    by_id = answers("clf_" + uuid.uuid4().hex)
+    assert answers(made["id"]) == answers(plain["id"]) == by_id
+    assert state(keyed, theirs)[0] == {"classifiers": [], "next": None}
+    assert state(keyed, mine) == before
+
+
+def test_lists_hold_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    ours = [adapt(keyed, mine, name=NAME)["id"] for _ in range(2)]
+    other = adapt(keyed, theirs, name=NAME)
+    for query in ("", f"?name={NAME}", "?model=tiny"):
+        for headers, ids in ((mine, ours[::-1]), (theirs, [other["id"]])):
+            page = keyed.get(f"/classifiers{query}", headers=headers).json()
+            assert [item["id"] for item in page["classifiers"]] == ids
+    assert other["version"] == 1, "versions are counted for each"
+
+
+def test_the_same_name_is_anothers_classifier(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    for _ in range(2):
+        adapt(keyed, mine, name=NAME)
+    before = state(keyed, mine)
+    for _ in range(3):
+        adapt(keyed, theirs, name=NAME)
+    asks = [route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith("{number}")] + [
+        ("DELETE", "/classifiers/{ref}")
+    ]
+    for route in asks:
+        answer = ABOUT_ONE[route](keyed, NAME, theirs)
+        assert answer.is_success or answer.status_code == 422, (route, answer.text)
+    assert state(keyed, mine) == before
+
+
+def test_an_idempotency_key_is_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    same = {"Idempotency-Key": "first"}
+    made = adapt(keyed, {**mine, **same}, name=NAME)
+    other = adapt(keyed, {**theirs, **same}, name=NAME)
+    different = adapt(keyed, {**bearer(new_key(store_of(keyed), "third")), **same}, name="other")
+    assert len({made["id"], other["id"], different["id"]}) == 3
+    again = keyed.post("/adapt", headers={**mine, **same}, **adapt_form(name=NAME))
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.json()["id"] == made["id"]
+
+
+def test_all_keys_of_a_tenant_see_the_same(keyed: TestClient, mine: Headers) -> None:
+    made = adapt(keyed, mine)
+    other = bearer(new_key(store_of(keyed), "mine"))
+    assert keyed.get(f"/classifiers/{made['id']}", headers=other).status_code == 200
+
+
+def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(keyed_settings.model_copy(update={"require_keys": False}))
+    with TestClient(create_app(engine)) as client:
+        made = adapt(client, bearer("not looked at"), name=NAME)
+    engine = make_engine(keyed_settings)
+    with TestClient(create_app(engine)) as client:
+        engine.warm()
+        for tenant, status in (("", 200), ("acme", 404)):
+            headers = bearer(new_key(engine.store, tenant))
+            answer = client.get(f"/classifiers/{made['id']}", headers=headers)
+            assert answer.status_code == status
+
+
+def test_limits_are_for_each(keyed_settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(keyed_settings.model_copy(update={"max_classifiers": 1}))
+    with TestClient(create_app(engine)) as client:
+        engine.warm()
+        for tenant in ("mine", "theirs"):
+            headers = bearer(new_key(engine.store, tenant))
+            adapt(client, headers)
+            error = check_error(client.post("/adapt", headers=headers, **adapt_form()), ErrorCode.TOO_MANY_CLASSIFIERS)
+            assert error["detail"] == {"stored": 1, "limit": 1}
+
+
+def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("comln_serve")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        made = adapt(keyed, mine, name=NAME)
+        for ask in ABOUT_ONE.values():
+            ask(keyed, NAME, theirs)
+        for headers in (mine, {}, bearer("comln_wrong")):
+            keyed.get(f"/classifiers/{NAME}", headers=headers)
+        metrics = keyed.get("/metrics", headers=mine).text
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+    log = stream.getvalue()
+    for text in (NAME, made["id"], "theirs"):
+        assert text not in log
+        assert text not in metrics
+    for headers in (mine, theirs):
+        _, key_id, secret = headers["Authorization"].split("_")
+        assert key_id in log
+        assert secret not in log
+        assert key_id not in metrics
+    lines = [json.loads(line) for line in log.splitlines()]
+    keys = [line.get("key") for line in lines if line["logger"] == "comln_serve.requests"]
+    assert keys[-3:-1] == [None, None], "of those that hold no valid key nothing is logged"
+    assert None not in keys[:-3]

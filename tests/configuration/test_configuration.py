@@ -1,0 +1,251 @@
+"""Flags, environment variables and a file: which one wins, what is refused, what is shown."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from comln_serve.cli import main
+from comln_serve.configuration.settings import Settings, without_password
+from comln_serve.configuration.sources import read_configuration
+from comln_serve.errors import StartupError
+from tests.support.live import live_server
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("COMLN_"):
+            monkeypatch.delenv(name)
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "comln.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["--config", "COMLN_CONFIG"])
+def test_a_flag_wins_over_the_environment_over_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "max_images = 1\nport = 11\ndrain_seconds = 21\nlog_level = 'debug'")
+    monkeypatch.setenv("COMLN_PORT", "12")
+    monkeypatch.setenv("COMLN_DRAIN_SECONDS", "22")
+    flags = ["--drain-seconds", "23"]
+    if name == "COMLN_CONFIG":
+        monkeypatch.setenv(name, file)
+    else:
+        flags += [name, file]
+    found = read_configuration(flags)
+    settings = found.settings
+    assert (settings.max_images, settings.port, settings.drain_seconds) == (1, 12, 23)
+    assert (settings.log_level, settings.max_batch_size) == ("debug", 64)
+    assert found.origins == {
+        "max_images": f"file {file}",
+        "log_level": f"file {file}",
+        "port": "environment COMLN_PORT",
+        "drain_seconds": "flag --drain-seconds",
+    }
+
+
+def test_the_file_of_the_flag_wins_over_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMLN_CONFIG", str(tmp_path / "absent.toml"))
+    found = read_configuration(["--config", write(tmp_path, "port = 11")])
+    assert found.settings.port == 11
+
+
+def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None:
+    """What --print-config shows is a file that says the same."""
+    flags = [
+        "--database-url",
+        "sqlite:///ä\"b'\\.db",
+        "--default-model",
+        "x",
+        "--decode-threads",
+        "3",
+        "--inference-threads",
+        "2",
+        "--models-dir",
+        "some/where",
+    ]
+    first = read_configuration(flags)
+    second = read_configuration(["--config", write(tmp_path, first.text())])
+    assert second.settings == first.settings
+    optional = {name for name in Settings.model_fields if getattr(first.settings, name) is None}
+    assert set(second.origins) == set(Settings.model_fields) - optional
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prot = 1", "there is no setting 'prot'; allowed are models_dir, "),
+        ("max-images = 1", "there is no setting 'max-images'"),
+        ("config = 'x'", "there is no setting 'config'"),
+        ("[server]\nport = 1", "there is no setting 'server'"),
+        ("port = 70000", ", port: Input should be less than or equal to 65535, got 70000"),
+        ("port = 'abc'", ", port: Input should be a valid integer"),
+        ("require_keys = 'yes'", ", require_keys: true or false is allowed, got 'yes'"),
+        ("port = true", ", port: a string or a number is allowed, got True"),
+        ("cors_origins = ['*']", ", cors_origins: a string or a number is allowed, got ['*']"),
+        ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda' or 'cpu', got 'gpu'"),
+        ("max_images = 9999", "max_images (9999) must not exceed max_pending_images (2048)"),
+        ("port 1", "is not TOML: "),
+        ("port = 1\nport = 2", "is not TOML: "),
+    ],
+)
+def test_a_wrong_file_is_refused(text: str, expected: str, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(StartupError) as caught:
+        read_configuration(["--config", file])
+    assert expected in str(caught.value)
+    assert "must not exceed" in expected or str(caught.value).startswith(file)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StartupError, match=r"x\.toml: (cannot be read|is not TOML)"):
+        read_configuration(["--config", str(path)])
+
+
+def test_the_blame_goes_to_what_was_in_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong value that is overruled does no harm; one that overrules is named as what it is."""
+    file = write(tmp_path, "port = 70000")
+    assert read_configuration(["--config", file, "--port", "1"]).settings.port == 1
+    monkeypatch.setenv("COMLN_PORT", "70001")
+    with pytest.raises(StartupError, match=r"^--port \(COMLN_PORT\): .*, got '70001'$"):
+        read_configuration(["--config", file])
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("COMLN_MAX_IMAGE", "COMLN_MAX_IMAGES, "),
+        ("COMLN_DATABASE_URI", "COMLN_DATABASE_URL"),
+        ("COMLN_CONFIGS", "COMLN_CONFIG"),
+        ("COMLN_GPU_PER_REPLICA", "COMLN_GPUS_PER_REPLICA"),
+        ("comln_max_image", "COMLN_MAX_IMAGES, "),
+        ("COMLN_PRINT_CONFIG", "COMLN_CONFIG"),
+        ("COMLN_SERVE_SERVICE_HOSTS", ""),
+        ("COMLN_HTTP_PORT", "COMLN_PORT"),
+        ("comln_serve_service_host", ""),
+        ("COMLN_", "COMLN_MODELS_DIR, COMLN_DEFAULT_MODEL, "),
+    ],
+)
+def test_an_unknown_variable_is_refused(
+    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, "12345")
+    assert main(["--print-config"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"comln-serve: {name}: there is no such variable; ")
+    assert f" {nearest}" in printed.err
+    assert "12345" not in printed.err
+
+
+def test_all_unknown_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMLN_PROT", "1")
+    monkeypatch.setenv("COMLN_HOTS", "x")
+    with pytest.raises(StartupError, match=r"^COMLN_HOTS: .*; COMLN_PROT: .* COMLN_PORT"):
+        read_configuration([])
+
+
+def test_known_variables_are_upper_or_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("comln_port", "12")
+    monkeypatch.setenv("COMLN_EMBEDDING_REPLICAS", "2")  # of the Ray Serve application
+    monkeypatch.setenv("COMLNX", "of others")
+    found = read_configuration([])
+    assert found.origins == {"port": "environment COMLN_PORT"}
+    assert found.settings.port == 12
+
+
+@pytest.mark.parametrize("service", ["COMLN_SERVE", "COMLN_SERVE_2_POSTGRESQL", "COMLN"])
+def test_variables_that_kubernetes_sets_for_services_pass(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the kubelet sets for a Service with two ports, one of them with a name."""
+    url = "://10.0.0.11:8000"
+    values = {"SERVICE_HOST": "10.0.0.11", "SERVICE_PORT": "8000", "SERVICE_PORT_GRPC_WEB": "53"}
+    for protocol in ("TCP", "UDP", "SCTP"):
+        port = f"PORT_8000_{protocol}"
+        values |= {
+            port: protocol.lower() + url,
+            f"{port}_PROTO": protocol.lower(),
+            f"{port}_PORT": "8000",
+            f"{port}_ADDR": "10.0.0.11",
+        }
+    if service != "COMLN":  # of that one it is a setting of ours, and no port
+        values["PORT"] = "tcp" + url
+    for name, value in values.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    found = read_configuration([])
+    assert found.origins == {}
+
+
+def test_the_port_of_a_service_called_comln_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMLN_PORT", "tcp://10.0.0.11:8000")
+    with pytest.raises(StartupError, match=r"\(COMLN_PORT\): .*, got 'tcp://10\.0\.0\.11:8000'"):
+        read_configuration([])
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
+        ("postgresql+psycopg://me:se:cr/e@t@h:5432/db", "postgresql+psycopg://me:***@h:5432/db"),
+        ("postgresql://h/db?user=me&password=secret&x=1", "postgresql://h/db?user=me&password=***&x=1"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("secret", "secret"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+    assert url not in repr(Settings(database_url=url))
+
+
+def test_a_password_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], models_dir: Path) -> None:
+    url = "nosuchdatabase://me:secret@host/db"
+    assert main(["--database-url", url, "--print-config"]) == 0
+    assert main(["--config", write(tmp_path, f"database_url = '{url}'"), "--print-config"]) == 0
+    flags = ["--models-dir", str(models_dir), "--provider", "cpu"]
+    assert main([*flags, "--database-url", url]) == 2
+    output = capsys.readouterr()
+    assert "secret" not in output.out + output.err
+    assert 'database_url = "nosuchdatabase://me:***@host/db"  # flag --database-url, its' in output.out
+    assert output.err.startswith("comln-serve: ")
+
+
+def test_the_process_shows_its_configuration(tmp_path: Path) -> None:
+    """Without loading anything: the folder of models is not even there."""
+    file = write(tmp_path, "models_dir = '/absent'\nmax_images = 5")
+    done = subprocess.run(
+        [sys.executable, "-m", "comln_serve.cli", "--print-config", "--port", "9"],
+        env={**os.environ, "COMLN_CONFIG": file},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert f'models_dir = "/absent"  # file {file}' in lines
+    assert "port = 9  # flag --port" in lines
+    assert "max_batch_size = 64  # default" in lines
+    assert "# default_model is not set" in lines
+    assert tomllib.loads(done.stdout)["max_images"] == 5
+
+
+def test_a_server_is_run_from_a_file(models_dir: Path, tmp_path: Path) -> None:
+    file = write(tmp_path, "default_model = 'tiny-prototype'\nlog_format = 'text'\nport = 1")
+    with live_server(models_dir, tmp_path, "--config", file) as server:
+        models = httpx2.get(f"{server.url}/models").json()["models"]
+        assert [item["name"] for item in models if item["default"]] == ["tiny-prototype"]
+    assert " INFO " in server.log.read_text()

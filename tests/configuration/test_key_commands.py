@@ -1,0 +1,217 @@
+"""`comln-serve keys`: making, listing and revoking keys, and whose database they are in."""
+
+import re
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from comln_serve.cli import main
+from comln_serve.configuration.sources import read_configuration
+from comln_serve.errors import StartupError
+from comln_serve.security import Scope, is_right, parse_key
+from comln_serve.storage import Store, open_store
+from tests.support.keyed import keyed, keyed_settings
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
+
+TEXT = re.compile(r"comln_[0-9a-f]{16}_[0-9a-f]{64}")
+
+
+def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--database-url", database_url]
+    scopes = ["--scope", "adapt", "--scope", "predict"]
+    more = ["--name", "line 3", "--requests-per-minute", "600", "--expires-in-days", "90"]
+    assert main(["keys", "create", *at, "--tenant", "acme", *scopes, *more]) == 0
+    printed = capsys.readouterr()
+    text = printed.out.strip()
+    assert TEXT.fullmatch(text)
+    presented = parse_key(text)
+    assert presented is not None
+    assert presented.id in printed.err
+    assert presented.secret not in printed.err
+    with closing(open_store(database_url)) as store:
+        key = store.keys.find(presented.id)
+    assert key is not None
+    assert is_right(presented.secret, key.secret_sha256)
+    assert (key.tenant, key.name, key.requests_per_minute) == ("acme", "line 3", 600)
+    assert key.scopes == {Scope.ADAPT, Scope.PREDICT}
+    assert key.expires_at == key.created_at + timedelta(days=90)
+
+    assert main(["keys", "create", *at, "--tenant", "", "--scope", "admin"]) == 0
+    assert main(["keys", "revoke", *at, presented.id]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", *at]) == 0
+    listed = capsys.readouterr().out
+    heads, first, second = listed.splitlines()
+    assert heads.split()[:3] == ["id", "tenant", "scopes"]
+    assert first.split()[:4] == [presented.id, "acme", "adapt,predict", "600"]
+    assert first.endswith("revoked  line 3")
+    assert second.split()[1:4] == ["''", "admin", "-"]
+    assert second.endswith("never       valid")
+    assert presented.secret not in listed
+
+
+def test_the_password_of_the_database_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_url: str) -> Store:
+        raise StartupError("cannot use it")
+
+    monkeypatch.setattr("comln_serve.key_commands.open_store", refused)
+    url = "postgresql://me:secret@host/db?password=secret"
+    assert main(["keys", "list", "--database-url", url]) == 2
+    printed = capsys.readouterr().err
+    assert "Database: postgresql://me:***@host/db?password=*** (flag --database-url)." in printed
+    assert "secret" not in printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["make"],
+        ["create"],
+        ["create", "--tenant", "a"],
+        ["create", "--scope", "adapt"],
+        ["create", "--tenant", "a b", "--scope", "adapt"],
+        ["create", "--tenant", "a", "--scope", "root"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--name", "a\nb"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "0"],
+        ["create", "--tenant", "a", "--scope", "adapt", "--requests-per-minute", "9" * 30],
+        ["create", "--tenant", "a", "--scope", "adapt", "--expires-in-days", "1.5"],
+        ["revoke"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "keys.db"
+    monkeypatch.setenv("COMLN_DATABASE_URL", f"sqlite:///{path}")
+    with pytest.raises(SystemExit) as caught:
+        main(["keys", *arguments])
+    assert caught.value.code == 2
+    assert not path.exists()
+
+
+def test_the_database_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.db"
+    monkeypatch.setenv("COMLN_DATABASE_URL", f"sqlite:///{path}")
+    open_store(f"sqlite:///{path}").close()
+    assert main(["keys", "revoke", "absent"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"Database: {path} (environment COMLN_DATABASE_URL).\n")
+    assert "no key 'absent'" in printed
+    monkeypatch.setenv("COMLN_DATABASE_URL", "mysql://me:secret@host/db")
+    assert main(["keys", "list"]) == 2
+    assert "secret" not in capsys.readouterr().err
+
+
+CREATE = ["create", "--tenant", "acme", "--scope", "predict"]
+
+
+@pytest.mark.parametrize("where", ["before", "after", "environment"])
+def test_the_database_of_the_configuration_file(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of the server which is started with the same."""
+    monkeypatch.chdir(tmp_path)
+    file, path = tmp_path / "comln.toml", tmp_path / "of the server.db"
+    file.write_text(f"database_url = 'sqlite:///{path}'\nport = 9000")
+    config = ["--config", str(file)]
+    if where == "environment":
+        monkeypatch.setenv("COMLN_CONFIG", str(file))
+        config = []
+
+    def keys(command: str, *more: str) -> int:
+        words = [*config, command, *more] if where == "before" else [command, *more, *config]
+        return main(["keys", *words])
+
+    assert keys(*CREATE) == 0
+    printed = capsys.readouterr()
+    first = printed.err.splitlines()[0]
+    assert first.startswith(f"Database: {path} (file {file}); it is not there yet and will be made")
+    assert [found.name for found in tmp_path.glob("*.db")] == [path.name]
+    of_server = read_configuration(["--config", str(file)]).settings.database_url
+    with closing(open_store(of_server)) as store:
+        (key,) = store.keys.all()
+    assert key.id in printed.out
+
+    assert keys("list") == 0
+    printed = capsys.readouterr()
+    assert key.id in printed.out
+    assert printed.err == f"Database: {path} (file {file}).\n"
+    assert keys("revoke", key.id) == 0
+
+
+def test_the_flag_wins_over_the_environment_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("file", "environment", "flag")}
+    for url in urls.values():
+        open_store(url).close()
+    file = tmp_path / "comln.toml"
+    file.write_text(f"database_url = '{urls['file']}'")
+    list_ = ["keys", "--config", str(file), "list"]
+
+    def used(arguments: list[str]) -> str:
+        assert main(arguments) == 0
+        return capsys.readouterr().err
+
+    assert used(list_) == f"Database: {tmp_path / 'file'}.db (file {file}).\n"
+    monkeypatch.setenv("COMLN_DATABASE_URL", urls["environment"])
+    assert "environment.db (environment COMLN_DATABASE_URL)." in used(list_)
+    for flagged in (
+        [*list_, "--database-url", urls["flag"]],
+        ["keys", "--database-url", urls["flag"], *list_[1:]],
+        ["keys", "--database-url", urls["file"], *list_[1:], "--database-url", urls["flag"]],
+    ):
+        assert "flag.db (flag --database-url)." in used(flagged)
+
+
+@pytest.mark.parametrize("command", [["list"], ["revoke", "absent"]])
+@pytest.mark.parametrize(
+    ("flags", "origin"), [([], "default, in the working folder"), (["--database-url", "URL"], "flag --database-url")]
+)
+def test_no_database_is_made_to_look_into(
+    command: list[str],
+    flags: list[str],
+    origin: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "sqlite:///comln-serve.db"
+    assert main(["keys", *command, *(flag.replace("URL", url) for flag in flags)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    said = f"comln-serve: there is no database {tmp_path / 'comln-serve.db'} ({origin}). Give "
+    assert printed.err.startswith(said)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_database_that_cannot_be_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is wrong with it is said, not that there is none."""
+    url = f"sqlite:///{tmp_path / ('x' * 300)}"
+    assert main(["keys", "list", "--database-url", url]) == 2
+    assert "unable to open database file" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["keys", "list", "--database-url", f"sqlite:///{tmp_path}/file/x.db"]) == 2
+    assert "there is no database" in capsys.readouterr().err
+
+
+def test_keys_refuse_what_the_server_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "comln.toml"
+    file.write_text("database = 'x'")
+    assert main(["keys", *CREATE, "--config", str(file)]) == 2
+    assert f"{file}: there is no setting 'database'" in capsys.readouterr().err
+    monkeypatch.setenv("COMLN_DATABASE", "x")
+    assert main(["keys", *CREATE]) == 2
+    assert "COMLN_DATABASE: there is no such variable" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]

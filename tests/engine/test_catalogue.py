@@ -1,0 +1,151 @@
+"""What a server remembers of the store, and how soon it notices what others have changed."""
+
+from datetime import timedelta
+
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.classifiers.catalogue import Catalogue, References
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.short_memory import ShortMemory
+from comln_serve.storage import TenantStore
+from tests.support.engines import MakeEngine
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import wait_until
+
+
+def used(engine: Engine, reference: str) -> str | None:
+    """The id of the classifier that a prediction uses, None where there is none."""
+    try:
+        return engine.predict([image_bytes()], reference).classifier.id
+    except ServiceError as error:
+        if error.code is not ErrorCode.CLASSIFIER_NOT_FOUND:
+            raise
+        return None
+
+
+def test_classifiers_in_use_are_not_read_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine.adapt(colour_support(), name="kept").classifier
+    monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
+    for key in (made.id, "kept", made.id):
+        assert engine.predict([image_bytes()], key).classifier is made
+
+
+def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine.adapt(colour_support(), name="kept").classifier
+    monkeypatch.setattr(References, "seconds", 1e9)
+    asked: list[str] = []
+    resolve = TenantStore.resolve
+    monkeypatch.setattr(TenantStore, "resolve", lambda self, key: (asked.append(key), resolve(self, key))[1])
+    for _ in range(3):
+        assert used(engine, made.id) == used(engine, "kept") == made.id
+    assert asked == [made.id, "kept"]
+    for _ in range(2):
+        assert used(engine, "nothing") is None
+    assert asked == [made.id, "kept", "nothing", "nothing"], "what is not there may come"
+
+
+def test_a_server_sees_its_own_changes_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(References, "seconds", 1e9)
+    first = engine.adapt(colour_support(), name="cats").classifier
+    assert used(engine, "cats") == first.id
+    second = engine.adapt(colour_support(2), name="cats").classifier
+    assert used(engine, "cats") == second.id
+    engine.roll_back("cats")
+    assert used(engine, "cats") == first.id
+    engine.promote("cats@2")
+    assert used(engine, "cats") == second.id
+    third = engine.add_examples("cats", colour_support(1)).classifier
+    assert used(engine, "cats") == third.id
+    engine.delete_classifier("cats")
+    assert used(engine, third.id) is None
+    assert used(engine, "cats") != third.id
+
+
+def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(References, "seconds", 1e9)
+    made = engine.adapt(colour_support()).classifier
+    assert used(engine, made.id) == made.id
+    changed = engine.remove_example(made.id, 1).classifier
+    found = engine.predict([image_bytes()], made.id).classifier
+    assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
+
+
+def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(References, "seconds", 1e9)
+    older = engine.adapt(colour_support(), name="cats").classifier
+    newer = engine.adapt(colour_support(), name="cats", expires_in_seconds=3600).classifier
+    assert used(engine, "cats") == used(engine, newer.id) == newer.id
+    now = newer.created_at + timedelta(hours=1)
+    monkeypatch.setattr(engine.store, "_clock", lambda: now)
+    assert used(engine, newer.id) is None
+    assert used(engine, "cats") == older.id, "the one promoted before"
+
+
+def test_what_another_server_changes_is_seen(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
+    one, other = make_engine(settings), make_engine(settings)
+    older = one.adapt(colour_support(), name="shared").classifier
+    assert used(other, "shared") == older.id
+    newer = one.adapt(colour_support(2), name="shared").classifier
+    assert used(other, "shared") == newer.id
+    assert used(other, older.id) == older.id
+    one.delete_classifier("shared")
+    assert used(other, newer.id) is None
+    assert used(other, "shared") == older.id
+    other.delete_classifier(older.id)
+    for key in ("shared", older.id):
+        assert used(one, key) is None
+
+
+def test_another_server_s_promotion_is_seen_before_long(settings: Settings, make_engine: MakeEngine) -> None:
+    assert References.seconds <= 0.5
+    one, other = make_engine(settings), make_engine(settings)
+    one.adapt(colour_support(), name="shared")
+    assert used(other, "shared") is not None
+    newer = one.adapt(colour_support(2), name="shared").classifier
+    wait_until(lambda: used(other, "shared") == newer.id)
+
+
+def test_what_was_read_before_a_change_is_not_remembered_after_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prediction that is slow to read, and a promotion meanwhile."""
+    monkeypatch.setattr(References, "seconds", 1e9)
+    first = engine.adapt(colour_support(), name="cats").classifier
+    second = engine.adapt(colour_support(2), name="cats", promote=False).classifier
+    catalogue = Catalogue(engine.store, 2**20)
+    resolve = TenantStore.resolve
+
+    def slow(store: TenantStore, reference: str) -> object:
+        found = resolve(store, reference)
+        monkeypatch.setattr(TenantStore, "resolve", resolve)
+        catalogue.promote("cats@2", "")
+        return found
+
+    monkeypatch.setattr(TenantStore, "resolve", slow)
+    assert catalogue.find("cats", "") is not None
+    assert catalogue.find("cats", "").id == second.id
+    assert first.id != second.id
+
+
+def test_forgetting_leaves_the_others() -> None:
+    class Memory(ShortMemory[str, int]):
+        seconds = 1.0
+
+    asked: list[str] = []
+
+    def find(key: str) -> int:
+        asked.append(key)
+        return len(key)
+
+    memory = Memory(find, lambda: 0.0)
+    assert [memory.read(key) for key in ("a", "bb", "a", "bb")] == [1, 2, 1, 2]
+    memory.forget(lambda key: key == "a")
+    assert memory.remembered("a") is None
+    assert memory.remembered("bb") == 2
+    assert asked == ["a", "bb"]

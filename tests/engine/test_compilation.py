@@ -1,0 +1,40 @@
+"""What the server's first start on a machine says of compiling, and later starts do not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+
+PROGRAM = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+from comln_serve.engine.compilation import compile_flow
+compile_flow()
+"""
+
+
+def start(cache: Path) -> list[str]:
+    """The log lines of having the solver compiled, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=REPOSITORY,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_only_the_first_start_compiles_and_it_says_so(tmp_path: Path) -> None:
+    began, ended = start(tmp_path)
+    assert began.startswith("INFO:comln_serve.engine.compilation:compiling")
+    assert ended.startswith("INFO:comln_serve.engine.compilation:compiled")
+    assert start(tmp_path) == []

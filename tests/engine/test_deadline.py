@@ -1,0 +1,57 @@
+"""Flags that are raised after a time: each at its own, none once its block is over."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.engine.adapting.deadline import raised_after
+
+LONG, SOON = 3600.0, 0.02
+
+
+def raised(flag: NDArray[np.bool_]) -> bool:
+    """Whether it is raised within half a minute."""
+    end = time.monotonic() + 30
+    while not flag[0] and time.monotonic() < end:
+        time.sleep(0.002)
+    return bool(flag[0])
+
+
+def test_each_flag_is_raised_at_its_own_time() -> None:
+    """The one that is due first was added last, after the watch had gone to sleep."""
+    with raised_after(LONG) as long:
+        time.sleep(0.05)
+        began = time.monotonic()
+        with raised_after(SOON) as soon, raised_after(4 * SOON) as later:
+            assert raised(soon)
+            assert time.monotonic() - began >= SOON
+            assert raised(later)
+            assert time.monotonic() - began >= 4 * SOON
+        assert not long[0]
+
+
+def test_a_flag_whose_block_is_over_stays_down() -> None:
+    with raised_after(SOON) as over:
+        pass
+    with raised_after(2 * SOON) as witness:
+        assert raised(witness)
+    assert not over[0]
+
+
+def test_many_at_once_need_one_thread() -> None:
+    with raised_after(LONG):
+        threads = threading.active_count()
+
+    def one(number: int) -> bool:
+        with raised_after(SOON if number % 2 else LONG) as flag:
+            return raised(flag) if number % 2 else not flag[0]
+
+    with ThreadPoolExecutor(8) as pool, ExitStack() as held:
+        assert all(pool.map(one, range(64)))
+        for _ in range(50):
+            held.enter_context(raised_after(LONG))
+        assert threading.active_count() <= threads + 8

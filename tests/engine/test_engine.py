@@ -1,0 +1,215 @@
+"""The engine without HTTP: what it computes, and what it refuses."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import softmax
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, StartupError
+from comln_serve.flow import solve_flow
+from comln_serve.imaging import prepare_image
+from tests.bundle.test_bundle import edit_manifest, poison_backbone, replace_file
+from tests.support.engines import MakeEngine, fails
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.tiny import tiny_config, tiny_model
+
+COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
+
+
+@pytest.mark.parametrize(
+    ("start", "model"), [("zero", "tiny"), ("prototype", "tiny-prototype"), ("learned", "tiny-learned")]
+)
+def test_adaptation_is_the_flow_on_torch_embeddings(engine: Engine, start: str, model: str) -> None:
+    """Unequal numbers of examples: 1 of class 0 up to 5 of class 4, in shuffled order."""
+    support = [(image_bytes(COLOURS[i], seed=10 * i + n), f"class {i}") for n in range(5) for i in range(n, 5)]
+    adapted = engine.adapt(support, model=model, horizon=30.0).classifier
+    assert adapted.labels == tuple(f"class {i}" for i in range(5))
+    assert adapted.examples == (1, 2, 3, 4, 5)
+
+    config = tiny_config(start)
+    torch_model = tiny_model(config)
+    policy = config.data.preprocessing
+    images = np.stack([prepare_image(data, policy) for data, _ in support])
+    phi = torch_model.embed(images).astype(np.float64)
+    classes = np.array([int(label[-1]) for _, label in support])
+    Y = np.eye(5)[classes]
+    W0 = np.zeros((5, phi.shape[1]))
+    if start == "prototype":
+        W0 = 2.0 * np.stack([phi[classes == i].mean(axis=0) for i in range(5)])
+    if torch_model.W0 is not None:
+        W0 = torch_model.W0.detach().numpy().astype(np.float64)
+    weights = None
+    if engine.models[model].bundle.head.weighting == "balanced":
+        weights = 1.0 / (5 * np.bincount(classes)[classes])
+    W = solve_flow(phi, W0, Y, 30.0, weights=weights, rtol=1e-9, atol=1e-9).W
+    np.testing.assert_allclose(adapted.W, W, rtol=0, atol=1e-3 * np.abs(W).max())
+
+    probabilities = softmax(phi @ W.T)
+    of_truth = probabilities[np.arange(len(classes)), classes]
+    share = np.full(len(classes), 1 / len(classes)) if weights is None else weights
+    assert adapted.support_loss == pytest.approx(-(share * np.log(of_truth)).sum(), rel=1e-3)
+    assert adapted.support_accuracy == (probabilities.argmax(axis=1) == classes).mean()
+
+
+def test_a_second_predict_equals_the_first(engine: Engine) -> None:
+    adapted = engine.adapt(colour_support()).classifier
+    queries = [image_bytes(colour, seed=77) for colour in COLOURS]
+    first = engine.predict(queries, adapted.id)
+    second = engine.predict(queries, adapted.id)
+    np.testing.assert_array_equal(first.probabilities, second.probabilities)
+    np.testing.assert_allclose(first.probabilities.sum(axis=1), 1.0, rtol=1e-12)
+    assert first.classifier.labels == ("red", "green", "blue")
+
+
+def test_it_learns_colours(engine: Engine) -> None:
+    adapted = engine.adapt(colour_support(), name="colours").classifier
+    assert adapted.support_accuracy == 1.0
+    queries = [image_bytes(colour, seed=99) for colour in COLOURS[:3]]
+    predicted = engine.predict(queries, "colours").probabilities
+    assert predicted.argmax(axis=1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 130])
+def test_a_batch_of_any_size_gives_what_single_images_give(engine: Engine, count: int) -> None:
+    """Batches are padded and split; neither may show."""
+    adapted = engine.adapt(colour_support()).classifier
+    queries = [image_bytes(COLOURS[i % 5], (8, 8), seed=i % 7) for i in range(count)]
+    together = engine.predict(queries, adapted.id).probabilities
+    assert together.shape == (count, 3)
+    for position in {0, count // 2, count - 1}:
+        alone = engine.predict([queries[position]], adapted.id).probabilities
+        np.testing.assert_allclose(together[position], alone[0], atol=1e-5)
+
+
+def test_adapting_again_gives_the_same_weights(engine: Engine) -> None:
+    first, second = (engine.adapt(colour_support()).classifier for _ in range(2))
+    assert first.id != second.id
+    np.testing.assert_array_equal(first.W, second.W)
+
+
+def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
+    own = engine.adapt(colour_support()).classifier
+    assert own.horizon == engine.models["tiny"].bundle.head.horizon
+    losses = [own.support_loss]
+    for factor in (3.0, 10.0):
+        longer = engine.adapt(colour_support(), horizon=factor * own.horizon).classifier
+        assert longer.horizon == factor * own.horizon
+        losses.append(longer.support_loss)
+    assert losses == sorted(losses, reverse=True), "the flow descends"
+    assert losses[0] > losses[-1]
+    none = engine.adapt(colour_support(), horizon=1e-12).classifier
+    assert none.support_loss == pytest.approx(np.log(3), abs=1e-6), "a zero start knows nothing"
+
+
+@pytest.mark.parametrize("ways", [2, 4, 6])
+def test_learned_start_refuses_another_number_of_classes(engine: Engine, ways: int) -> None:
+    support = [(image_bytes(seed=i), f"class {i}") for i in range(ways)]
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support, model="tiny-learned"))
+    assert error.detail == {"received_classes": ways, "needed_classes": 5}
+    assert engine.store.count() == 0
+
+
+@pytest.mark.parametrize("support", [[], [(image_bytes(), "a")], [(image_bytes(), "a")] * 3])
+def test_too_few_classes(engine: Engine, support: list[tuple[bytes, str]]) -> None:
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support))
+    assert engine.store.count() == 0
+
+
+def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> None:
+    """A bundle that allows a single step."""
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    edit_manifest(models / "tiny", lambda content: content["solver"].update(max_steps=1))
+    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), horizon=1e6))
+    assert "shorter horizon" in error.message
+    assert error.detail == {"horizon": 1e6}
+    assert engine.store.count() == 0
+
+
+def test_equal_images_under_different_labels(engine: Engine) -> None:
+    """No classifier can tell them apart: an answer, not a failure, and an even one."""
+    same = image_bytes()
+    adapted = engine.adapt([(same, "a"), (same, "b")]).classifier
+    predicted = engine.predict([same], adapted.id).probabilities
+    np.testing.assert_allclose(predicted, [[0.5, 0.5]], atol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["altered", "removed", "other preprocessing"])
+def test_a_classifier_of_another_backbone_is_not_used(
+    settings: Settings, tmp_path: Path, make_engine: MakeEngine, change: str
+) -> None:
+    engine = make_engine(settings)
+    engine.warm()
+    adapted = engine.adapt(colour_support(), model="tiny").classifier
+    engine.close()
+
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    if change == "removed":
+        shutil.rmtree(models / "tiny")
+    elif change == "other preprocessing":
+        edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
+    else:
+        graph = onnx.load_from_string((models / "tiny" / "backbone.onnx").read_bytes())
+        graph.doc_string = "retrained"
+        replace_file(models / "tiny", "backbone", graph.SerializeToString())
+    update = {"models_dir": models, "default_model": "tiny-prototype"}
+    changed = make_engine(settings.model_copy(update=update))
+    error = fails(ErrorCode.MODEL_CHANGED, lambda: changed.predict([image_bytes()], adapted.id))
+    assert error.detail["model"] == "tiny"
+    assert changed.find_classifier(adapted.id).id == adapted.id, "it can still be looked at"
+
+
+def test_unknown_names(engine: Engine) -> None:
+    error = fails(ErrorCode.MODEL_NOT_FOUND, lambda: engine.adapt(colour_support(), model="absent"))
+    assert error.detail["available"] == ["tiny", "tiny-learned", "tiny-prototype"]
+    for action in (
+        lambda: engine.predict([image_bytes()], "absent"),
+        lambda: engine.find_classifier("absent"),
+        lambda: engine.delete_classifier("absent"),
+    ):
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, action)
+
+
+@pytest.mark.parametrize("position", [0, 4, 8])
+def test_a_bad_image_is_named_by_its_position(engine: Engine, position: int) -> None:
+    support = colour_support()
+    support[position] = (b"not an image", support[position][1])
+    error = fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(support))
+    assert error.message.startswith(f"Image {position + 1} of 9:")
+    assert error.detail["image"] == position
+    assert engine.store.count() == 0
+    assert engine.images.pending == 0
+
+
+def test_default_model(settings: Settings, make_engine: MakeEngine) -> None:
+    assert make_engine(settings).adapt(colour_support()).classifier.model == "tiny"
+    unnamed = settings.model_copy(update={"default_model": None})
+    assert make_engine(unnamed).default_model == "tiny", "the first by name"
+    with pytest.raises(StartupError, match="'absent' is not in"):
+        make_engine(settings.model_copy(update={"default_model": "absent"}))
+
+
+def test_ready_between_warm_and_close(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings)
+    states = [engine.ready]
+    engine.warm()
+    states.append(engine.ready)
+    engine.close()
+    assert [*states, engine.ready] == [False, True, False]
+
+
+def test_a_backbone_that_gives_nan_never_gets_ready(
+    settings: Settings, tmp_path: Path, make_engine: MakeEngine
+) -> None:
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    poison_backbone(models / "tiny")
+    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine.warm()
+    assert not engine.ready
+    assert "NaN" in str(engine.failure)
+    fails(ErrorCode.NOT_READY, lambda: engine.adapt(colour_support()))

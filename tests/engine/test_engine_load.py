@@ -1,0 +1,257 @@
+"""The engine with many requests at once: nothing mixes, waits have an end, too much is refused."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, Semaphore
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle import Head
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.admission import Admission
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding import decoders
+from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.imaging import ImageFile, Preprocessing, fit_image
+from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import wait_until
+
+COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
+
+
+def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
+    """Each thread has its own classes and its own queries; alone and together agree to the bit."""
+
+    def task(thread: int) -> tuple[list[tuple[bytes, str]], list[bytes]]:
+        chosen = [COLOURS[(thread + i) % 5] for i in range(2 + thread % 3)]
+        support = [
+            (image_bytes(colour, seed=100 * thread + n), f"t{thread}-c{i}")
+            for i, colour in enumerate(chosen)
+            for n in range(1 + thread % 2)
+        ]
+        return support, [image_bytes(colour, seed=7 * thread) for colour in chosen]
+
+    def work(thread: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+        support, queries = task(thread)
+        adapted = engine.adapt(support, name=f"t{thread}").classifier
+        predicted = engine.predict(queries, f"t{thread}")
+        assert predicted.classifier.id == adapted.id
+        assert predicted.classifier.labels == adapted.labels
+        return adapted.labels, adapted.W, predicted.probabilities
+
+    alone = [work(thread) for thread in range(8)]
+    start = Barrier(8)
+
+    def together(thread: int) -> None:
+        start.wait()
+        for _ in range(4):
+            labels, W, probabilities = work(thread)
+            assert labels == alone[thread][0]
+            np.testing.assert_array_equal(W, alone[thread][1])
+            np.testing.assert_array_equal(probabilities, alone[thread][2])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(together, range(8)))
+    assert engine.store.count() == 8 * 5
+    assert engine.images.pending == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_fifty_adaptations_at_once_do_not_mix(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Whether their images share batches or not, each classifier is the one it would be alone."""
+    monkeypatch.setattr(Backbone, "batches", together)
+    engine = make_engine(settings)
+    engine.warm()
+
+    def support(task: int) -> list[tuple[bytes, str]]:
+        chosen = [COLOURS[(task + i) % 5] for i in range(2 + task % 4)]
+        return [(image_bytes(c, seed=task), f"{task}-{i}") for i, c in enumerate(chosen)]
+
+    sizes: list[int] = []
+    before_each_batch(engine, sizes.append)
+    with ThreadPoolExecutor(50) as pool:
+        all_made = list(pool.map(lambda task: engine.adapt(support(task)).classifier, range(50)))
+    assert (max(sizes) > 5) == together, "some batches held images of several requests"
+    assert sum(sizes) == sum(classifier.W.shape[0] for classifier in all_made)
+    for task, made in enumerate(all_made):
+        alone = engine.adapt(support(task)).classifier
+        assert made.labels == alone.labels == tuple(f"{task}-{i}" for i in range(2 + task % 4))
+        np.testing.assert_allclose(made.W, alone.W, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("batched")
+def test_one_batch_answers_for_many_classifiers(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings)
+    engine.warm()
+    made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
+    queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
+    alone = [engine.predict([query], c.id) for query, c in zip(queries, made, strict=True)]
+    batcher = batcher_of(engine)
+    sizes, blocked = list[int](), Event()
+
+    def held(count: int) -> None:
+        sizes.append(count)
+        assert blocked.wait(30)
+
+    before_each_batch(engine, held)
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(engine.predict, [queries[0]], made[0].id)
+        wait_until(lambda: sizes == [1])
+        tasks = [pool.submit(engine.predict, [q], c.id) for q, c in zip(queries, made, strict=True)]
+        wait_until(lambda: batcher.queued == 8)
+        blocked.set()
+        first.result(30)
+        together = [task.result(30) for task in tasks]
+    assert sizes == [1, 8]
+    for one, other in zip(together, alone, strict=True):
+        assert one.classifier.id == other.classifier.id
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
+
+
+def test_a_request_that_waits_too_long_for_its_batch(settings: Settings, make_engine: MakeEngine) -> None:
+    update = {"max_queue_seconds": 0.2, "inference_threads": 2}
+    engine = make_engine(settings.model_copy(update=update))
+    adapted = engine.adapt(colour_support()).classifier
+    count, running, blocked = 2, Semaphore(0), Event()
+
+    def held(_: int) -> None:
+        running.release()
+        assert blocked.wait(30)
+
+    before_each_batch(engine, held)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.predict, [image_bytes()] * count, adapted.id)
+        for _ in range(count):
+            assert running.acquire(timeout=30)
+        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
+        assert error.detail == {"allowed_seconds": 0.2}
+        assert engine.images.pending == count
+        blocked.set()
+        assert first.result(30).probabilities.shape == (count, 3)
+    assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    assert engine.images.pending == 0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_request_that_waits_too_long_for_a_decoder(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """It is told so in time, though no decoder ever looks at it."""
+    update = {"max_queue_seconds": 0.2, "decode_threads": 1}
+    engine = make_engine(settings.model_copy(update=update))
+    adapted = engine.adapt(colour_support()).classifier
+    running, blocked = Event(), Event()
+
+    def held(file: ImageFile, policy: Preprocessing) -> Any:
+        running.set()
+        assert blocked.wait(30)
+        return fit_image(file, policy)
+
+    monkeypatch.setattr(decoders, "fit_image", held)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.predict, [image_bytes()], adapted.id)
+        assert running.wait(30)
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()] * count, adapted.id))
+        blocked.set()
+        first.result(30)
+    assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    assert engine.images.pending == 0
+
+
+def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
+    adapted = engine.adapt(colour_support()).classifier
+    gone = Cancellation()
+    gone.cancel()
+    stored = engine.store.count()
+    embedded: list[int] = []
+    before_each_batch(engine, embedded.append)
+    for action in (
+        lambda: engine.adapt(colour_support(), cancellation=gone),
+        lambda: engine.predict([image_bytes()], adapted.id, cancellation=gone),
+        # Not blamed on the image, which nobody looked at.
+        lambda: engine.predict([b"not an image"], adapted.id, cancellation=gone),
+    ):
+        fails(ErrorCode.CLIENT_GONE, action)
+    assert embedded == []
+    assert engine.store.count() == stored
+    assert engine.images.pending == 0
+
+
+def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancellation = Cancellation()
+    solve = Head.adapt
+
+    def leaves(head: Head, *arguments: Any, **options: Any) -> object:
+        cancellation.cancel()
+        return solve(head, *arguments, **options)
+
+    monkeypatch.setattr(Head, "adapt", leaves)
+    fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
+    assert engine.store.count() == 0
+
+
+def test_admission_counts_and_releases() -> None:
+    admission = Admission(5, "images")
+    with admission.admit(3):
+        with admission.admit(2):
+            assert admission.pending == 5
+            error = fails(ErrorCode.OVERLOADED, lambda: admission.admit(1).__enter__())
+            assert error.detail == {"pending": 5, "received": 1, "limit": 5}
+        assert admission.pending == 3
+        fails(ErrorCode.OVERLOADED, lambda: admission.admit(3).__enter__())
+        assert admission.pending == 3, "what was refused does not count"
+    with pytest.raises(KeyError), admission.admit(5):
+        raise KeyError
+    assert admission.pending == 0
+
+
+def test_overload_counts_images_not_requests(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 9}))
+    adapted = engine.adapt(colour_support()).classifier
+    with engine.images.admit(7):
+        assert engine.predict([image_bytes()] * 2, adapted.id).probabilities.shape == (2, 3)
+        error = fails(ErrorCode.OVERLOADED, lambda: engine.predict([image_bytes()] * 3, adapted.id))
+        assert error.detail == {"pending": 7, "received": 3, "limit": 9}
+        fails(ErrorCode.OVERLOADED, lambda: engine.adapt(colour_support()))
+    assert engine.predict([image_bytes()] * 3, adapted.id).probabilities.shape == (3, 3)
+    assert engine.store.count() == 1
+
+
+def test_a_listener_that_fails_ends_no_thread(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    def fails_to_listen(_count: int, _seconds: float) -> None:
+        raise KeyError("gone")
+
+    adapted = engine.adapt(colour_support()).classifier
+    batcher_of(engine).on_batch = fails_to_listen
+    for _ in range(20):
+        assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
+    wait_until(lambda: caplog.text.count("recording a batch's metrics failed") == 20)
+    engine.check_models()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_is_told(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended it, requests would wait for it in vain."""
+    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
+    engine.warm()
+    adapted = engine.adapt(colour_support()).classifier
+    engine.check_models()
+
+    def ends(_: object, *, alone: bool) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(batcher_of(engine), "_embed", ends)
+    fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
+    wait_until(lambda: batcher_of(engine).stuck)
+    error = fails(ErrorCode.NOT_READY, engine.check_models)
+    assert "'tiny'" in error.message

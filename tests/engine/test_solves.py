@@ -1,0 +1,134 @@
+"""Solving in turns: few at once, one of a classifier at a time, and waiting is bounded."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event, Lock
+from typing import Any
+
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting import adaptation
+from comln_serve.engine.adapting.solves import Solves
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from tests.support.engines import MakeEngine, fails
+from tests.support.image_files import colour_support
+from tests.support.waiting import wait_until
+
+
+def nothing() -> None:
+    pass
+
+
+def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str) -> tuple[Event, Future[str]]:
+    """Ask for a turn on another thread; once it is there it lasts until the event is set."""
+    release = Event()
+
+    def solve() -> str:
+        with solves.turn(nothing, classifier):
+            assert release.wait(60)
+        return classifier
+
+    return release, pool.submit(solve)
+
+
+def test_a_few_solve_and_a_few_wait() -> None:
+    solves = Solves(at_once=2, max_waiting=1, max_seconds=60)
+    with ThreadPoolExecutor(3) as pool:
+        turns = [held(pool, solves, classifier) for classifier in "abc"]
+        wait_until(lambda: len(solves._solving) == 2 and len(solves._line) == 1)
+        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "d").__enter__())
+        assert "3 adaptations are under way" in error.message
+        for release, _ in turns:
+            release.set()
+        assert [future.result() for _, future in turns] == ["a", "b", "c"]
+    with solves.turn(nothing, "d"):
+        pass
+
+
+def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() -> None:
+    solves = Solves(at_once=2, max_waiting=9, max_seconds=60)
+    with ThreadPoolExecutor(3) as pool:
+        first, second = held(pool, solves, "a"), held(pool, solves, "a")
+        wait_until(lambda: len(solves._solving) == 1 and len(solves._line) == 1)
+        with solves.turn(nothing, "b"):
+            assert sorted(solves._solving) == ["a", "b"]
+        first[0].set()
+        assert first[1].result() == "a"
+        second[0].set()
+        assert second[1].result() == "a"
+
+
+def test_who_waits_too_long_or_has_left_goes() -> None:
+    solves = Solves(at_once=1, max_waiting=9, max_seconds=0.1)
+    gone = Cancellation()
+    gone.cancel()
+    with solves.turn(nothing, "a"):
+        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, "b").__enter__())
+        assert error.detail == {"allowed_seconds": 0.1}
+        patient = Solves(at_once=1, max_waiting=9, max_seconds=60)
+        with patient.turn(nothing, "a"):
+            fails(ErrorCode.CLIENT_GONE, lambda: patient.turn(gone.check, "b").__enter__())
+        assert patient._line == []
+    assert solves._line == []
+    with solves.turn(nothing, "b"):
+        pass
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
+    """How many fits there were, and how many at once."""
+    lock, fit, counts = Lock(), adaptation.fit, {"all": 0, "now": 0, "most": 0}
+
+    def counted(*arguments: Any) -> Any:
+        with lock:
+            counts["all"] += 1
+            counts["now"] += 1
+            counts["most"] = max(counts["most"], counts["now"])
+        try:
+            return fit(*arguments)
+        finally:
+            with lock:
+                counts["now"] -= 1
+
+    monkeypatch.setattr(adaptation, "fit", counted)
+    return lambda: (counts["all"], counts["most"])
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_removals_at_once_are_made_one_after_another(
+    engine: Engine, fits: Callable[[], tuple[int, int]], name: str | None
+) -> None:
+    """Each solves once: none starts over because another was faster."""
+    made = engine.adapt(colour_support(shots=9), name=name).classifier
+    reference = name or made.id
+    with ThreadPoolExecutor(17) as pool:
+        list(pool.map(lambda number: engine.remove_example(reference, number), range(1, 18)))
+    assert fits() == (18, 1)
+    assert engine.examples(reference)[1].numbers == tuple(range(18, 28))
+
+
+def test_a_solve_has_its_whole_time_however_long_it_waited(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for others is not told that its images cannot be adapted to."""
+    monkeypatch.setattr(adaptation, "usable_cpus", lambda: 1)
+    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.5}))
+    engine.warm()
+    begun, release, fit = Event(), Event(), adaptation.fit
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert release.wait(60)
+        return fit(*arguments)
+
+    monkeypatch.setattr(adaptation, "fit", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.adapt, colour_support())
+        assert begun.wait(60)
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.adapt(colour_support()))
+        release.set()
+        assert first.result().classifier.labels == ("red", "green", "blue")
+    assert engine.images.pending == 0

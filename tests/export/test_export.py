@@ -1,0 +1,424 @@
+"""Exported classifiers answer as the server does, with nothing of the server's."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import safetensors.numpy
+from fastapi.testclient import TestClient
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.api.routes.export import MOST_EXPORTS
+from comln_serve.bundle import Bundle, find_bundles, load_bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.export.expressions import Nodes
+from comln_serve.export.onnx_file import onnx_file
+from comln_serve.export.resampling import LEAST_OPSET, resample
+from comln_serve.imaging import Preprocessing, prepare_pixels
+from examples.run_exported import decode
+from tests.support.image_files import colour_support
+from tests.support.messages import adapt_form
+from tests.support.paths import REPOSITORY
+from tests.support.tiny import tiny_config, write_bundle
+
+# Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
+TOLERANCE = 1e-6
+POLICIES = [
+    (resize, interpolation)
+    for resize in ("crop", "pad", "stretch")
+    for interpolation in ("bilinear", "bicubic", "lanczos")
+]
+LABELS = ["red", "green", "blue"]
+
+
+def session_of(model: bytes) -> Any:
+    return ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+def picture(rng: np.random.Generator, height: int, width: int, mode: str = "RGB") -> Image.Image:
+    """Noise over a gradient."""
+    depth = len(Image.new(mode, (1, 1)).getbands())
+    slope = np.linspace(0, 200, width)[None, :, None] * np.linspace(0, 1, height)[:, None, None]
+    noise = rng.integers(0, 56, (height, width, depth))
+    return Image.fromarray((slope + noise).astype(np.uint8).squeeze(), mode=None).convert(mode)
+
+
+def files(folder: Path) -> list[Path]:
+    """JPEG and PNG files of many sizes and kinds; those of 1 and 2 pixels included."""
+    rng = np.random.default_rng(0)
+    sizes = [(1, 1), (2, 1), (1, 7), (40, 31), (31, 40), (84, 84), (333, 97), (98, 333), (600, 801)]
+    made: list[Path] = []
+    for height, width in sizes:
+        for fmt in ("jpg", "png"):
+            made.append(folder / f"{height}x{width}.{fmt}")
+            picture(rng, height, width).save(made[-1])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    made.append(folder / "turned.jpg")
+    picture(rng, 50, 90).save(made[-1], exif=exif)
+    for mode in ("RGBA", "LA", "L"):
+        made.append(folder / f"{mode}.png")
+        picture(rng, 45, 60, mode).save(made[-1])
+    made.append(folder / "palette.png")
+    picture(rng, 45, 60).quantize(8).save(made[-1], transparency=3)
+    return made
+
+
+def export(client: TestClient, classifier: str, kind: str = "onnx") -> bytes:
+    answer = client.get(f"/classifiers/{classifier}/export", params={"format": kind})
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+def assert_same_answers(client: TestClient, classifier: str, paths: list[Path]) -> None:
+    session = session_of(export(client, classifier))
+    about = session.get_modelmeta().custom_metadata_map
+    labels = json.loads(about["labels"])
+    images = [("images", path.read_bytes()) for path in paths]
+    answer = client.post("/predict", data={"classifier": classifier, "top_k": len(labels)}, files=images)
+    assert answer.status_code == 200, answer.text
+    for path, prediction in zip(paths, answer.json()["predictions"], strict=True):
+        pixels = decode(path, json.loads(about["preprocessing"]))
+        (found,) = session.run(["probabilities"], {"images": pixels[None]})[0]
+        expected = {item["label"]: item["probability"] for item in prediction["top"]}
+        assert found.tolist() == pytest.approx([expected[x] for x in labels], abs=TOLERANCE), path
+
+
+@pytest.mark.parametrize("opset", [LEAST_OPSET, 13, 18, 22])
+@pytest.mark.parametrize(("resize", "interpolation"), POLICIES)
+def test_pixels_are_pillows(resize: Any, interpolation: Any, opset: int) -> None:
+    """Bit for bit, at random sizes and at those where the policy has corners."""
+    rng = np.random.default_rng(opset)
+    corners = [(1, 1), (1, 300), (300, 1), (23, 23), (22, 23), (23, 22), (24, 23), (45, 46)]
+    sizes = [*corners, *np.exp(rng.uniform(0, np.log(400), (25, 2))).astype(int).tolist()]
+    policy = Preprocessing(image_size=23, resize=resize, interpolation=interpolation, background=(10, 200, 30))
+    nodes = Nodes("n/")
+    result = resample(nodes, nodes.tensor("images"), policy)
+    graph = helper.make_graph(
+        nodes.nodes,
+        "resampling",
+        [helper.make_tensor_value_info("images", TensorProto.UINT8, ["b", "h", "w", 3])],
+        [helper.make_tensor_value_info(result.name, TensorProto.UINT8, ["b", 23, 23, 3])],
+        nodes.constants,
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=6 if opset < 15 else 10)
+    onnx.checker.check_model(model, full_check=True)
+    session = session_of(model.SerializeToString())
+    for height, width in sizes:
+        images = rng.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
+        (found,) = session.run(None, {"images": images})
+        expected = np.stack([prepare_pixels(image, policy) for image in images])
+        assert np.array_equal(found, expected), (height, width)
+
+
+@pytest.fixture(scope="module")
+def policy_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny bundle for every preprocessing policy."""
+    root = tmp_path_factory.mktemp("policies")
+    for resize, interpolation in POLICIES:
+        config = tiny_config()
+        preprocessing = config.data.preprocessing.model_copy(
+            update={"resize": resize, "interpolation": interpolation, "background": (9, 99, 199)}
+        )
+        data = config.data.model_copy(update={"preprocessing": preprocessing})
+        write_bundle(root / f"{resize}-{interpolation}", config.model_copy(update={"data": data}))
+    return root
+
+
+def test_every_policy_answers_as_predict(
+    policy_models: Path, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+) -> None:
+    paths = files(tmp_path)
+    update = {"models_dir": policy_models, "default_model": None}
+    engine = make_engine(settings.model_copy(update=update))
+    with TestClient(create_app(engine)) as client:
+        for model in engine.models:
+            adapted = client.post("/adapt", **adapt_form(model=model))
+            assert adapted.status_code == 201, adapted.text
+            assert_same_answers(client, adapted.json()["id"], paths)
+
+
+@pytest.mark.parametrize("model", [path.name for path in find_bundles(REPOSITORY / "models")])
+def test_shipped_bundles_answer_as_predict(
+    model: str, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+) -> None:
+    drawings = REPOSITORY / "examples" / "omniglot"
+    classes = ["keble-08", "oriya-25", "sylheti-06", "syriac-serto-01", "tengwar-02"]
+    update = {"models_dir": REPOSITORY / "models", "default_model": model}
+    engine = make_engine(settings.model_copy(update=update))
+    with TestClient(create_app(engine)) as client:
+        support = [(path, name) for name in classes for path in (drawings / name / "support").iterdir()]
+        adapted = client.post(
+            "/adapt",
+            data={"name": "letters", "labels": [name for _, name in support]},
+            files=[("images", path.read_bytes()) for path, _ in support],
+        )
+        assert adapted.status_code == 201, adapted.text
+        queries = [path for name in classes for path in (drawings / name / "query").iterdir()]
+        assert_same_answers(client, "letters", [*queries, *files(tmp_path)])
+        (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
+    # The example, as its docstring says, in a process of its own.
+    query = drawings / "oriya-25" / "query" / "1.png"
+    done = subprocess.run(
+        [sys.executable, "examples/run_exported.py", tmp_path / "letters.onnx", query],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"{query}: ")
+    if model == "omniglot-conv4":
+        assert ": oriya-25 (" in done.stdout
+
+
+@pytest.fixture
+def named(client: TestClient) -> str:
+    """A classifier of three classes, of the model `tiny`."""
+    support = colour_support()
+    answer = client.post(
+        "/adapt",
+        data={"name": "colours", "labels": [label for _, label in support]},
+        files=[("images", data) for data, _ in support],
+    )
+    assert answer.status_code == 201
+    return "colours"
+
+
+def test_the_onnx_file_is_valid_and_standard(client: TestClient, named: str) -> None:
+    model = onnx.load_from_string(export(client, named))
+    onnx.checker.check_model(model, full_check=True)
+    assert {entry.domain for entry in model.opset_import} == {""}
+    assert not model.functions
+    assert [value.name for value in model.graph.input] == ["images"]
+    assert [value.name for value in model.graph.output] == ["probabilities"]
+
+
+def test_a_batch_is_its_images(client: TestClient, named: str) -> None:
+    session = session_of(export(client, named))
+    images = np.random.default_rng(0).integers(0, 256, (5, 33, 47, 3), dtype=np.uint8)
+    (together,) = session.run(None, {"images": images})
+    alone = np.concatenate([session.run(None, {"images": image[None]})[0] for image in images])
+    assert together.shape == (5, 3)
+    assert together.dtype == np.float32
+    assert together == pytest.approx(alone, abs=TOLERANCE)
+    assert together.sum(axis=1) == pytest.approx(np.ones(5), abs=TOLERANCE)
+
+
+def test_both_files_say_what_they_are(client: TestClient, named: str, settings: Settings) -> None:
+    shown = client.get(f"/classifiers/{named}").json()
+    bundle = load_bundle(settings.models_dir / "tiny")
+    expected = {
+        "format_version": "1",
+        "classifier_id": shown["id"],
+        "classifier_name": "colours",
+        "labels": json.dumps(LABELS),
+        "temperature": "1.0",
+        "horizon": repr(shown["horizon"]),
+        "model": "tiny",
+        "embedder_sha256": bundle.embedder_sha256,
+        "embedding_size": "8",
+        "preprocessing": bundle.manifest.preprocessing.model_dump_json(),
+        "licence": "Apache-2.0",
+    }
+    about = session_of(export(client, named)).get_modelmeta().custom_metadata_map
+    assert about.pop("input").startswith("images: uint8 (batch, height, width, 3)")
+    assert about.pop("output").startswith("probabilities: float32 (batch, classes)")
+    assert about.pop("created_at").startswith(shown["created_at"][:19])
+    assert about == expected
+    header = header_of(export(client, named, "safetensors"))
+    del header["created_at"]
+    assert header == expected
+
+
+def header_of(file: bytes) -> dict[str, str]:
+    length = int.from_bytes(file[:8], "little")
+    header: dict[str, str] = json.loads(file[8 : 8 + length])["__metadata__"]
+    return header
+
+
+def test_the_head_alone(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
+    engine = make_engine(settings)
+    adapted = engine.adapt(colour_support())
+    with TestClient(create_app(engine)) as client:
+        tensors = safetensors.numpy.load(export(client, adapted.classifier.id, "safetensors"))
+    assert set(tensors) == {"W"}
+    assert tensors["W"].dtype == np.float32
+    assert np.array_equal(tensors["W"], adapted.classifier.W)
+
+
+def backbone_with(opset: int) -> bytes:
+    """A backbone that uses the names of the export, and weights from inside a branch."""
+    branch = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["pixels", "scale"], [f"{name}_y"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)],
+        )
+        for name, op in (("then_branch", "Mul"), ("else_branch", "Sub"))
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["images"], ["pixels"], to=TensorProto.FLOAT),
+            helper.make_node("If", ["yes"], ["probabilities"], **branch),
+            helper.make_node("Flatten", ["probabilities"], ["backbone/images"]),
+            helper.make_node("Identity", ["backbone/images"], ["head/matmul_1"]),
+        ],
+        "backbone",
+        [helper.make_tensor_value_info("images", TensorProto.UINT8, ["batch", 8, 8, 3])],
+        [helper.make_tensor_value_info("head/matmul_1", TensorProto.FLOAT, ["batch", 192])],
+        [
+            numpy_helper.from_array(np.array(1 / 255, dtype=np.float32), "scale"),
+            numpy_helper.from_array(np.array(True), "yes"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=6).SerializeToString()
+
+
+@pytest.fixture
+def odd(settings: Settings, make_engine: Callable[[Settings], Engine]) -> tuple[Classifier, Bundle]:
+    """A classifier of embeddings that are the 8 x 8 pixels themselves, without a backbone."""
+    bundle = load_bundle(settings.models_dir / "tiny")
+    preprocessing = bundle.manifest.preprocessing.model_copy(update={"image_size": 8})
+    update = {"preprocessing": preprocessing, "embedding_size": 192}
+    W = np.random.default_rng(0).normal(size=(3, 192)).astype(np.float32)
+    classifier = replace(make_engine(settings).adapt(colour_support()).classifier, W=W)
+    return classifier, replace(bundle, manifest=bundle.manifest.model_copy(update=update))
+
+
+@pytest.mark.parametrize("opset", [LEAST_OPSET, 12, 13, 20])
+def test_a_backbone_of_any_names(odd: tuple[Classifier, Bundle], opset: int) -> None:
+    classifier, bundle = odd
+    model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset)))
+    onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
+    image = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
+    (found,) = session_of(model).run(None, {"images": image[None]})
+    pixels = prepare_pixels(image, bundle.manifest.preprocessing)
+    embedding = (pixels.astype(np.float32) * np.float32(1 / 255)).reshape(1, -1)
+    assert found == pytest.approx(classifier.probabilities(embedding), abs=TOLERANCE)
+
+
+def test_an_export_can_be_a_backbone(odd: tuple[Classifier, Bundle]) -> None:
+    """No name of the first round is taken for one of the second."""
+    classifier, bundle = odd
+    inner = onnx_file(classifier, replace(bundle, backbone=backbone_with(13)))
+    outer = replace(classifier, W=classifier.W[:, :3])
+    session = session_of(onnx_file(outer, replace(bundle, backbone=inner)))
+    (found,) = session.run(None, {"images": np.zeros((1, 9, 9, 3), dtype=np.uint8)})
+    assert found.shape == (1, 3)
+
+
+def test_an_old_operator_set_is_refused(odd: tuple[Classifier, Bundle]) -> None:
+    classifier, bundle = odd
+    with pytest.raises(ServiceError, match=r"operator set 9; .* format=safetensors") as caught:
+        onnx_file(classifier, replace(bundle, backbone=backbone_with(9)))
+    assert caught.value.code is ErrorCode.CANNOT_EXPORT
+
+
+@pytest.mark.parametrize("kind", ["onnx", "safetensors"])
+def test_it_is_a_download(client: TestClient, named: str, kind: str) -> None:
+    answer = client.get(f"/classifiers/{named}/export", params={"format": kind})
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == f'attachment; filename="colours.{kind}"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+def test_labels_of_any_script(client: TestClient) -> None:
+    labels = ["naïve ☃", '"quoted"\n', "漢字"]
+    support = colour_support(1)
+    answer = client.post("/adapt", data={"labels": labels}, files=[("images", data) for data, _ in support])
+    classifier = answer.json()["id"]
+    about = session_of(export(client, classifier)).get_modelmeta().custom_metadata_map
+    assert json.loads(about["labels"]) == labels
+    assert json.loads(header_of(export(client, classifier, "safetensors"))["labels"]) == labels
+
+
+def test_refusals(client: TestClient, named: str) -> None:
+    for path, status, code in [
+        (f"/classifiers/{named}/export?format=pickle", 422, "invalid_request"),
+        (f"/classifiers/{named}/export?format=", 422, "invalid_request"),
+        ("/classifiers/nobody/export?format=onnx", 404, "classifier_not_found"),
+    ]:
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def test_a_changed_model_is_not_exported(
+    tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+) -> None:
+    models = tmp_path / "models"
+    write_bundle(models / "tiny", tiny_config())
+    settings = settings.model_copy(update={"models_dir": models})
+    engine = make_engine(settings)
+    adapted = engine.adapt(colour_support()).classifier.id
+    engine.close()
+    write_bundle(models / "tiny", tiny_config(image_size=24))
+    with TestClient(create_app(make_engine(settings))) as client:
+        for kind in ("onnx", "safetensors"):
+            answer = client.get(f"/classifiers/{adapted}/export", params={"format": kind})
+            assert answer.status_code == 409
+            assert answer.json()["error"]["code"] == "model_changed"
+
+
+def test_exports_at_the_same_time_are_bounded(client: TestClient, named: str) -> None:
+    exports = client.app.state.exports  # type: ignore[attr-defined]
+    with exports.admit(MOST_EXPORTS):
+        answer = client.get(f"/classifiers/{named}/export")
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"]
+    for _ in range(2 * MOST_EXPORTS):
+        export(client, named)
+    client.get("/classifiers/nobody/export")
+    assert exports.pending == 0
+
+
+def test_an_export_counts_until_its_last_byte_is_sent(client: TestClient, named: str) -> None:
+    app: Any = client.app
+    pending: list[int] = []
+    answered = anyio.Event()
+
+    async def receive() -> dict[str, Any]:
+        """The client stays until it is answered, and then goes."""
+        await answered.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            pending.append(app.state.exports.pending)
+            if not message.get("more_body"):
+                answered.set()
+
+    async def call() -> None:
+        path = f"/classifiers/{named}/export"
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [],
+        }
+        await app(scope, receive, send)
+
+    anyio.run(call)
+    assert pending
+    assert set(pending) == {1}
+    assert app.state.exports.pending == 0

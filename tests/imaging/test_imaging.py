@@ -1,0 +1,308 @@
+"""Every kind of image file people have, and every kind of file that only claims to be one."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from comln_serve.imaging import (
+    DEFAULT_MAX_PIXELS,
+    FORMATS,
+    ImageError,
+    Preprocessing,
+    decode_image,
+    open_image,
+    prepare_image,
+)
+from tests.support.image_files import encode
+
+ORIENTATION = 0x0112
+# What a camera held that way stored: the inverse of what a viewer does to show it upright.
+STORED = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def quadrants(size: tuple[int, int] = (48, 32)) -> Image.Image:
+    """An image that no rotation and no reflection maps to itself."""
+    width, height = size
+    image = Image.new("RGB", size, (250, 250, 250))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, 0, width // 2 - 1, height // 2 - 1), fill=(220, 20, 20))
+    draw.rectangle((width // 2, 0, width, height // 2 - 1), fill=(20, 220, 20))
+    draw.rectangle((0, height // 2, width // 2 - 1, height), fill=(20, 20, 220))
+    return image
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    assert image.mode == "RGB"
+    return np.asarray(image).astype(int)
+
+
+def refused(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> ImageError:
+    with pytest.raises(ImageError) as caught:
+        decode_image(data, max_pixels=max_pixels)
+    return caught.value
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header claims any size."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
+    )
+
+
+def turned(upright: Image.Image, orientation: int) -> tuple[Image.Image, Image.Exif]:
+    """A picture as a camera held that way stores it, and what it writes into EXIF."""
+    operation = STORED[orientation]
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return (upright if operation is None else upright.transpose(operation)), exif
+
+
+@pytest.mark.parametrize("orientation", sorted(STORED))
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
+def test_exif_orientation_is_applied(orientation: int, fmt: str) -> None:
+    upright, (stored, exif) = quadrants(), turned(quadrants(), orientation)
+    options = {"JPEG": {"quality": 95, "subsampling": 0}, "PNG": {}, "WEBP": {"lossless": True}}
+    decoded = decode_image(encode(stored, fmt, exif=exif, **options[fmt]))
+    assert decoded.size == upright.size
+    assert np.abs(pixels(decoded) - pixels(upright)).max() <= (12 if fmt == "JPEG" else 0)
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0" + b"\xff" * 40, b"Exif\0\0II*\0\xff\xff\xff\x7f", b"x"])
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
+def test_corrupt_exif_does_not_matter(exif: bytes) -> None:
+    """Broken metadata is common in the wild; the picture is what counts."""
+    plain = encode(quadrants(), "JPEG", quality=95)
+    segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
+    decoded = decode_image(plain[:2] + segment + plain[2:])
+    np.testing.assert_array_equal(pixels(decoded), pixels(decode_image(plain)))
+
+
+def test_orientation_out_of_range_is_ignored() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 77
+    decoded = decode_image(encode(quadrants(), "PNG", exif=exif))
+    np.testing.assert_array_equal(pixels(decoded), pixels(quadrants()))
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
+def test_jpeg_modes(mode: str) -> None:
+    source = quadrants().convert(mode)
+    decoded = decode_image(encode(source, "JPEG", quality=95, subsampling=0))
+    assert np.abs(pixels(decoded) - pixels(source.convert("RGB"))).max() <= 40
+
+
+@pytest.mark.parametrize(
+    ("mode", "fmt"),
+    [
+        ("RGB", "PNG"),
+        ("L", "PNG"),
+        ("1", "PNG"),
+        ("P", "PNG"),
+        ("RGB", "BMP"),
+        ("L", "BMP"),
+        ("1", "BMP"),
+        ("P", "BMP"),
+        ("P", "GIF"),
+        ("L", "GIF"),
+    ],
+)
+def test_opaque_lossless_files_keep_every_pixel(mode: str, fmt: str) -> None:
+    source = quadrants().convert(mode)
+    decoded = decode_image(encode(source, fmt))
+    np.testing.assert_array_equal(pixels(decoded), pixels(source.convert("RGB")))
+
+
+def test_webp_lossless() -> None:
+    decoded = decode_image(encode(quadrants(), "WEBP", lossless=True))
+    np.testing.assert_array_equal(pixels(decoded), pixels(quadrants()))
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "WEBP"])
+def test_alpha_is_laid_over_the_background(fmt: str) -> None:
+    source = Image.new("RGBA", (3, 1))
+    source.putdata([(200, 0, 0, 255), (200, 0, 0, 0), (200, 0, 0, 128)])
+    options = {"lossless": True, "exact": True} if fmt == "WEBP" else {}
+    decoded = pixels(decode_image(encode(source, fmt, **options), background=(0, 0, 100)))
+    assert decoded[0, 0].tolist() == [200, 0, 0]
+    assert decoded[0, 1].tolist() == [0, 0, 100]
+    assert np.abs(decoded[0, 2] - [100, 0, 50]).max() <= 1
+
+
+def test_grey_with_alpha() -> None:
+    source = Image.new("LA", (2, 1))
+    source.putdata([(90, 255), (90, 0)])
+    decoded = pixels(decode_image(encode(source, "PNG"), background=(1, 2, 3)))
+    assert decoded.tolist() == [[[90, 90, 90], [1, 2, 3]]]
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "GIF"])
+def test_transparent_palette_entry(fmt: str) -> None:
+    source = Image.new("P", (2, 1))
+    source.putpalette([200, 0, 0, 0, 200, 0])
+    source.putdata([0, 1])
+    decoded = pixels(decode_image(encode(source, fmt, transparency=1), background=(7, 8, 9)))
+    assert decoded.tolist() == [[[200, 0, 0], [7, 8, 9]]]
+
+
+@pytest.mark.parametrize(("mode", "key"), [("L", 40), ("RGB", (40, 40, 40))])
+def test_transparent_colour_of_an_opaque_mode(mode: str, key: object) -> None:
+    source = Image.new("L", (2, 1))
+    source.putdata([40, 90])
+    data = encode(source.convert(mode), "PNG", transparency=key)
+    decoded = pixels(decode_image(data, background=(7, 8, 9)))
+    assert decoded.tolist() == [[[7, 8, 9], [90, 90, 90]]]
+
+
+def test_16_bit_grey_is_scaled() -> None:
+    """Medical and microscope images: Pillow's own conversion would turn all but black to white."""
+    samples = np.array([[0, 257, 32768, 65535]], dtype=np.uint16)
+    decoded = pixels(decode_image(encode(Image.fromarray(samples), "PNG")))
+    assert decoded[0, :, 0].tolist() == [0, 1, 128, 255]
+    assert (decoded == decoded[..., :1]).all()
+
+
+def test_16_bit_grey_with_a_transparent_value() -> None:
+    samples = np.array([[1000, 65535]], dtype=np.uint16)
+    data = encode(Image.fromarray(samples), "PNG", transparency=1000)
+    decoded = pixels(decode_image(data, background=(7, 8, 9)))
+    assert decoded.tolist() == [[[7, 8, 9], [255, 255, 255]]]
+
+
+@pytest.mark.parametrize("fmt", ["GIF", "WEBP", "PNG"])
+def test_animation_gives_its_first_frame(fmt: str) -> None:
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "lime", "blue")]
+    options = {"WEBP": {"lossless": True}}.get(fmt, {})
+    data = encode(frames[0], fmt, save_all=True, append_images=frames[1:], duration=50, **options)
+    assert pixels(decode_image(data)).reshape(-1, 3).tolist() == [[255, 0, 0]] * 48
+
+
+@pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (1, 1), (3, 2)])
+@pytest.mark.parametrize("resize", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_any_shape_becomes_the_square(size: tuple[int, int], resize: str, interpolation: str) -> None:
+    policy = Preprocessing.model_validate({"image_size": 16, "resize": resize, "interpolation": interpolation})
+    data = encode(Image.new("RGB", size, (10, 120, 230)), "PNG")
+    prepared = prepare_image(data, policy)
+    assert prepared.shape == (16, 16, 3)
+    assert prepared.dtype == np.uint8
+    image = (prepared == [10, 120, 230]).all(axis=2)
+    if resize == "pad":
+        background = (prepared == 255).all(axis=2)
+        assert (image | background).all()
+        shown = (max(1, round(16 * size[1] / max(size))), max(1, round(16 * size[0] / max(size))))
+        assert (image.any(axis=1).sum(), image.any(axis=0).sum()) == shown
+    else:
+        assert image.all()
+
+
+def test_crop_takes_the_centre_and_stretch_takes_all() -> None:
+    source = Image.new("RGB", (48, 16), (255, 0, 0))
+    source.paste((0, 0, 255), (16, 0, 32, 16))
+    data = encode(source, "PNG")
+    crop = prepare_image(data, Preprocessing(image_size=16, resize="crop"))
+    assert (crop == [0, 0, 255]).all()
+    stretch = prepare_image(data, Preprocessing(image_size=16, resize="stretch"))
+    assert (stretch[:, 0] == [255, 0, 0]).all()
+    assert (stretch[:, 8] == [0, 0, 255]).all()
+    assert (stretch[:, -1] == [255, 0, 0]).all()
+
+
+def test_pad_fills_with_the_background() -> None:
+    data = encode(Image.new("RGB", (32, 16), (255, 0, 0)), "PNG")
+    policy = Preprocessing(image_size=16, resize="pad", background=(9, 8, 7))
+    prepared = prepare_image(data, policy)
+    assert (prepared[:4] == [9, 8, 7]).all()
+    assert (prepared[4:12] == [255, 0, 0]).all()
+    assert (prepared[12:] == [9, 8, 7]).all()
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_large_jpeg_is_decoded_smaller_but_never_too_small(mode: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    data = encode(quadrants((800, 480)).convert(mode), "JPEG", exif=exif)
+    decoded = open_image(data, enough=32).decode()
+    shown = (800, 480) if orientation == 1 else (480, 800)
+    assert decoded.size == (shown[0] // 8, shown[1] // 8)
+    decoded = open_image(data, enough=200).decode()
+    assert decoded.size == (shown[0] // 2, shown[1] // 2)
+    assert open_image(data, enough=481).decode().size == shown
+    assert decode_image(data).size == shown
+
+
+def test_reduced_jpeg_is_the_same_picture() -> None:
+    data = encode(quadrants((640, 640)), "JPEG", quality=95)
+    policy = Preprocessing(image_size=16)
+    full = np.asarray(decode_image(data).resize((16, 16), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(prepare_image(data, policy).astype(int) - full).max() <= 12
+
+
+def test_empty_file() -> None:
+    error = refused(b"")
+    assert error.kind == "invalid_image"
+    assert "empty" in error.message
+
+
+@pytest.mark.parametrize(
+    "data", [b"hello", b"\0" * 1000, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"]
+)
+def test_not_an_image(data: bytes) -> None:
+    error = refused(data)
+    assert error.kind == "invalid_image"
+    assert error.detail["allowed_formats"] == list(FORMATS)
+
+
+@pytest.mark.parametrize("fmt", ["ICO", "PPM", "TGA", "PDF"])
+def test_formats_not_served(fmt: str) -> None:
+    """Pillow could read most of these; each is attack surface nobody asked for."""
+    assert refused(encode(quadrants(), fmt)).kind == "invalid_image"
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+def test_truncated(fmt: str, kept: float) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    data = encode(Image.fromarray(noise), fmt)
+    assert decode_image(data).size == (24, 24)
+    assert refused(data[: int(kept * len(data))]).kind == "invalid_image"
+
+
+def test_pixel_limit_is_inclusive() -> None:
+    data = encode(Image.new("RGB", (30, 20)), "PNG")
+    assert decode_image(data, max_pixels=600).size == (30, 20)
+    error = refused(data, max_pixels=599)
+    assert error.kind == "image_too_large"
+    assert error.detail == {"received_pixels": 600, "allowed_pixels": 599}
+
+
+@pytest.mark.parametrize("side", [9_000, 12_000, 100_000])
+def test_size_is_refused_before_decoding(side: int) -> None:
+    """Pillow only warns from 89 and raises from 179 million pixels; all are over our limit.
+
+    The data behind the header is a few bytes: decoding it would be INVALID_IMAGE.
+    """
+    error = refused(png_claiming(side, side))
+    assert error.kind == "image_too_large"
+    assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
+
+
+def test_a_false_size_within_the_limit_is_a_corrupt_image() -> None:
+    assert refused(png_claiming(60, 60)).kind == "invalid_image"

@@ -1,0 +1,86 @@
+"""Many clients at once: what one asks for never reaches another."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from tests.server.test_overload import served
+from tests.support.engines import MakeEngine
+from tests.support.image_files import image_bytes
+from tests.support.messages import adapt_form, predict_form
+
+Support = list[tuple[bytes, str]]
+CLIENTS = 50
+QUERIES = [image_bytes((40 * i, 250 - 40 * i, 120), seed=i) for i in range(4)]
+
+
+def support_of(client: int) -> Support:
+    """Two to five classes of one to three images; nobody else has these labels or pixels."""
+    rng = np.random.default_rng(client)
+    return [
+        (image_bytes(tuple(rng.integers(0, 256, 3)), seed=1000 * client + 10 * way + shot), f"class {way} of {client}")
+        for way in range(2 + client % 4)
+        for shot in range(1 + client % 3)
+    ]
+
+
+def asked(url: str, client: int, **options: Any) -> list[dict[str, Any]]:
+    """Adapt and predict as that client; every class with its probability, an entry an image."""
+    with httpx2.Client(timeout=120) as session:
+        made = session.post(f"{url}/adapt", **adapt_form(support_of(client), **options))
+        assert made.status_code == 201, made.text
+        body = predict_form(*QUERIES, classifier=made.json()["id"], top_k=5)
+        answer = session.post(f"{url}/predict", **body).raise_for_status().json()
+    assert answer["classifier"] == made.json()["id"]
+    return [{one["label"]: one["probability"] for one in p["top"]} for p in answer["predictions"]]
+
+
+@pytest.mark.parametrize("name", [None, "shared"])
+def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine: MakeEngine, name: str | None) -> None:
+    """Each predicts to the last bit as one that was made alone; under one name as well."""
+    alone = make_engine(settings.model_copy(update={"database_url": settings.database_url + "1"}))
+    together = make_engine(settings)
+    start = Barrier(CLIENTS)
+    options = {} if name is None else {"name": name}
+
+    def work(client: int) -> list[dict[str, Any]]:
+        start.wait()
+        return asked(url, client, **options)
+
+    with served(together) as url, ThreadPoolExecutor(CLIENTS) as pool:
+        found = list(pool.map(work, range(CLIENTS)))
+        assert together.store.count() == CLIENTS
+    for client in range(CLIENTS):
+        made = alone.adapt(support_of(client)).classifier
+        expected = alone.predict(QUERIES, made.id)
+        assert found[client] == [dict(zip(made.labels, row, strict=True)) for row in expected.probabilities]
+
+
+def test_examples_added_at_the_same_time_are_all_there(
+    settings: Settings, make_engine: MakeEngine, database_url: str
+) -> None:
+    """One classifier that changes in place: no change is lost, and none is made twice."""
+    engine = make_engine(settings.model_copy(update={"database_url": database_url}))
+    engine.warm()
+    made = engine.adapt(support_of(0)).classifier
+    start = Barrier(12)
+
+    def work(client: int) -> int:
+        start.wait()
+        more = [(image_bytes(seed=client), f"more {client}")]
+        return engine.add_examples(made.id, more).classifier.revision
+
+    with ThreadPoolExecutor(12) as pool:
+        revisions = list(pool.map(work, range(1, 13)))
+    assert sorted(revisions) == list(range(2, 14))
+    labels = engine.examples(made.id)[1].labels
+    assert sorted(labels[2:]) == sorted(f"more {client}" for client in range(1, 13))
+    # The order is that of the changes, and the weights are those of adapting to all at once.
+    images = {f"more {client}": image_bytes(seed=client) for client in range(1, 13)}
+    anew = support_of(0) + [(images[label], label) for label in labels[2:]]
+    assert engine.adapt(anew).classifier.W.tobytes() == engine.find_classifier(made.id).W.tobytes()

@@ -1,0 +1,264 @@
+"""Attacks on the level of the connection, over bare sockets: requests sent ahead, answers that are
+not read, heads without end. Memory stays bounded and others are answered meanwhile.
+"""
+
+import re
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from comln_serve.server.protocol import MOST_FIELDS, MOST_HEAD_BYTES
+from tests.api.test_intake import connect, error_of, pending, predicts, read_all, wait_until
+from tests.support.image_files import image_bytes
+from tests.support.live import LiveServer, live_server
+from tests.support.messages import adapt_form, predict_form
+from tests.support.tiny import tiny_config, write_bundle
+
+SECONDS = 3  # max_send_seconds of the server
+MOST_GROWTH = 300 * 10**6
+PATIENCE = 3  # seconds in which others have to be answered during an attack
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = LIVE[:-2] + b"Connection: close\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Beside the usual bundles `wide`, whose export is larger than what sockets buffer."""
+    folder = tmp_path_factory.mktemp("connections")
+    models = folder / "models"
+    models.mkdir()
+    (models / "tiny").symlink_to(models_dir / "tiny")
+    config = tiny_config()
+    wide = config.backbone.model_copy(update={"channels": 256})
+    write_bundle(models / "wide", config.model_copy(update={"backbone": wide}))
+    flags = ("--default-model", "tiny", "--max-send-seconds", str(SECONDS))
+    with live_server(models, folder, *flags) as server:
+        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        made = httpx2.post(f"{server.url}/adapt", **adapt_form(name="wide", model="wide"))
+        made.raise_for_status()
+        yield server
+
+
+def memory(server: LiveServer) -> int:
+    """Resident bytes of the server."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return 1024 * int(line.split()[1])
+
+
+@contextmanager
+def harmless(server: LiveServer) -> Generator[None, None, None]:
+    """Check that what is done in the block takes little memory and keeps nobody waiting."""
+    before = memory(server)
+    grown, waited = [0], [0.0]
+    over = False
+
+    def watch() -> None:
+        with httpx2.Client(timeout=60) as client:
+            last = False
+            while not last:
+                last = over
+                began = time.monotonic()
+                assert client.get(f"{server.url}/health/live").status_code == 200
+                waited.append(time.monotonic() - began)
+                began = time.monotonic()
+                form = predict_form(image_bytes())
+                assert client.post(f"{server.url}/predict", **form).status_code == 200
+                waited.append(time.monotonic() - began)
+                grown.append(memory(server) - before)
+                time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            yield
+        finally:
+            over = True
+        watching.result()
+    print(f"grown by {max(grown) / 1e6:.0f} MB, others waited {max(waited):.2f} s at most")
+    assert max(grown) < MOST_GROWTH
+    assert max(waited) < PATIENCE
+    assert "Traceback" not in server.log.read_text()
+
+
+def statuses_of(answers: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answers)]
+
+
+def send_all(connections: list[socket.socket], data: bytes, seconds: float) -> int:
+    """Send it over each connection at once, and give up where the server reads no more."""
+
+    def send(connection: socket.socket) -> int:
+        sent, deadline = 0, time.monotonic() + seconds
+        connection.settimeout(0.2)
+        with suppress(ConnectionError):
+            while sent < len(data) and time.monotonic() < deadline:
+                with suppress(TimeoutError):
+                    sent += connection.send(data[sent : sent + 2**16])
+        return sent
+
+    with ThreadPoolExecutor(len(connections)) as pool:
+        return sum(pool.map(send, connections))
+
+
+def is_dropped(connection: socket.socket) -> bool:
+    """Whether the server has let the connection go, answers read or not."""
+    try:
+        return connection.send(b"x") == 0
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("request_", [LIVE, b"GET / HTTP/1.1\r\n\r\n"], ids=["probe", "short"])
+def test_requests_whose_answers_are_never_read(server: LiveServer, request_: bytes) -> None:
+    connections = [connect(server) for _ in range(10)]
+    with harmless(server):
+        send_all(connections, request_ * (8_000_000 // len(request_)), seconds=6)
+        wait_until(lambda: all(map(is_dropped, connections)))
+    for connection in connections:
+        connection.close()
+    assert predicts(server)
+
+
+def test_pipelined_requests_are_answered_in_order(server: LiveServer) -> None:
+    """Far more than are parsed at once, with bodies between them."""
+    body = b'{"images": [], "classifier": "known"}'
+    post = (
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    ) + body
+    connection = connect(server)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(connection.sendall, (LIVE + post) * 500 + LAST)
+        answers = read_all(connection)
+        sending.result()
+    assert statuses_of(answers) == [200, 422] * 500 + [200]
+
+
+def test_a_connection_is_kept_between_requests(server: LiveServer) -> None:
+    with connect(server) as connection:
+        for _ in range(3):
+            connection.sendall(LIVE)
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += connection.recv(65536)
+            assert statuses_of(answer) == [200]
+
+
+def head(field: bytes, size: int) -> bytes:
+    return LIVE[:-2] + field * (size // len(field))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        head(b"X: y\r\n", 20_000_000),
+        head(b"X: " + b"y" * 2000 + b"\r\n", 20_000_000),
+        LIVE[:-2] + b"X: " + b"y" * 100_000_000,
+        LIVE[:-2] + b"y" * 20_000_000,
+        b"GET /" + b"y" * 20_000_000,
+        LIVE[:-2] + b"X: y\r\n" * MOST_FIELDS + b"\r\n",
+        LIVE[:-2] + b"X: " + b"y" * (MOST_HEAD_BYTES + 4096) + b"\r\n\r\n",
+    ],
+    ids=["lines", "long lines", "value", "name", "path", "fields", "bytes"],
+)
+def test_a_head_without_end(server: LiveServer, sent: bytes) -> None:
+    connection = connect(server)
+    with harmless(server):
+        send_all([connection], sent, seconds=60)
+        connection.settimeout(60)
+        status, error, answered = error_of(read_all(connection))
+    assert (status, error["code"]) == (431, "head_too_large")
+    assert error["detail"] == {"allowed_bytes": MOST_HEAD_BYTES, "allowed_fields": MOST_FIELDS}
+    assert b"connection: close" in answered
+    assert error["request_id"] in server.log.read_text()
+
+
+def test_a_head_of_the_size_allowed(server: LiveServer) -> None:
+    fields = b"X: y\r\n" * (MOST_FIELDS - 3)
+    long = b"Y: " + b"y" * (MOST_HEAD_BYTES - 1000) + b"\r\n"
+    answer = read_all(connect(server, LAST[:-2] + fields + long + b"\r\n"))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+CHUNKED = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"0\r\n" + b"X: y\r\n" * 1_000_000, b"0\r\nX: " + b"y" * 20_000_000, b"1;" + b"x" * 20_000_000],
+    ids=["trailer", "value", "extension"],
+)
+def test_no_end_behind_the_head(server: LiveServer, endless: bytes) -> None:
+    """In the trailer of a chunked body, or what a chunk says of itself. Refused is what comes
+    first: the Content-Type that is missing, or the size.
+    """
+    connection = connect(server)
+    with harmless(server):
+        send_all([connection], CHUNKED + endless, seconds=60)
+        connection.settimeout(60)
+        with suppress(ConnectionError):
+            assert read_all(connection).split()[1] in (b"415", b"431")
+
+
+def test_trailers_are_read_over(server: LiveServer) -> None:
+    """They come after the request's key has been checked: they must not count as headers."""
+    answer = read_all(connect(server, CHUNKED + b"1\r\nx\r\n0\r\nContent-Type: application/json\r\n\r\n" + LAST))
+    assert statuses_of(answer) == [415, 200]
+
+
+def test_a_content_length_of_many_digits(server: LiveServer) -> None:
+    body = b'{"images": [], "classifier": "known"}'
+    post = LAST.replace(b"GET /health/live", b"POST /predict")[:-2]
+    post += b"Content-Type: application/json\r\nContent-Length: %05000d\r\n\r\n" % len(body)
+    status, error, _ = error_of(read_all(connect(server, post + body)))
+    assert (status, error["detail"]) == (422, {"received_images": 0})
+
+
+def export_of(server: LiveServer) -> socket.socket:
+    """A connection that has asked for an export, and has a small window."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+    connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    connection.settimeout(60)
+    connection.sendall(LAST.replace(b"/health/live", b"/classifiers/wide/export"))
+    return connection
+
+
+def exports(server: LiveServer) -> Callable[[], bool]:
+    return lambda: httpx2.get(f"{server.url}/classifiers/wide/export", timeout=60).status_code == 200
+
+
+def test_exports_that_are_not_read_give_their_places_back(server: LiveServer) -> None:
+    connections = [export_of(server) for _ in range(4)]
+    wait_until(lambda: not exports(server)())
+    answer = httpx2.get(f"{server.url}/classifiers/wide/export")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
+    assert pending(server, "bytes") > 2**22
+    assert predicts(server)
+    wait_until(exports(server))
+    assert pending(server, "bytes") == 0
+    for connection in connections:
+        connection.close()
+
+
+def test_a_slow_download_finishes(server: LiveServer) -> None:
+    """It takes longer than a client may stand still."""
+    whole = httpx2.get(f"{server.url}/classifiers/wide/export").content
+    assert len(whole) > 6_000_000, "more than sockets buffer, else nothing is slow here"
+    began = time.monotonic()
+    received = bytearray()
+    with export_of(server) as connection:
+        while piece := connection.recv(2**17):
+            received += piece
+            time.sleep(3 * SECONDS / (len(whole) / len(piece)))
+    assert time.monotonic() - began > 2 * SECONDS
+    assert bytes(received).partition(b"\r\n\r\n")[2] == whole

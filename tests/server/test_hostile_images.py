@@ -1,0 +1,226 @@
+"""HEIC, AVIF and TIFF files that would have a library do far more than their size lets expect."""
+
+import io
+import struct
+import time
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
+from comln_serve.imaging.boxes import announced_pixels
+from tests.imaging.test_image_formats import fails
+from tests.support.image_files import box, encode, tiff, tiff_of, with_size
+
+LIMIT = 20_000
+SIDE = 200  # squared over the limit
+
+
+def plain(side: int = SIDE) -> Image.Image:
+    return Image.new("RGB", (side, side), (200, 30, 30))
+
+
+def chunk() -> bytes:
+    """A text chunk of a PNG file."""
+    text = b"tEXta\0b"
+    return struct.pack(">I", 3) + text + struct.pack(">I", zlib.crc32(text))
+
+
+def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
+    """Boxes of a HEIC file that lists pictures and one block of metadata, read `overlap` times."""
+    kinds = [b"hvc1"] * listed + [b"Exif"]
+    infos = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, kind)) for n, kind in enumerate(kinds, 1)]
+    places = struct.pack(">HHH", len(kinds), 0, overlap) + overlap * struct.pack(">II", 0, metadata)
+    meta = [
+        box(b"iinf", struct.pack(">IH", 0, len(infos)) + b"".join(infos)),
+        box(b"iloc", struct.pack(">IHH", 0, 0x4400, 1) + places),
+        box(b"iprp", box(b"ipco", box(b"ispe", struct.pack(">III", 0, 64, 48)))),
+    ]
+    start = box(b"ftyp", b"heic\0\0\0\0mif1heic") + box(b"meta", bytes(4) + b"".join(meta))
+    return start + box(b"mdat", bytes(metadata))
+
+
+@pytest.mark.parametrize("fmt", ["HEIC", "AVIF"])
+def test_size_of_the_container_is_refused_before_decoding(fmt: str) -> None:
+    data = encode(plain(), fmt)
+    assert open_image(data).full_size >= SIDE * SIDE
+    error = fails(with_size(data, (SIDE, SIDE), (9_000, 8_000)), "image_too_large")
+    assert error.detail == {"received_pixels": 72_000_000, "allowed_pixels": DEFAULT_MAX_PIXELS}
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_size_of_a_tiff_is_refused_before_decoding(big: bool) -> None:
+    data = tiff_of(np.zeros((4, 4, 3), np.uint8), big=big, t256=12_000, t257=12_000)
+    error = fails(data, "image_too_large")
+    assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
+
+
+def test_avif_that_is_coded_larger_than_it_says() -> None:
+    """libavif would decode all of it and scale it down."""
+    data = with_size(encode(plain(), "AVIF"), (SIDE, SIDE), (64, 64))
+    error = fails(data, "image_too_large", max_pixels=LIMIT)
+    assert error.detail["received_pixels"] == SIDE * SIDE
+
+
+def test_avif_sequence_that_is_coded_larger_than_it_says() -> None:
+    data = encode(plain(), "AVIF", save_all=True, append_images=[plain().rotate(1)])
+    size = struct.pack(">II", SIDE << 16, SIDE << 16)
+    assert size in data
+    smaller = data.replace(size, struct.pack(">II", 64 << 16, 64 << 16))
+    fails(smaller, "image_too_large", max_pixels=LIMIT)
+
+
+def test_heic_that_is_coded_larger_than_it_says() -> None:
+    fails(with_size(encode(plain(), "HEIC"), (SIDE, SIDE), (64, 64)))
+
+
+def test_a_cropped_picture_counts_with_what_is_decoded() -> None:
+    """The library tells the size that is left."""
+    data = encode(plain(), "HEIC")
+    crop = struct.pack(">8I", 16, 1, 16, 1, 0, 1, 0, 1)
+    odd = encode(plain(SIDE - 1), "HEIC")  # has a crop already, of one row and column
+    at = odd.index(b"clap") + 4
+    cropped = odd[:at] + crop + odd[at + len(crop) :]
+    opened = open_image(cropped)
+    assert opened.picture.size == (16, 16)
+    assert opened.full_size >= (SIDE - 1) ** 2
+    fails(cropped, "image_too_large", max_pixels=LIMIT)
+    assert open_image(data).decode().size == (SIDE, SIDE)
+
+
+def test_metadata_is_not_read_for_any_number_of_pictures() -> None:
+    assert announced_pixels(heif(listed=20, metadata=200_000)) == 64 * 48
+    with pytest.raises(ValueError, match="900 pictures"):
+        announced_pixels(heif(listed=900, metadata=200_000))
+
+
+def test_the_same_bytes_are_not_read_any_number_of_times() -> None:
+    assert announced_pixels(heif(listed=1, metadata=200_000, overlap=2)) == 64 * 48
+    with pytest.raises(ValueError, match="more bytes than the file has"):
+        announced_pixels(heif(listed=1, metadata=200_000, overlap=32))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_endless_boxes(nested: bool) -> None:
+    start = box(b"ftyp", b"avif\0\0\0\0avifmif1")
+    if nested:
+        size = 100_000
+        boxes = b"".join(struct.pack(">I4s4x", size - 12 * n, b"meta") for n in range(5000))
+    else:
+        boxes = box(b"free", b"") * 1_000_000
+    began = time.monotonic()
+    fails(start + boxes)
+    assert time.monotonic() - began < 1
+
+
+def test_tile_that_is_larger_than_its_picture() -> None:
+    samples = np.zeros((16, 16, 3), np.uint8)
+    data = tiff_of(samples, t322=30_000, t323=30_000)
+    error = fails(data, "image_too_large")
+    assert error.detail["received_pixels"] == 900_000_000
+    assert open_image(tiff_of(samples)).full_size == 256
+
+
+@pytest.mark.parametrize("tag", [273, 258, 320, 339, 282])
+def test_tag_of_many_numbers(tag: int) -> None:
+    page = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
+    if tag == 273:
+        data = tiff({**page, 325: (4, (0,) * 1_000_000)}, bytes(16))
+    else:
+        data = tiff({**page, tag: (3, (1,) * 1_000_000)}, bytes(16))
+    assert fails(data).detail["received_format"] == "TIFF"
+
+
+def test_metadata_of_a_tiff_with_many_numbers() -> None:
+    """Turning a picture upright reads the EXIF directory in full."""
+    exif = struct.pack("<HHHII", 1, 37500, 4, 1_000_000, 8) + bytes(4)
+    data = tiff(
+        {
+            256: (4, (4,)),
+            257: (4, (4,)),
+            258: (3, (8,)),
+            259: (3, (1,)),
+            262: (3, (1,)),
+            274: (3, (6,)),
+            34665: (4, (8 + 16,)),
+        },
+        bytes(16) + exif,
+    )
+    assert fails(data).detail["received_format"] == "TIFF"
+
+
+def test_pages_beyond_the_first_cost_nothing() -> None:
+    pages = [Image.new("L", (4, 4), n % 256) for n in range(200)]
+    data = encode(pages[0], "TIFF", save_all=True, append_images=pages[1:])
+    began = time.monotonic()
+    assert open_image(data).decode().getpixel((0, 0)) == (0, 0, 0)
+    assert time.monotonic() - began < 0.2
+
+
+def test_a_page_that_points_to_itself() -> None:
+    data = bytearray(tiff_of(np.zeros((4, 4), np.uint8)))
+    (directory,) = struct.unpack_from("<I", data, 4)
+    (entries,) = struct.unpack_from("<H", data, directory)
+    struct.pack_into("<I", data, directory + 2 + 12 * entries, directory)
+    assert open_image(bytes(data)).decode().size == (4, 4)
+
+
+def test_compression_that_is_none() -> None:
+    for compression in (2, 34676, 65000):
+        fails(tiff_of(np.zeros((4, 4, 3), np.uint8), t259=compression))
+
+
+def test_decompression_bomb_of_a_strip() -> None:
+    """A strip that unpacks to more than its rows hold."""
+    image = Image.new("L", (64, 64), 7)
+    data = encode(image, "TIFF", compression="tiff_adobe_deflate")
+    bomb = io.BytesIO()
+    Image.new("L", (64, 60_000), 7).save(bomb, "TIFF", compression="tiff_adobe_deflate")
+    large = bytearray(bomb.getvalue())
+    at = large.index(struct.pack("<HHI", 257, 3, 1))
+    struct.pack_into("<I", large, at + 8, 64)
+    assert open_image(data).decode().size == (64, 64)
+    assert open_image(bytes(large)).full_size == 64 * 64
+
+
+def jpeg(side: int = 64, **options: object) -> bytes:
+    return encode(Image.effect_noise((side, side), 60).convert("RGB"), "JPEG", **options)
+
+
+def test_jpeg_whose_last_scan_is_repeated() -> None:
+    data = jpeg(progressive=True)
+    assert open_image(data).decode().size == (64, 64)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    error = fails(data[:-2] + 10_000 * last + data[-2:], "invalid_image")
+    assert "scans, at most 200 are allowed" in error.message
+
+
+@pytest.mark.parametrize(
+    ("what", "data"),
+    [
+        ("padding", jpeg()[:2] + 100_000 * b"\xff" + jpeg()[2:]),
+        ("segments", jpeg()[:2] + 50_000 * b"\xff\xfe\0\3x" + jpeg()[2:]),
+        ("chunks", encode(plain(), "PNG")[:33] + 50_000 * chunk() + encode(plain(), "PNG")[33:]),
+    ],
+)
+def test_header_in_very_many_pieces(what: str, data: bytes) -> None:
+    """Pillow reads each of them by itself, in Python."""
+    assert "thousands of pieces" in fails(data, "invalid_image").message, what
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
+def test_exif_block_of_very_many_tags(fmt: str) -> None:
+    """Pillow reads all of them, and warns of each that is broken."""
+    picture = plain(20).resize((20, 10))
+    assert open_image(encode(picture, fmt, exif=exif_of(20))).decode().size == (10, 20)
+    data = encode(picture, fmt, exif=exif_of(5000))
+    assert "has 5000 entries" in fails(data, "invalid_image").message
+
+
+def exif_of(entries: int) -> bytes:
+    """An EXIF block that says "turn the picture", with so many tags in all."""
+    tags = [struct.pack(">HHIHH", 274, 3, 1, 6, 0)]
+    tags += [struct.pack(">HHII", 40_000 + n, 4, 1, n) for n in range(entries - 1)]
+    return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, entries) + b"".join(tags) + bytes(4)

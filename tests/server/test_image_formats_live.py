@@ -1,0 +1,96 @@
+"""Photos of phones through the server: over HTTP, in batches, and into the trainer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.imaging import FORMATS, Preprocessing
+from tests.support.image_files import encode, image_bytes, tiff, tiff_of
+from tests.support.live import live_server
+from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
+from training.data.image_folder import load_image_folder
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
+
+
+def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path) -> None:
+    """And what Pillow warns of, a file with damaged tags for example, does not fill the log."""
+    fmts = ("HEIC", "AVIF", "TIFF")
+    support = [(image_bytes(colour, (50, 38), fmt), label) for label, colour in COLOURS.items() for fmt in fmts]
+    queries = [image_bytes(colour, (64, 40), fmt, seed=5) for colour, fmt in zip(COLOURS.values(), fmts, strict=True)]
+    same = [image_bytes(colour, (64, 40), "PNG", seed=5) for colour in COLOURS.values()]
+    page = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
+    damaged = bytearray(tiff({**page, 700: (7, bytes(5000))}, bytes(16)))
+    cut = bytes(damaged[:-4000])
+    too_many = tiff_of(np.zeros((4, 4), np.uint8), t277=70_000)
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        made = httpx2.post(f"{server.url}/adapt", **adapt_form(support, name="known"))
+        assert made.status_code == 201, made.text
+        found = httpx2.post(f"{server.url}/predict", **predict_form(*queries, *same)).json()
+        labels = [prediction["label"] for prediction in found["predictions"]]
+        assert labels == list(COLOURS) * 2
+        for file in (cut, too_many, *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99))):
+            answer = httpx2.post(f"{server.url}/predict", **predict_form(file))
+            assert answer.status_code in (200, 422)
+        loggers = {json.loads(line)["logger"] for line in server.log.read_text().splitlines()}
+        assert loggers <= {"comln_serve", "comln_serve.requests", "uvicorn.error"}
+
+
+@pytest.mark.parametrize("on_a_gpu", [False, True])
+def test_formats_that_are_switched_off(
+    settings: Settings, make_engine: Callable[[Settings], Engine], request: pytest.FixtureRequest, on_a_gpu: bool
+) -> None:
+    if on_a_gpu:
+        request.getfixturevalue("batched")
+    engine = make_engine(settings.model_copy(update={"image_formats": "JPEG,PNG"}))
+    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
+        client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+        for images in ([image_bytes(fmt="HEIC")], [RED, image_bytes(fmt="HEIC")]):
+            answer = client.post("/predict", **predict_form(*images))
+            detail = check_error(answer, ErrorCode.INVALID_IMAGE)["detail"]
+            assert detail["received_format"] == "HEIC"
+            assert detail["allowed_formats"] == ["JPEG", "PNG"]
+        tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES"}
+        data = [b64(image_bytes(fmt="TIFF"))]
+        answer = client.post("/v2/models/known/infer", json={"inputs": [{**tensor, "data": data}]})
+        assert answer.status_code == 422
+        assert "TIFF" in answer.json()["error"]
+        assert client.post("/predict", **predict_form(RED)).status_code == 200
+
+
+def test_list_of_formats() -> None:
+    assert Settings().accepted_formats == FORMATS
+    listed = Settings.model_validate({"image_formats": " png, heic,,JPEG,png "})
+    assert listed.image_formats == "JPEG,PNG,HEIC"
+    assert listed.accepted_formats == ("JPEG", "PNG", "HEIC")
+
+
+@pytest.mark.parametrize("listed", ["", " , ", "PNG,HEIF", "JPG", "PDF"])
+def test_a_list_without_formats_or_with_unknown_ones(listed: str) -> None:
+    with pytest.raises(ValueError, match="JPEG, PNG"):
+        Settings.model_validate({"image_formats": listed})
+
+
+def test_the_trainer_reads_phone_photos_and_scans(tmp_path: Path) -> None:
+    names = {"a.HEIC": "HEIC", "b.heif": "HEIC", "c.avif": "AVIF", "d.tif": "TIFF", "e.TIFF": "TIFF"}
+    for label, colour in COLOURS.items():
+        folder = tmp_path / "train" / label
+        folder.mkdir(parents=True)
+        for name, fmt in names.items():
+            (folder / name).write_bytes(image_bytes(colour, fmt=fmt))
+    found = load_image_folder(tmp_path, "train", Preprocessing(image_size=16), (1.0, 0.0, 0.0))
+    assert [len(members) for members in found.members] == [5, 5, 5]
+    assert found.names == ("blue", "green", "red")
+    for members, name in zip(found.members, found.names, strict=True):
+        means = found.images[members].mean(axis=(1, 2))
+        assert np.abs(means - COLOURS[name]).max() < 25

@@ -1,0 +1,156 @@
+"""A server that requires keys, as a process; and whether its OpenAPI document tells of them."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import hypothesis
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+from tests.api.test_fuzz import OPERATIONS
+from tests.support.keyed import bearer
+from tests.support.live import LiveServer, live_server
+from tests.support.messages import adapt_form
+
+ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}
+PUBLIC = {("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def server(models_dir: Path, folder: Path) -> Iterator[LiveServer]:
+    """On every address, with no key at its start."""
+    flags = ("--default-model", "tiny", "--require-keys", "--host", "0.0.0.0")
+    with live_server(models_dir, folder, *flags) as server:
+        yield server
+        assert "Traceback" not in server.log.read_text()
+
+
+def created(folder: Path, *flags: str) -> dict[str, str]:
+    """Headers with a key of the real command's making."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "comln_serve.cli",
+            "keys",
+            "create",
+            "--tenant",
+            "acme",
+            "--database-url",
+            f"sqlite:///{folder / 'classifiers.db'}",
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return bearer(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def admin(server: LiveServer, folder: Path) -> dict[str, str]:
+    headers = created(folder, "--scope", "admin")
+    form = adapt_form(name="known")
+    httpx2.post(f"{server.url}/adapt", headers=headers, **form).raise_for_status()
+    return headers
+
+
+def test_what_is_warned_of_at_the_start(server: LiveServer) -> None:
+    lines = map(json.loads, server.log.read_text().splitlines())
+    warnings = [line["message"] for line in lines if line["level"] == "warning"]
+    assert any("comln-serve keys create" in message for message in warnings)
+    assert not any("WITHOUT AUTHENTICATION" in message for message in warnings)
+
+
+def test_a_key_opens_the_server_that_runs(server: LiveServer, admin: dict[str, str]) -> None:
+    url = f"{server.url}/classifiers/known"
+    assert httpx2.get(url).status_code == 401
+    assert httpx2.get(url, headers=admin).status_code == 200
+
+
+def test_no_body_is_waited_for(server: LiveServer) -> None:
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
+        connection.sendall(
+            b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
+            b"Content-Type: application/json\r\n\r\n"
+        )
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+def test_the_document_tells_of_keys(server: LiveServer) -> None:
+    document = httpx2.get(f"{server.url}/openapi.json").json()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    operations = {
+        (method.upper(), path): operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert set(operations) == set(OPERATIONS)
+    for route, operation in operations.items():
+        needs_a_key = route not in PUBLIC
+        assert ("security" in operation) == needs_a_key
+        for status, code in ERRORS.items():
+            said = operation["responses"].get(status, {}).get("description", "").split(", ")
+            assert (code in said) == needs_a_key, (route, status)
+        assert list(operation["responses"]) == sorted(operation["responses"])
+    adapting = operations["POST", "/adapt"]
+    assert adapting["security"] == [{"key": ["adapt"]}, {"key": ["admin"]}]
+    assert adapting["responses"]["429"]["description"] == "overloaded, rate_limited"
+    assert httpx2.get(f"{server.url}/openapi.json").json() == document
+    assert "rate_limited" in httpx2.get(f"{server.url}/docs").text
+
+
+def test_the_document_tells_of_no_keys_where_none_are_required(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert "securitySchemes" not in document["components"]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert "security" not in operation
+            assert "401" not in operation["responses"]
+            assert "forbidden" not in str(operation["responses"].get("403"))
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_requests_made_from_the_document(
+    server: LiveServer, admin: dict[str, str], folder: Path, method: str, path: str
+) -> None:
+    """Whatever key they come with, they get documented statuses and bodies."""
+    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operation = document[path][method]
+    limited = created(folder, "--scope", "predict", "--requests-per-minute", "2")
+    headers = [admin, limited, bearer("wrong"), {}]
+    seen: set[int] = set()
+
+    @hypothesis.given(case=operation.as_strategy(), given=st.sampled_from(headers))
+    @hypothesis.settings(
+        max_examples=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    def check(case: Any, given: dict[str, str]) -> None:
+        case.headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
+        answer = case.call(headers=given)
+        seen.add(answer.status_code)
+        assert answer.status_code < 500, answer.text
+        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
+
+    check()
+    assert ((method, path) in PUBLIC) == seen.isdisjoint({401, 403, 429})

@@ -1,0 +1,226 @@
+"""Images that are small as files and large in memory: many at once must not add up."""
+
+import gc
+import io
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from comln_serve.engine.embedding.decoders import Decoders
+from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, StoppedError, open_image
+from tests.support.image_files import image_bytes
+from tests.support.live import live_server
+from tests.support.messages import adapt_form, predict_form
+from tests.support.waiting import wait_until
+
+MB = 2**20
+SIDE = 5000
+
+
+def solid(mode: str, side: int = SIDE, fmt: str = "PNG", **options: int) -> bytes:
+    buffer = io.BytesIO()
+    colour = {"RGBA": (200, 30, 30, 128), "LA": (90, 128), "RGB": (200, 30, 30), "P": 3}[mode]
+    Image.new(mode, (side, side), colour).save(buffer, fmt, compress_level=1, **options)
+    return buffer.getvalue()
+
+
+def progressive(side: int = SIDE) -> bytes:
+    """A JPEG of which all coefficients are in memory until the last scan has been read."""
+    buffer = io.BytesIO()
+    picture = Image.new("CMYK", (side, side), (9, 80, 3, 20))
+    picture.save(buffer, "JPEG", progressive=True, subsampling=0)
+    return buffer.getvalue()
+
+
+def memory(process: int, field: str) -> float:
+    """MB: VmRSS, what is in memory, or VmHWM, the most that ever was."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"no {field}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux shows in /proc")
+@pytest.mark.timeout(300)
+def test_large_images_at_once_take_the_memory_of_one(models_dir: Path, tmp_path: Path) -> None:
+    """Eight images of 25 million pixels where 30 are allowed; each takes 200 MB, or 300."""
+    pictures = [solid("RGBA"), solid("LA"), solid("P", transparency=3), progressive()]
+    damaged = pictures[0][: len(pictures[0]) // 2]
+    flags = ("--default-model", "tiny", "--max-image-pixels", "30000000")
+    flags += ("--max-queue-seconds", "120")
+    with live_server(models_dir, tmp_path, *flags) as server:
+        made = httpx2.post(f"{server.url}/adapt", **adapt_form(name="known"))
+        assert made.status_code == 201
+        process = server.process.pid
+        before = memory(process, "VmRSS")
+
+        def predict(picture: bytes) -> int:
+            form = predict_form(picture)
+            return httpx2.post(f"{server.url}/predict", **form, timeout=120).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(predict, pictures * 2)) == {200}
+            assert set(pool.map(predict, [damaged] * 8)) == {422}
+        assert memory(process, "VmHWM") - before < 20 * SIDE * SIDE / MB
+        end = time.monotonic() + 30
+        while memory(process, "VmRSS") - before > 64 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert memory(process, "VmRSS") - before <= 64, "what was freed is given back"
+
+
+def test_the_error_of_a_damaged_image_does_not_keep_its_pixels() -> None:
+    """As long as the collector of cycles has not come by: errors are kept in some."""
+    kept: list[ImageError] = []
+    whole = solid("RGBA", 1000)
+    file = open_image(whole[: len(whole) // 2])
+    picture = weakref.ref(file.picture)
+    gc.disable()
+    try:
+        with pytest.raises(ImageError) as caught:
+            file.decode()
+        kept.append(caught.value)
+        del file
+        assert caught.value.__context__ is None
+        assert caught.value.__cause__ is None
+        left = picture()
+        if left is not None:
+            with pytest.raises(ValueError, match="closed"):
+                left.getpixel((0, 0))
+    finally:
+        gc.enable()
+
+
+@pytest.fixture
+def decoders() -> Iterator[Decoders]:
+    """Two threads, and one for large images."""
+    decoders = Decoders(2, 2 * SIDE * SIDE, FORMATS, 30.0)
+    yield decoders
+    decoders.close()
+
+
+POLICY = Preprocessing(image_size=8)
+LIMITS = JobLimits(max_queue_s=60.0, max_run_s=60.0)
+
+
+def decode(decoders: Decoders, files: list[bytes], job: Job | None = None) -> Future[Any]:
+    """Begin to decode the files of a request; the embedding of an image is its mean colour."""
+    job = job or Job(len(files), LIMITS)
+
+    def embed(position: int, pixels: NDArray[np.uint8]) -> None:
+        job.deliver(position, pixels.mean(axis=(0, 1)).astype(np.float32))
+
+    decoders.submit(job, files, POLICY, embed)
+    found: Future[Any] = Future()
+
+    def wait() -> None:
+        try:
+            found.set_result(job.wait())
+        except ServiceError as error:
+            found.set_exception(error)
+
+    Thread(target=wait).start()
+    return found
+
+
+def test_the_first_bad_file_is_named_though_another_is_found_before(decoders: Decoders) -> None:
+    """It is large, and waits in line while the small one is looked at."""
+    large = solid("RGB")
+    files = [large, large[: len(large) // 2], b"not an image", solid("RGB", 20)]
+    with pytest.raises(ServiceError) as caught:
+        decode(decoders, files).result(60)
+    assert caught.value.code is ErrorCode.INVALID_IMAGE
+    assert caught.value.message.startswith("Image 2 of 4: ")
+    assert caught.value.detail["image"] == 1
+
+
+def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoders) -> None:
+    large, small = solid("P"), solid("RGB", 20)
+    some = decode(decoders, [large] * 8)
+    many = decode(decoders, [solid("RGB", 600)] * 400)
+    single = decode(decoders, [small])
+    np.testing.assert_array_equal(single.result(60), [[200, 30, 30]])
+    assert not some.done()
+    assert not many.done()
+    assert len(some.result(120)) == 8, "a lone request may have as many as it likes"
+    assert len(many.result(120)) == 400
+
+
+def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: Decoders) -> None:
+    first = Job(24, LIMITS)
+    some = decode(decoders, [solid("RGB")] * 24, first)
+    wait_until(lambda: decoders.waiting_pixels > 16 * SIDE * SIDE)
+    with pytest.raises(ServiceError) as caught:
+        decode(decoders, [solid("RGB")]).result(60)
+    assert caught.value.code is ErrorCode.OVERLOADED
+    assert caught.value.detail["limit_pixels"] == 16 * SIDE * SIDE
+    first.cancel()
+    with pytest.raises(ServiceError):
+        some.result(60)
+    wait_until(lambda: decoders.waiting_pixels == 0)
+    assert len(decode(decoders, [solid("RGB")]).result(60)) == 1
+
+
+@pytest.mark.parametrize("picture", [solid("RGB"), progressive()])
+def test_decoding_stops_when_it_is_told_to(picture: bytes) -> None:
+    reads = 0
+
+    def check() -> None:
+        nonlocal reads
+        reads += 1
+        if opened and reads > 1:
+            raise StoppedError
+
+    opened = False
+    file = open_image(picture, check=check)
+    opened, reads = True, 0
+    with pytest.raises(StoppedError):
+        file.decode()
+    assert reads == 2
+
+
+def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path, tmp_path: Path) -> None:
+    """Files of 3 kB with 64 million pixels each."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8000, 8000)).save(buffer, "WEBP", lossless=True)
+    bomb = buffer.getvalue()
+    assert len(bomb) < 3000
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        before = memory(server.process.pid, "VmRSS")
+        over = Event()
+
+        def attack(_: int) -> set[int]:
+            statuses: set[int] = set()
+            while not over.is_set():
+                answer = httpx2.post(f"{server.url}/predict", timeout=120, **predict_form(*[bomb] * 5))
+                statuses.add(answer.status_code)
+            return statuses
+
+        with ThreadPoolExecutor(9) as pool:
+            attackers = [pool.submit(attack, number) for number in range(8)]
+            try:
+                seconds: list[float] = []
+                for _ in range(20):
+                    began = time.monotonic()
+                    answer = httpx2.post(f"{server.url}/predict", timeout=60, **predict_form(image_bytes()))
+                    seconds.append(time.monotonic() - began)
+                    assert answer.status_code == 200, answer.text
+            finally:
+                over.set()
+            statuses = set.union(*[attacker.result(180) for attacker in attackers])
+        assert statuses <= {200, 429, 503}
+        assert max(seconds) < 10
+        # One at a time, of up to 16 bytes a pixel.
+        assert memory(server.process.pid, "VmHWM") - before < 18 * 64

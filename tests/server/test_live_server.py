@@ -1,0 +1,421 @@
+"""The real process: what it promises when it is killed, stopped, or started wrongly."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from comln_serve import __version__
+from comln_serve.cli import main
+from comln_serve.server.serve import is_loopback
+from tests.bundle.test_bundle import poison_backbone
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.live import START_SECONDS, LiveServer, free_port, live_server
+from tests.support.messages import adapt_form, adapt_json, predict_form
+
+QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]
+
+
+@pytest.fixture(scope="module")
+def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("live")
+    with live_server(models_dir, folder, "--default-model", "tiny") as server:
+        yield server
+
+
+def predictions(server: LiveServer, classifier: str) -> Any:
+    answer = httpx2.post(f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3))
+    assert answer.status_code == 200, answer.text
+    return answer.json()["predictions"]
+
+
+def start_fails(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Start a server that must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "comln_serve.cli", *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+class Upload:
+    """A request sent in two halves over a bare socket."""
+
+    def __init__(self, server: LiveServer, path: str, body: bytes) -> None:
+        url = urlsplit(server.url)
+        assert url.hostname is not None
+        assert url.port is not None
+        self.socket = socket.create_connection((url.hostname, url.port), timeout=60)
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        self._rest = body[len(body) // 2 :]
+        self.socket.sendall(head.encode() + body[: len(body) // 2])
+
+    def finish(self) -> tuple[int, Any]:
+        """Send the rest; status and JSON of the answer."""
+        self.send_rest()
+        return self.read()
+
+    def send_rest(self) -> None:
+        self.socket.sendall(self._rest)
+
+    def read(self) -> tuple[int, Any]:
+        """Status and JSON of the answer, after which the server has to close the connection."""
+        answer = b""
+        while piece := self.socket.recv(65536):
+            answer += piece
+        self.socket.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def adapt_body() -> bytes:
+    return json.dumps(adapt_json(colour_support(), name="drained")["json"]).encode()
+
+
+def test_a_classifier_survives_the_death_of_the_process(models_dir: Path, tmp_path: Path) -> None:
+    """Once 201 is sent, `kill -9` loses nothing, and a restart answers to the last bit alike."""
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        answer = httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="kept"))
+        server.process.kill()
+        assert answer.status_code == 201
+        server.process.wait()
+    made = answer.json()
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        shown = httpx2.get(f"{server.url}/classifiers/kept").json()
+        assert shown == {key: value for key, value in made.items() if key != "timings_ms"}
+        before = predictions(server, made["id"])
+        server.process.kill()
+        server.process.wait()
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        assert predictions(server, "kept") == before
+
+
+def test_sigterm_finishes_what_is_under_way(models_dir: Path, tmp_path: Path) -> None:
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        upload = Upload(server, "/adapt", adapt_body())
+        # The server has taken the upload up once another connection has been answered after it.
+        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "Shutting down" in server.log.read_text())
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"{server.url}/health/live")
+        assert server.process.poll() is None
+        status, made = upload.finish()
+        assert status == 201
+        assert server.process.wait(timeout=30) == 0
+    assert "Traceback" not in server.log.read_text()
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        assert httpx2.get(f"{server.url}/classifiers/drained").json()["id"] == made["id"]
+
+
+def test_sigterm_does_not_wait_for_ever(models_dir: Path, tmp_path: Path) -> None:
+    with live_server(models_dir, tmp_path, "--drain-seconds", "1") as server:
+        upload = Upload(server, "/adapt", adapt_body())
+        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        answer = upload.read()
+        assert server.process.wait(timeout=20) == 0
+    status, body = answer
+    assert status == 503
+    assert body["error"]["code"] == "not_ready"
+    assert "did not finish this request in time" in body["error"]["message"]
+    assert "Traceback" not in server.log.read_text()
+    (line,) = [line for line in server.log.read_text().splitlines() if "POST /adapt" in line]
+    assert json.loads(line)["status"] == 503
+
+
+def test_ready_turns_off_before_the_door_closes(models_dir: Path, tmp_path: Path) -> None:
+    """A load balancer that asks `/health/ready` has time to turn away, and nobody is refused."""
+    flags = ("--default-model", "tiny", "--drain-delay-seconds", "3")
+    with live_server(models_dir, tmp_path, *flags) as server, httpx2.Client() as kept:
+        kept.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        assert "connection" not in kept.get(f"{server.url}/health/ready").headers
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: httpx2.get(f"{server.url}/health/ready").status_code == 503)
+        assert time.monotonic() - began < 1.5
+        answer = httpx2.get(f"{server.url}/health/ready")
+        assert answer.json()["error"]["code"] == "not_ready"
+        assert "stopping" in answer.json()["error"]["message"]
+        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        answer = kept.post(f"{server.url}/predict", **predict_form(*QUERIES))
+        assert answer.status_code == 200
+        assert answer.headers["connection"] == "close"
+        assert server.process.poll() is None
+        assert server.process.wait(timeout=30) == 0
+        assert time.monotonic() - began >= 3
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]]
+)
+def test_the_delay_can_be_skipped(models_dir: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
+    with live_server(models_dir, tmp_path, "--drain-delay-seconds", "600") as server:
+        for number in signals:
+            server.process.send_signal(number)
+            time.sleep(0.3)  # a signal that finds another of its number pending is lost
+        assert server.process.wait(timeout=30) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(models_dir: Path, tmp_path: Path) -> None:
+    """What is stored is safe; nothing else is worth waiting for."""
+    hangs = (
+        "import sys, time\n"
+        "from comln_serve.cli import main\n"
+        "from comln_serve.engine.engine import Engine\n"
+        "Engine.adapt = lambda *_, **__: time.sleep(600)\n"
+        "sys.exit(main())\n"
+    )
+    with live_server(models_dir, tmp_path, "--drain-seconds", "1", program=["-c", hangs]) as server:
+        upload = Upload(server, "/adapt", adapt_body())
+        upload.send_rest()
+        wait_for(lambda: 'unit="requests"} 1.0' in httpx2.get(f"{server.url}/metrics").text)
+        server.process.send_signal(signal.SIGTERM)
+        assert upload.read()[0] == 503
+        assert server.process.wait(timeout=30) == 1
+    assert "giving up what still runs" in server.log.read_text()
+
+
+def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "comln_serve.cli",
+                "--models-dir",
+                str(models_dir),
+                "--provider",
+                "cpu",
+                "--port",
+                "0",
+                "--database-url",
+                database,
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(lambda: "Uvicorn running on" in log.read_text())
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())
+        assert found is not None
+        ready = f"{found[0]}/health/ready"
+        wait_for(lambda: httpx2.get(ready).status_code == 200)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("192.0.2.7", False),
+        ("2001:db8::1", False),
+        ("absent.invalid", False),
+        ("x" * 500, False),
+    ],
+)
+def test_which_addresses_are_local(host: str, local: bool) -> None:
+    assert is_loopback(host) == local
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_public_address_is_warned_of(models_dir: Path, tmp_path: Path, host: str, warned: bool) -> None:
+    with live_server(models_dir, tmp_path, "--host", host) as server:
+        pass
+    levels = {
+        line["level"]
+        for line in map(json.loads, server.log.read_text().splitlines())
+        if "WITHOUT AUTHENTICATION" in line["message"]
+    }
+    assert levels == ({"warning"} if warned else set())
+
+
+def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
+    port = str(urlsplit(server.url).port)
+    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
+    done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
+    assert done.returncode != 0
+    assert "address already in use" in done.stderr
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+
+
+def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
+    for path in ("/adapt", "/predict"):
+        Upload(server, path, adapt_body()).socket.close()
+    httpx2.post(f"{server.url}/adapt", **adapt_form(name="after")).raise_for_status()
+    listed = httpx2.get(f"{server.url}/classifiers").json()["classifiers"]
+    assert "drained" not in [item["name"] for item in listed]
+    assert predictions(server, "after")
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"POST /adapt HTTP/1.1\r\n\xff: x\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> None:
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
+        connection.sendall(request_)
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) in {(400, "malformed_http"), (422, "invalid_request")}
+    headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert headers[b"x-request-id"].decode() == error["request_id"]
+    assert error["request_id"] in server.log.read_text()
+    assert headers[b"connection"] == b"close"
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    if status == 400:
+        counted = httpx2.get(f"{server.url}/metrics").text
+        assert 'comln_requests_total{method="other",route="unmatched",status="400"}' in counted
+    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has CUDA")
+def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -> None:
+    done = start_fails(
+        "--models-dir",
+        str(models_dir),
+        "--provider",
+        "cuda",
+        "--database-url",
+        f"sqlite:///{tmp_path / 'classifiers.db'}",
+    )
+    assert done.returncode == 2
+    assert "provider is cuda, but ONNX Runtime could not use CUDA" in done.stderr
+    assert "--provider cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_configuration_errors_of_the_process() -> None:
+    """From the environment, in a real process; the rest of the table is below."""
+    done = start_fails(COMLN_PORT="abc")
+    assert done.returncode == 2
+    assert done.stderr.startswith("comln-serve: --port (COMLN_PORT): ")
+    assert "'abc'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--port", "70000"], "--port (COMLN_PORT): Input should be less than or equal to 65535"),
+        (["--provider", "gpu"], "'auto', 'cuda' or 'cpu', got 'gpu'"),
+        (["--max-images", "0"], "--max-images (COMLN_MAX_IMAGES): "),
+        (["--max-images", "9999"], "comln-serve: max_images (9999) must not exceed"),
+        (["--log-level", "loud"], "--log-level (COMLN_LOG_LEVEL): "),
+        (["--models-dir", "/absent"], "/absent: no such folder; --models-dir must hold"),
+        (["--models-dir", "MODELS", "--default-model", "absent"], "default model 'absent'"),
+        (["--models-dir", "MODELS", "--database-url", "x"], "database URL must read sqlite:///"),
+        (["--models-dir", "MODELS", "--database-url", "sqlite:////absent/x.db"], "/absent/x.db"),
+    ],
+)
+def test_configuration_errors(
+    flags: list[str],
+    expected: str,
+    models_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(models_dir) if flag == "MODELS" else flag for flag in flags]
+    assert main([*arguments, *([] if "--provider" in flags else ["--provider", "cpu"])]) == 2
+    output = capsys.readouterr()
+    assert expected in output.err
+    assert output.err.startswith("comln-serve: ")
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("flags", [["--nope"], ["extra"], ["--port"]])
+def test_unknown_flags(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(flags)
+    assert caught.value.code == 2
+    assert "usage: comln-serve" in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    assert "--models-dir" in capsys.readouterr().out
+
+
+def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
+    """It would otherwise stay alive and never ready."""
+    models = Path(shutil.copytree(models_dir, tmp_path / "models"))
+    poison_backbone(models / "tiny")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "comln_serve.cli",
+            "--models-dir",
+            str(models),
+            "--port",
+            str(free_port()),
+            "--database-url",
+            f"sqlite:///{tmp_path / 'x.db'}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "NaN" in done.stderr

@@ -1,0 +1,345 @@
+"""More work than the server can do, over real HTTP: it says so, drops some, and recovers."""
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from socket import create_connection
+from threading import Event
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import database
+from tests.support.engines import MakeEngine, batcher_of, before_each_batch
+from tests.support.image_files import image_bytes
+from tests.support.live import free_port
+from tests.support.messages import adapt_form, check_error, predict_form, predict_json
+from tests.support.waiting import wait_until
+
+RED = image_bytes()
+
+
+class Held:
+    """Stands before the backbone of `tiny`: batches run only while it is open."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._batcher = batcher_of(engine)
+        self._open = Event()
+        self._open.set()
+        self.batches: list[int] = []
+        before_each_batch(engine, self._wait)
+
+    def _wait(self, count: int) -> None:
+        self.batches.append(count)
+        assert self._open.wait(60)
+
+    @property
+    def threads(self) -> int:
+        """How many batches run at a time."""
+        return self._batcher.limits.threads
+
+    @property
+    def queued(self) -> int:
+        return self._batcher.queued
+
+    def hold(self) -> None:
+        self._open.clear()
+        self.batches.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def served(engine: Engine, *, wait: bool = True) -> Generator[str, None, None]:
+    """The URL of the engine's application, served by a thread of this process."""
+    port = free_port()
+    config = uvicorn.Config(create_app(engine), port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started and (engine.ready or not wait))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(params=[True, False], ids=["batches", "one by one"])
+def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether images are embedded as on a GPU, or as on a CPU."""
+    monkeypatch.setattr(Backbone, "batches", request.param)
+    return bool(request.param)
+
+
+@pytest.fixture
+def small(settings: Settings, make_engine: MakeEngine, batches: bool) -> Iterator[tuple[str, Engine, Held]]:
+    """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
+    limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4, "inference_threads": 1}
+    patience = {"max_queue_seconds": 300.0, "max_inference_seconds": 300.0}  # on slow machines
+    engine = make_engine(settings.model_copy(update=limits | patience))
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        try:
+            yield url, engine, held
+        finally:
+            held.release()
+
+
+def post(url: str, body: dict[str, Any]) -> httpx2.Response:
+    """On a connection of its own; loading certificates for it would take longer than the rest."""
+    return httpx2.post(url, timeout=60, verify=False, **body)
+
+
+def predict(url: str, count: int = 1) -> httpx2.Response:
+    return post(f"{url}/predict", predict_form(*[RED] * count))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int) -> None:
+    """Whatever fits is answered 200 and the rest 429, counted in images; then all is well again."""
+    url, engine, held = small
+    held.hold()
+    clients = 10 * 8 // count
+    with ThreadPoolExecutor(clients) as pool:
+        tasks = [pool.submit(predict, url, count) for _ in range(clients)]
+        wait_until(lambda: sum(task.done() for task in tasks) == clients - 8 // count)
+        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        held.release()
+        answers = [task.result() for task in tasks]
+    assert Counter(answer.status_code for answer in answers) == {200: 8 // count, 429: clients - 8 // count}
+    for answer in answers:
+        if answer.status_code == 429:
+            error = check_error(answer, ErrorCode.OVERLOADED)
+            assert error["detail"] == {"pending": 8, "received": count, "limit": 8}
+            assert int(answer.headers["retry-after"]) >= 1
+    assert sum(held.batches) == 8
+    assert max(held.batches) <= 4
+    assert engine.images.pending == 0
+    for _ in range(5):
+        assert predict(url, 8).status_code == 200
+
+
+TRAFFIC = ("adapt", "examples", "predict")
+
+
+def send_two(url: str, kind: str) -> httpx2.Response:
+    """A request of two images."""
+    match kind:
+        case "adapt":
+            return post(f"{url}/adapt", adapt_form())
+        case "examples":
+            return post(f"{url}/classifiers/known/examples", adapt_form())
+        case _:
+            return predict(url, 2)
+
+
+@pytest.mark.parametrize("kinds", [("adapt",), ("examples",), TRAFFIC], ids="-".join)
+def test_ten_times_as_much_of_every_kind(small: tuple[str, Engine, Held], kinds: tuple[str, ...]) -> None:
+    """Images count the same whatever is done with them, and what was turned away left nothing."""
+    url, engine, held = small
+    held.hold()
+    clients = 10 * 8 // 2
+    with ThreadPoolExecutor(clients) as pool:
+        tasks = [pool.submit(send_two, url, kinds[i % len(kinds)]) for i in range(clients)]
+        wait_until(lambda: sum(task.done() for task in tasks) == clients - 4)
+        # The limit is one for all kinds of work; light routes go on.
+        for kind in TRAFFIC:
+            check_error(send_two(url, kind), ErrorCode.OVERLOADED)
+        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        assert len(httpx2.get(f"{url}/classifiers/known/examples").json()["examples"]) == 2
+        held.release()
+        answers = [task.result() for task in tasks]
+    statuses = Counter(answer.status_code for answer in answers)
+    assert statuses[429] == clients - 4
+    assert statuses[200] + statuses[201] == 4
+    for answer in answers:
+        if answer.status_code == 429:
+            check_error(answer, ErrorCode.OVERLOADED)
+    assert engine.images.pending == 0
+    assert engine.store.count() == 1 + statuses[201]
+    for kind in TRAFFIC:
+        assert send_two(url, kind).is_success
+
+
+def test_more_requests_than_may_be_pending(settings: Settings, make_engine: MakeEngine) -> None:
+    """Also those that bring no images count while they are worked on."""
+    engine = make_engine(settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0}))
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        more = httpx2.post(f"{url}/classifiers/known/examples", **adapt_form()).json()
+        held.hold()
+        with ThreadPoolExecutor(3) as pool:
+            try:
+                tasks = [pool.submit(send_two, url, kind) for kind in TRAFFIC]
+                wait_until(lambda: engine.images.pending == 6)
+                example = f"{url}/classifiers/known/examples/1"
+                answers = [httpx2.delete(example), *(send_two(url, kind) for kind in TRAFFIC)]
+            finally:
+                held.release()
+            assert all(task.result().is_success for task in tasks)
+        for answer in answers:
+            assert check_error(answer, ErrorCode.OVERLOADED)["detail"]["limit"] == 3
+        assert httpx2.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
+
+
+def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
+    """Ten times as many clients as fit, each trying again at once: nothing but 200 and 429."""
+    url, engine, _ = small
+    statuses: Counter[int] = Counter()
+
+    def client(_: int) -> list[int]:
+        with httpx2.Client(timeout=60) as session:
+            return [session.post(f"{url}/predict", **predict_form(RED)).status_code for _ in range(5)]
+
+    with ThreadPoolExecutor(80) as pool:
+        for answers in pool.map(client, range(80)):
+            statuses.update(answers)
+    assert set(statuses) <= {200, 429}
+    assert statuses[200] > 0
+    assert predict(url).status_code == 200
+    assert engine.images.pending == 0
+
+
+@pytest.mark.parametrize("route", ["predict", "adapt"])
+def test_clients_that_leave_are_dropped_before_they_are_embedded(small: tuple[str, Engine, Held], route: str) -> None:
+    url, engine, held = small
+    held.hold()
+    form = predict_form(RED, RED) if route == "predict" else adapt_form(name="left")
+    request = httpx2.Request("POST", f"{url}/{route}", **form)
+    raw = b"".join(
+        [f"POST /{route} HTTP/1.1\r\n".encode()]
+        + [f"{name}: {value}\r\n".encode() for name, value in request.headers.items()]
+        + [b"\r\n", request.read()]
+    )
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(predict, url, held.threads)
+        wait_until(lambda: held.batches == [1] * held.threads)
+        address = (request.url.host, request.url.port or 80)
+        connections = [create_connection(address, timeout=30) for _ in range(2)]
+        for connection in connections:
+            connection.sendall(raw)
+        wait_until(lambda: held.queued == 4)
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: held.queued == 0)
+        wait_until(lambda: engine.images.pending == held.threads)
+        held.release()
+        assert first.result().status_code == 200
+    assert held.batches == [1] * held.threads
+    listed = httpx2.get(f"{url}/classifiers").json()["classifiers"]
+    assert [item["name"] for item in listed] == ["known"]
+
+
+def test_a_batch_that_fails_is_a_500_for_its_own_requests(
+    small: tuple[str, Engine, Held], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, engine, held = small
+    broken = [True]
+
+    def fails(_: int) -> None:
+        if broken:
+            raise RuntimeError("made up")
+
+    before_each_batch(engine, fails)
+    answer = predict(url)
+    error = check_error(answer, ErrorCode.INTERNAL)
+    assert "made up" not in error["message"]
+    assert "made up" in caplog.text
+    broken.clear()
+    assert predict(url).status_code == 200
+    assert held.batches[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT), ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT)],
+)
+@pytest.mark.usefixtures("batches")
+def test_deadlines(settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode) -> None:
+    update = {setting: 0.3, "max_batch_size": 1, "inference_threads": 1}
+    engine = make_engine(settings.model_copy(update=update))
+    held = Held(engine)
+    with served(engine) as url:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        held.hold()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(predict, url, held.threads)
+            wait_until(lambda: held.batches == [1] * held.threads)
+            try:
+                if code is ErrorCode.QUEUE_TIMEOUT:
+                    check_error(predict(url), code)
+                    assert held.queued == 0
+                else:
+                    check_error(running.result(30), code)
+            finally:
+                held.release()
+            assert running.result(30).status_code == (200 if code is ErrorCode.QUEUE_TIMEOUT else 504)
+        wait_until(lambda: predict(url).status_code == 200)
+        assert engine.images.pending == 0
+
+
+def test_predictions_of_a_server_that_warms_hold_up_nothing(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for it; the event loop does not."""
+    warm, warming = Event(), Event()
+
+    def slow() -> None:
+        warming.set()
+        assert warm.wait(60)
+
+    monkeypatch.setattr("comln_serve.engine.engine.compile_flow", slow)
+    engine = make_engine(settings)
+    with served(engine, wait=False) as url, ThreadPoolExecutor(1) as pool:
+        assert warming.wait(60)
+        try:
+            waiting = pool.submit(predict, url)
+            in_flight = 'comln_pending{unit="requests"} 1'
+            wait_until(lambda: in_flight in httpx2.get(f"{url}/metrics").text)
+            assert httpx2.get(f"{url}/health/live").status_code == 200
+            assert httpx2.get(f"{url}/health/ready").status_code == 503
+        finally:
+            warm.set()
+        check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)
+
+
+def test_writers_that_wait_for_the_database_keep_no_reader(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the threads that reads are answered on."""
+    monkeypatch.setattr(database, "LOCK_SECONDS", 60.0)
+    monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 60.0)
+    file = settings.database_url.removeprefix("sqlite:///")
+    engine = make_engine(settings)
+    with served(engine) as url, ThreadPoolExecutor(60) as pool:
+        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writers = [
+                pool.submit(httpx2.request, method, f"{url}/classifiers/absent{path}", timeout=120)
+                for method, path in (("DELETE", ""), ("POST", "/promote"), ("POST", "/rollback"))
+                for _ in range(20)
+            ]
+            pending = 'comln_pending{unit="requests"} 60.0'
+            wait_until(lambda: pending in httpx2.get(f"{url}/metrics").text)
+            (listed,) = httpx2.get(f"{url}/classifiers", timeout=60).json()["classifiers"]
+            assert listed["name"] == "known"
+            answer = httpx2.post(f"{url}/predict", timeout=60, **predict_json(RED))
+            assert answer.status_code == 200
+            assert not any(writer.done() for writer in writers)
+            other.execute("ROLLBACK")
+        assert {writer.result().status_code for writer in writers} == {404}

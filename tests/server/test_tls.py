@@ -1,0 +1,141 @@
+"""https by a certificate made here, with a real client that checks it."""
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+import trustme
+
+from comln_serve.cli import main
+from tests.support.image_files import colour_support
+from tests.support.live import live_server
+from tests.support.messages import adapt_form, predict_form
+
+Files = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """A certificate for 127.0.0.1, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(str(certificate), append=True)
+    issued.private_key_pem.write_to_path(str(key))
+    return certificate, key
+
+
+def test_https(models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA) -> None:
+    flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with (
+        live_server(models_dir, tmp_path, *flags, verify=trusting) as server,
+        httpx2.Client(verify=trusting, base_url=server.url) as client,
+    ):
+        assert server.url.startswith("https://")
+        assert client.post("/adapt", **adapt_form(colour_support(), name="known")).is_success
+        assert client.post("/predict", **predict_form(colour_support()[0][0])).is_success
+        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx2.get(f"{server.url}/health/live")
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"{server.url.replace('https', 'http')}/health/live")
+        assert client.get("/health/ready").status_code == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+HSTS = "strict-transport-security"
+
+
+def test_browsers_are_told_to_stay_with_https(
+    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+) -> None:
+    flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with (
+        live_server(models_dir, tmp_path, *flags, verify=trusting) as server,
+        httpx2.Client(verify=trusting, base_url=server.url) as client,
+    ):
+        for path, status in [("/health/live", 200), ("/docs", 200), ("/x", 404), ("/adapt", 405)]:
+            answer = client.get(path)
+            assert answer.status_code == status
+            assert answer.headers.get_list(HSTS) == ["max-age=31536000"]
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with (
+            socket.create_connection(address, timeout=10) as plain,
+            trusting.wrap_socket(plain, server_hostname=address[0]) as connection,
+        ):
+            connection.sendall(b"no HTTP\r\n\r\n")
+            received = connection.makefile("rb").read().lower()
+        assert received.startswith(b"http/1.1 400")
+        assert received.count(b"strict-transport-security: max-age=31536000\r\n") == 1
+
+
+def test_it_is_not_said_over_http(models_dir: Path, tmp_path: Path) -> None:
+    """Not even to a proxy, which may serve http as well."""
+    with live_server(models_dir, tmp_path) as server:
+        forwarded = {"X-Forwarded-Proto": "https"}
+        assert HSTS not in httpx2.get(f"{server.url}/models", headers=forwarded).headers
+
+
+def change_key(files: Files, folder: Path) -> Files:
+    other = folder / "other.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(str(other))
+    return files[0], other
+
+
+def with_passphrase(files: Files, folder: Path) -> Files:
+    from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415
+
+    key = s.load_pem_private_key(files[1].read_bytes(), None)
+    locked = folder / "locked.pem"
+    locked.write_bytes(
+        key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"passphrase"))
+    )
+    return files[0], locked
+
+
+def no_pem(files: Files, folder: Path) -> Files:
+    (folder / "text.pem").write_text("no certificate")
+    return folder / "text.pem", files[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda files, folder: (folder / "absent", files[1]), "absent: cannot be read: No such"),
+        (lambda files, folder: (files[0], folder), "cannot be read: Is a directory"),
+        (change_key, "cannot be used (KEY_VALUES_MISMATCH). Give PEM files"),
+        (with_passphrase, "without a passphrase"),
+        (no_pem, "cannot be used"),
+    ],
+)
+def test_files_that_cannot_be_used(
+    change: Callable[[Files, Path], Files],
+    expected: str,
+    files: Files,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    certificate, key = change(files, tmp_path)
+    assert main(["--tls-certificate", str(certificate), "--tls-key", str(key)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("comln-serve: ")
+    assert expected in error
+    assert str(tmp_path) in error
+
+
+@pytest.mark.parametrize(("given", "absent"), [("certificate", "key"), ("key", "certificate")])
+def test_one_without_the_other(given: str, absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"--tls-{given}", "x.pem"]) == 2
+    assert f"tls_{given} needs tls_{absent}: give both" in capsys.readouterr().err

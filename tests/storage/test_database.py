@@ -1,0 +1,428 @@
+"""Opening a database, refusing another program's, and what happens while one cannot be used."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from socket import socket
+from threading import Barrier
+
+import numpy as np
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import delete, text
+from sqlalchemy.exc import DBAPIError
+
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.storage import Store, TenantStore, database, open_store, schema
+from comln_serve.storage import postgresql as comln_postgresql
+from comln_serve.storage.database import Database, parse_url
+from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
+from comln_serve.storage.tables import classifiers, metadata
+from tests.storage.test_storage import add, classifier, same, support
+from tests.support.databases import administer, execute, migrate_to
+from tests.support.relay import Relay
+
+MakeUrl = Callable[[str], str]
+
+
+def unavailable(action: Callable[[], object]) -> str:
+    with pytest.raises(ServiceError) as caught:
+        action()
+    assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
+    return caught.value.message
+
+
+def every_method(store: Store) -> list[Callable[[], object]]:
+    mine = store.for_tenant("")
+    return [
+        lambda: add(mine, "clf_new"),
+        lambda: mine.replace(classifier("clf_a", revision=2), support()),
+        lambda: mine.resolve("clf_a"),
+        lambda: mine.find("clf_a"),
+        lambda: mine.describe("clf_a"),
+        lambda: mine.support("clf_a"),
+        lambda: mine.page(limit=10),
+        lambda: mine.promote("cats"),
+        lambda: mine.roll_back("cats"),
+        lambda: mine.delete("clf_a"),
+        store.count,
+        store.purge,
+    ]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "classifiers.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        yield store
+
+
+@pytest.fixture
+def mine(store: Store) -> TenantStore:
+    return store.for_tenant("")
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://host/db",
+        "mysql://host/db",
+        "sqlite:///",
+        "sqlite://file.db",
+        "x.db",
+        "",
+        "postgresql+asyncpg://host/db",
+        "postgresql://user:secret@host:port/db",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(StartupError, match="must read sqlite:///FILE or postgresql://") as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_urls_are_taken_as_they_are_written(path: Path) -> None:
+    assert parse_url("sqlite:////a b/x?y%20.db").database == "/a b/x?y%20.db"
+    url = parse_url("postgresql://me:pass%40word@host:5433/name?sslmode=require")
+    assert (url.drivername, url.password, url.query["sslmode"]) == ("postgresql+psycopg", "pass@word", "require")
+
+
+def test_patience_can_be_changed_in_the_url() -> None:
+    timeouts = database._timeouts(parse_url("postgresql://host/db?connect_timeout=60"))
+    assert timeouts == {
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 1,
+        "application_name": "comln-serve",
+    }
+
+
+# --- Opening -------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_those_of_the_newest_migration(database_url: str) -> None:
+    opened = Database(database_url)
+    prepare(opened)
+    with opened.connection() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+    opened.close()
+    assert execute(database_url, f"SELECT * FROM {VERSION_TABLE}") == [(NEWEST,)]
+
+
+def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
+    """Their positions were of the examples that were left."""
+    migrate_to(database_url, "0002")
+    suspect = {"label": "a", "likelier": "b", "score": 0.96}
+    held_out = {"accuracy": 0.5, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
+    plain = {"held_out": None, "notes": ["example", '"example":']}
+    for number, report in enumerate([{"held_out": held_out, "notes": []}, plain, None], 1):
+        text = "NULL" if report is None else f"'{json.dumps(report)}'"
+        execute(
+            database_url,
+            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
+            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
+            "support_accuracy, metadata, report, created_at, weights) VALUES "
+            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, false, 0, 1, "
+            f"'{{}}', {text}, '2026-01-01 00:00:00', '')",
+        )
+        execute(
+            database_url,
+            "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES "
+            f"({number}, '[]', '[2, 3, 7]', 8, '')",
+        )
+    open_store(database_url).close()
+    told = [row[0] for row in execute(database_url, "SELECT report FROM classifiers")]
+    found = [None if row is None else json.loads(row) for row in told]
+    changed = {**held_out, "suspects": [{"number": 7, **suspect}, {"number": 2, **suspect}]}
+    assert len(found) == 3
+    for expected in ({"held_out": changed, "notes": []}, plain, None):
+        assert expected in found
+
+
+def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
+    migrate_to(database_url, "0003")
+    for number, given in enumerate(("true", "false"), 1):
+        execute(
+            database_url,
+            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
+            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
+            "support_accuracy, metadata, created_at, weights) VALUES "
+            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, {given}, 0, "
+            "1, '{}', '2026-01-01 00:00:00', '')",
+        )
+    open_store(database_url).close()
+    found = execute(database_url, "SELECT id, horizon_rule FROM classifiers ORDER BY id")
+    assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
+
+
+def test_the_newest_migration_is_known_without_alembic() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_heads() == [NEWEST]
+
+
+def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: str) -> None:
+    open_store(database_url).close()
+    script = (
+        "import sys\nfrom comln_serve.storage import open_store\n"
+        f"store = open_store({database_url!r})\n"
+        "print(store.count(), 'alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.split() == [b"0", b"False"]
+
+
+def test_servers_that_start_together_share_a_new_database(database_url: str) -> None:
+    start = Barrier(4)
+
+    def work(server: int) -> None:
+        start.wait()
+        with closing(open_store(database_url)) as store:
+            add(store.for_tenant(""), f"clf_{server}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    with closing(open_store(database_url)) as store:
+        assert store.count() == 4
+
+
+def test_processes_that_start_together_share_a_new_database(database_url: str) -> None:
+    script = f"from comln_serve.storage import open_store; open_store({database_url!r}).close()"
+    servers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
+    assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
+
+
+def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server does it, and takes its time."""
+    url = make_url("postgresql")
+    monkeypatch.setattr(comln_postgresql, "ANSWER_SECONDS", 0.2)
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (schema._ADVISORY_LOCK,))
+        opening = pool.submit(open_store, url)
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=1.0)
+        other.rollback()
+        with closing(opening.result(timeout=30)) as store:
+            assert store.count() == 0
+            # The connection is as impatient as any now.
+            with store._database.connection() as connection, pytest.raises(DBAPIError):
+                connection.execute(text("SELECT pg_sleep(1)"))
+
+
+def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool has one: what is written on it next is a transaction."""
+    monkeypatch.setattr(database, "_POOL_SIZE", 1)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        assert mine.resolve("clf_a") is not None
+
+        def fails() -> None:
+            with store._database.writing() as connection:
+                connection.execute(delete(classifiers))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fails()
+        assert mine.resolve("clf_a") is not None
+        assert store.count() == 1
+
+
+@pytest.mark.parametrize("version", ["0006", "0010", "9999"])
+def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
+    open_store(database_url).close()
+    execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
+    with pytest.raises(StartupError, match=f"version {version}; this release knows up to {NEWEST}"):
+        open_store(database_url)
+    assert execute(database_url, f"SELECT * FROM {VERSION_TABLE}") == [(version,)]
+
+
+def test_database_of_another_program_is_refused_and_kept(database_url: str) -> None:
+    execute(database_url, "CREATE TABLE bookmarks (url TEXT)")
+    with pytest.raises(StartupError, match="another program"):
+        open_store(database_url)
+    execute(database_url, "INSERT INTO bookmarks VALUES ('x')")
+    with pytest.raises(StartupError, match="another program"):
+        open_store(database_url)
+
+
+def test_file_of_another_program_stays_as_it_is(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE bookmarks (url TEXT)")
+    content = path.read_bytes()
+    with pytest.raises(StartupError, match="another program"):
+        open_store(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, just text " * 40, b"\xff" * 4096])
+def test_file_that_is_no_database_is_refused_and_kept(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StartupError, match=r"cannot use .* as the database"):
+        open_store(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+
+
+def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="folder"):
+        open_store(f"sqlite:///{tmp_path / 'absent' / 'classifiers.db'}")
+    with pytest.raises(StartupError, match="cannot use"):
+        open_store(f"sqlite:///{tmp_path}")
+
+
+def test_postgresql_that_is_not_there() -> None:
+    with socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        with pytest.raises(StartupError, match="Check that it is running") as caught:
+            open_store(f"postgresql://me:secret@127.0.0.1:{port}/name")
+    assert f"me:***@127.0.0.1:{port}" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_connection_flushes_at_every_commit(store: Store, path: Path) -> None:
+    with store._database.connection() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+# --- While it cannot be used ---------------------------------------------------------------------
+
+
+def test_closed_store_is_unavailable(database_url: str) -> None:
+    store = open_store(database_url)
+    store.close()
+    for action in every_method(store):
+        assert "closed" in unavailable(action)
+
+
+def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
+    for kind, says in {"sqlite": "no such table", "postgresql": "does not exist"}.items():
+        url = make_url(kind)
+        with closing(open_store(url)) as store:
+            for table in ("supports", "classifiers", "names"):
+                execute(url, f"DROP TABLE {table}")
+            for action in every_method(store):
+                assert says in unavailable(action)
+
+
+def test_locked_file_is_unavailable_to_writers_only(
+    mine: TenantStore, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 0.02)  # instead of five seconds
+    with closing(open_store(f"sqlite:///{path}")) as impatient:
+        mine = impatient.for_tenant("")
+        add(mine, "clf_a")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert "locked" in unavailable(lambda: add(mine, "clf_b"))
+            assert "locked" in unavailable(lambda: mine.delete("clf_a"))
+            assert impatient.count() == 1
+            other.execute("ROLLBACK")
+        add(mine, "clf_b")
+        assert impatient.count() == 2
+
+
+def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_POOL_SIZE", 2)  # of which PostgreSQL's writers get one
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        with store._database.writing():
+            assert "others have been writing to it for 0.1 s" in unavailable(lambda: mine.delete("clf_a"))
+            assert store.count() == 1
+        assert mine.delete("clf_a") is not None
+
+
+def test_a_full_disk_is_unavailable_to_writers_only(
+    mine: TenantStore, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own limit on pages gives the error of a disk without room; on every connection."""
+    made = add(mine, "clf_a")
+    store.close()
+    with closing(open_store(f"sqlite:///{path}")) as full:
+        mine = full.for_tenant("")
+        with full._database.connection() as connection:  # the only one there is so far
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+        large = np.zeros((6, 20_000), np.float32)
+        before = full.count()
+        assert "full" in unavailable(lambda: add(mine, "clf_b", "cats", W=large))
+        assert full.count() == before
+        assert mine.find("cats") is None
+        assert same(mine.find("clf_a"), made)
+        with full._database.connection() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+        assert add(mine, "clf_b", "cats", W=large).version == 1
+
+
+def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> None:
+    """As after a restart of the database."""
+    with closing(open_store(make_url("postgresql"))) as store:
+        mine = store.for_tenant("")
+        made = add(mine, "clf_a")
+        name = postgresql.rpartition("/")[2]
+        administer(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+        )
+        assert same(mine.find("clf_a"), made)
+        add(mine, "clf_b")
+        assert store.count() == 2
+
+
+def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:
+    relay = Relay()
+    url = make_url("postgresql").replace(":5432", f":{relay.port}")
+    with closing(open_store(url)) as store:
+        mine = store.for_tenant("")
+        made = add(mine, "clf_a")
+        relay.cut()
+        for action in every_method(store):
+            message = unavailable(action)
+            assert "cannot be reached" in message
+            assert "127.0.0.1" not in message
+        relay.open()
+        assert same(mine.find("clf_a"), made)
+        add(mine, "clf_b")
+        assert store.count() == 2
+    relay.cut()
+
+
+def test_a_commit_that_nobody_confirms_is_not_called_undone(
+    postgresql: str, make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_store(make_url("postgresql"))) as store:
+        mine = store.for_tenant("")
+        commit = psycopg.Connection.commit
+
+        def cut(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+            commit(connection)
+            connection.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(psycopg.Connection, "commit", cut)
+            assert "is not known" in unavailable(lambda: add(mine, "clf_a"))
+        assert mine.find("clf_a") is not None

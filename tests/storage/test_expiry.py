@@ -1,0 +1,176 @@
+"""What has expired is as gone as what was deleted, at once, and its rows soon after."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.classifiers import housekeeping
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import ChangedError, Store, TenantStore
+from comln_serve.storage import store as store_module
+from tests.storage.test_storage import add, classifier, ids, support
+from tests.support.databases import execute
+from tests.support.engines import fails
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.messages import check_error, engine_of
+from tests.support.waiting import wait_until
+
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that is put forward by hand."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(database_url: str, clock: Clock) -> Iterator[Store]:
+    with closing(Store(database_url, clock=clock)) as store:
+        yield store
+
+
+@pytest.fixture
+def mine(store: Store) -> TenantStore:
+    return store.for_tenant("")
+
+
+def in_seconds(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def test_gone_to_every_call_from_that_moment(mine: TenantStore, store: Store, clock: Clock) -> None:
+    add(mine, "clf_a", expires_at=in_seconds(10))
+    add(mine, "clf_b", "cats", expires_at=in_seconds(10.000001))
+    clock.now = in_seconds(9.999999)
+    assert store.count() == 2
+    for moment, gone, left in ((10, "clf_a", ["clf_b"]), (10.000001, "clf_b", [])):
+        clock.now = in_seconds(moment)
+        for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.promote, mine.delete):
+            assert call(gone) is None
+        with pytest.raises(ChangedError):
+            mine.replace(classifier(gone, revision=2), support())
+        assert ids(mine) == left
+        assert store.count() == len(left)
+    assert mine.roll_back("cats") is None
+    assert mine.find("cats@1") is None
+    add(mine, "clf_c", limit=1)
+
+
+def test_a_name_falls_back_when_its_version_expires(mine: TenantStore, clock: Clock) -> None:
+    add(mine, "clf_1", "cats")
+    add(mine, "clf_2", "cats", expires_at=in_seconds(10))
+    add(mine, "clf_3", "cats", promote=False, expires_at=in_seconds(20))
+
+    def current() -> str | None:
+        found = mine.resolve("cats")
+        return found and found.id
+
+    assert current() == "clf_2"
+    clock.now = in_seconds(10)
+    assert current() == "clf_1", "the one promoted before"
+    mine.delete("clf_1")
+    assert current() == "clf_3", "the newest there is"
+    clock.now = in_seconds(20)
+    assert current() is None
+    made = add(mine, "clf_4", "cats", promote=False)
+    assert (made.version, made.promoted) == (4, True)
+
+
+def test_purging_removes_rows_and_nothing_else(
+    mine: TenantStore, store: Store, clock: Clock, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(3):
+        add(mine, f"clf_{i}", "cats", expires_at=in_seconds(10))
+    add(mine, "clf_kept", expires_at=in_seconds(11))
+    add(mine, "clf_always")
+    clock.now = in_seconds(10)
+    monkeypatch.setattr(store_module, "_AT_ONCE", 2)
+    assert store.purge() == 3
+    assert store.purge() == 0
+    for table in ("classifiers", "supports"):
+        assert execute(database_url, f"SELECT count(*) FROM {table}") == [(2,)]
+    assert ids(mine) == ["clf_always", "clf_kept"]
+    assert add(mine, "clf_new", "cats").version == 4, "numbers are not given again"
+
+
+def test_a_server_purges_by_itself(
+    settings: Settings, make_engine: Callable[[Settings], Engine], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
+    engine = make_engine(settings.model_copy(update={"database_url": database_url}))
+    made = engine.adapt(colour_support(1), expires_in_seconds=3600).classifier
+    assert made.expires_at == made.created_at + timedelta(hours=1)
+    kept = engine.adapt(colour_support(1)).classifier
+    assert engine.predict([image_bytes()], made.id).classifier is made
+    monkeypatch.setattr(engine.store, "_clock", lambda: made.expires_at)
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.predict([image_bytes()], made.id))
+    wait_until(lambda: execute(database_url, "SELECT id FROM classifiers") == [(kept.id,)])
+
+
+def test_a_server_goes_on_purging_after_the_database_was_away(
+    settings: Settings, make_engine: Callable[[Settings], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
+    engine = make_engine(settings)
+    engine.warm()
+    engine.store._database._closed = True
+    calls: list[None] = []
+    purge = engine.store.purge
+    monkeypatch.setattr(engine.store, "purge", lambda: (calls.append(None), purge())[1])
+    wait_until(lambda: len(calls) >= 2)
+
+
+def test_a_server_goes_on_purging_after_a_bug(
+    settings: Settings,
+    make_engine: Callable[[Settings], Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
+    engine = make_engine(settings)
+    calls: list[None] = []
+
+    def purge() -> int:
+        calls.append(None)
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr(engine.store, "purge", purge)
+    engine.warm()
+    wait_until(lambda: len(calls) >= 3)
+    engine.check_housekeeping()
+    assert "ZeroDivisionError: made up" in caplog.text
+
+
+def test_a_server_whose_housekeeping_has_ended_is_not_ready(client: TestClient) -> None:
+    assert client.get("/health/ready").status_code == 200
+    kept = engine_of(client)._housekeeping
+    assert kept is not None
+    kept.close()
+    error = check_error(client.get("/health/ready"), ErrorCode.NOT_READY)
+    assert "removes expired classifiers" in error["message"]
+
+
+def test_what_has_expired_is_found_by_an_index(store: Store, database_url: str) -> None:
+    """Of all tenants: the index that begins with the tenant is of no use."""
+    some = "SELECT sequence FROM classifiers WHERE expires_at <= '2026-01-01' LIMIT 500"
+    if database_url.startswith("sqlite"):
+        plan = execute(database_url, f"EXPLAIN QUERY PLAN {some}")
+    else:  # a table of no rows is quicker to scan
+        plan = execute(f"{database_url}%20-cenable_seqscan%3Doff", f"EXPLAIN {some}")
+    assert "classifiers_by_expiry_of_all" in str(plan)
+    assert "SCAN" not in str(plan)

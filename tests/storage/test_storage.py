@@ -1,0 +1,384 @@
+"""The store: what was acknowledged is there, as it was, on SQLite and on PostgreSQL."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import event
+
+from comln_serve.domain.classifier import Classifier
+from comln_serve.domain.support import SupportSet
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
+from tests.support.databases import execute
+from tests.support.engines import fails
+
+LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
+
+
+def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) -> Classifier:  # noqa: A002
+    rng = np.random.default_rng(seed)
+    values: dict[str, Any] = {
+        "id": id,
+        "name": name,
+        "model": "tiny",
+        "embedder_sha256": "0" * 64,
+        "labels": LABELS,
+        "examples": (1, 1, 1, 1, 1, 1),
+        "horizon": 0.1 + seed,
+        "support_loss": 1 / 3,
+        "support_accuracy": 2 / 3,
+        "created_at": datetime(2026, 11, 20, 12, 30, 1, 234567, tzinfo=UTC),
+        "W": rng.standard_normal((6, 4)).astype(np.float32),
+    }
+    return Classifier(**{**values, **more})
+
+
+def support(seed: int = 0) -> SupportSet:
+    rng = np.random.default_rng(seed)
+    return SupportSet.of(rng.standard_normal((6, 4)).astype(np.float32), LABELS)
+
+
+def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -> Classifier:
+    """Add a classifier with fields and options of `TenantStore.add`."""
+    keywords = {
+        option: options.pop(option) for option in ("promote", "key", "limit", "derived_from") if option in options
+    }
+    return store.add(classifier(id_, name, **options), support(), **{"limit": 1000, **keywords})
+
+
+def same(first: Classifier | None, second: Classifier) -> bool:
+    """Equal to the last bit."""
+    if first is None:
+        return False
+    ours, theirs = dict(vars(first)), dict(vars(second))
+    W, expected = ours.pop("W"), theirs.pop("W")
+    return ours == theirs and W.dtype == expected.dtype and np.array_equal(W, expected)
+
+
+def ids(store: TenantStore, **filters: Any) -> list[str]:
+    return [item.id for item in store.page(limit=100, **filters)[0]]
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with closing(open_store(database_url)) as store:
+        yield store
+
+
+@pytest.fixture
+def mine(store: Store) -> TenantStore:
+    return store.for_tenant("")
+
+
+def test_found_by_id_and_by_name(mine: TenantStore, store: Store) -> None:
+    one = add(mine, "clf_a", "cats", seed=1)
+    two = add(mine, "clf_b", seed=2)
+    assert (one.version, one.promoted) == (1, True)
+    assert (two.version, two.promoted) == (None, False)
+    for reference, expected in {"clf_a": one, "cats": one, "cats@1": one, "clf_b": two}.items():
+        assert same(mine.find(reference), expected)
+        assert mine.resolve(reference) == Resolved(expected.id, 1)
+        described = mine.describe(reference)
+        assert described is not None
+        assert vars(described) == {k: v for k, v in vars(expected).items() if k != "W"}
+    assert store.count() == 2
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "dogs",
+        "",
+        "Cats",
+        "cats ",
+        "cat_",
+        "cat%",
+        "CLF_A",
+        "cats@2",
+        "cats@0",
+        "cats@",
+        "cats@1 ",
+        "cats@01",
+        "cats@1\n",
+        "clf_a@1",
+        "@1",
+        "a\0b",
+        "\ud800",
+        "cats@9999999999",
+        "x" * 70,
+    ],
+)
+def test_what_names_nothing_is_not_found(mine: TenantStore, reference: str) -> None:
+    add(mine, "clf_a", "cats")
+    for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.delete, mine.promote):
+        assert call(reference) is None
+    if "@" not in reference:
+        assert mine.roll_back(reference) is None
+    assert mine.find("cats") is not None
+
+
+@pytest.mark.parametrize("expires", [None, -1, 3600])
+def test_resolving_finds_what_finding_does(mine: TenantStore, expires: int | None) -> None:
+    at = None if expires is None else datetime.now(UTC) + timedelta(seconds=expires)
+    add(mine, "clf_a", "cats")
+    add(mine, "clf_b", "cats", expires_at=at)
+    add(mine, "clf_c", expires_at=at)
+    for reference in ("clf_a", "clf_b", "clf_c", "cats", "cats@1", "cats@2"):
+        found = mine.find(reference)
+        expected = None if found is None else Resolved(found.id, found.revision)
+        assert mine.resolve(reference) == expected
+
+
+def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
+    made = classifier(
+        "clf_a",
+        "cats",
+        horizon_rule="given",
+        metadata={"line": "3", "\N{CAT FACE}": "\0"},
+        report={"calibration": {"ece": 1 / 3}, "notes": [None, True]},
+        expires_at=datetime(9000, 1, 1, tzinfo=UTC),
+        W=np.array([[-0.0, 1e-45, 3.4e38, -1.0]] * 6, dtype=np.float32),
+    )
+    kept = support(3)
+    with closing(open_store(database_url)) as store:
+        stored = store.for_tenant("").add(made, kept, limit=10)
+    assert same(stored, replace(made, version=1, promoted=True))
+    with closing(open_store(database_url)) as store:
+        found = store.for_tenant("").find("cats")
+        assert same(found, stored)
+        assert found is not None
+        assert found.W.tobytes() == made.W.tobytes()
+        read = store.for_tenant("").support("clf_a")
+    assert read is not None
+    assert read[1].embeddings.tobytes() == kept.embeddings.tobytes()
+    assert read[1].embeddings.dtype == np.float32
+    assert read[1].labels == LABELS
+    assert (read[1].numbers, read[1].next_number) == ((1, 2, 3, 4, 5, 6), 7)
+
+
+def test_time_is_kept_in_utc(mine: TenantStore) -> None:
+    local = datetime(2026, 11, 20, 14, 0, tzinfo=timezone(timedelta(hours=2)))
+    add(mine, "clf_a", created_at=local)
+    found = mine.find("clf_a")
+    assert found is not None
+    assert found.created_at == local
+    assert found.created_at.utcoffset() == timedelta(0)
+
+
+def test_delete(mine: TenantStore, store: Store) -> None:
+    add(mine, "clf_a", "cats")
+    assert mine.delete("clf_a") == Resolved("clf_a", 1)
+    assert mine.delete("clf_a") is None
+    assert mine.find("clf_a") is None
+    assert mine.support("clf_a") is None
+    assert store.count() == 0
+
+
+def test_same_id_twice_changes_nothing(mine: TenantStore, store: Store) -> None:
+    made = add(mine, "clf_a", "cats")
+    with pytest.raises(ServiceError) as caught:
+        add(mine, "clf_a", "dogs")
+    assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
+    assert same(mine.find("clf_a"), made)
+    assert mine.find("dogs") is None
+    assert store.count() == 1
+
+
+def test_tenants_know_nothing_of_each_other(store: Store) -> None:
+    one, other = store.for_tenant("one"), store.for_tenant("other")
+    add(one, "clf_a", "cats")
+    assert add(other, "clf_b", "cats").version == 1
+    assert add(one, "clf_c", "cats").version == 2
+    assert (ids(one), ids(other)) == (["clf_c", "clf_a"], ["clf_b"])
+    for reference in ("clf_a", "cats@2", "clf_c"):
+        for call in (other.find, other.resolve, other.support, other.delete, other.promote):
+            assert call(reference) is None
+    with pytest.raises(ChangedError):
+        other.replace(classifier("clf_a", revision=2), support())
+    found = other.find("cats")
+    assert found is not None
+    assert found.id == "clf_b"
+    other.delete("cats")
+    assert [store.count(), ids(one)] == [2, ["clf_c", "clf_a"]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+def test_pages_hold_everything_once_newest_first(mine: TenantStore, limit: int) -> None:
+    for i in range(7):
+        add(mine, f"clf_{i}")
+    seen: list[str] = []
+    before = None
+    while True:
+        page, before = mine.page(limit=limit, before=before)
+        assert 1 <= len(page) <= limit
+        seen += [item.id for item in page]
+        if before is None:
+            break
+    assert seen == [f"clf_{i}" for i in reversed(range(7))]
+
+
+def test_page_of_nothing(mine: TenantStore) -> None:
+    assert mine.page(limit=5) == ([], None)
+    add(mine, "clf_a")
+    assert mine.page(limit=5, before=0) == ([], None)
+
+
+def test_pages_of_a_name_and_of_a_model(mine: TenantStore) -> None:
+    add(mine, "clf_a", "cats")
+    add(mine, "clf_b", "dogs", model="other")
+    add(mine, "clf_c", "cats", model="other", promote=False)
+    assert ids(mine, name="cats") == ["clf_c", "clf_a"]
+    assert ids(mine, model="other") == ["clf_c", "clf_b"]
+    assert ids(mine, name="cats", model="other") == ["clf_c"]
+    assert ids(mine, name="cat") == ids(mine, model="absent") == []
+    page, following = mine.page(limit=1, name="cats")
+    assert [(item.version, item.promoted) for item in page] == [(2, False)]
+    page, following = mine.page(limit=1, name="cats", before=following)
+    assert [(item.version, item.promoted) for item in page] == [(1, True)]
+    assert following is None
+
+
+@pytest.mark.parametrize("deleted", ["clf_5", "clf_4", "clf_3"])
+def test_changes_between_pages_neither_repeat_nor_skip(mine: TenantStore, deleted: str) -> None:
+    """Deleted: one already shown, the last one shown, the first of the next page."""
+    for i in range(6):
+        add(mine, f"clf_{i}")
+    first, before = mine.page(limit=2)
+    mine.delete(deleted)
+    add(mine, "clf_late")
+    second, _ = mine.page(limit=10, before=before)
+    assert [item.id for item in first] == ["clf_5", "clf_4"]
+    assert [item.id for item in second] == [id_ for id_ in ("clf_3", "clf_2", "clf_1", "clf_0") if id_ != deleted]
+
+
+def test_a_position_is_never_given_twice(mine: TenantStore) -> None:
+    """A page's start would point at another classifier otherwise."""
+    for i in range(3):
+        add(mine, f"clf_{i}")
+    _, before = mine.page(limit=1)
+    mine.delete("clf_2")
+    add(mine, "clf_new")
+    page, _ = mine.page(limit=10, before=before)
+    assert [item.id for item in page] == ["clf_1", "clf_0"]
+
+
+def test_pages_tell_nothing_of_other_tenants(mine: TenantStore, store: Store) -> None:
+    """Where the next page starts is the same, whatever others have added in between."""
+    other = store.for_tenant("other")
+    for i in range(3):
+        add(mine, f"clf_{i}")
+        add(other, f"clf_x{i}")
+        add(other, f"clf_y{i}")
+    assert mine.page(limit=1)[1] == 3
+    assert mine.page(limit=1, before=3)[1] == 2
+    assert len(other.page(limit=9)[0]) == 6
+
+
+def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:
+    for i in range(3):
+        mine.check_room(3)
+        add(mine, f"clf_{i}", "cats", limit=3)
+    assert fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: mine.check_room(3)).detail["stored"] == 3
+    store.for_tenant("other").check_room(1)
+    with pytest.raises(ServiceError) as caught:
+        add(mine, "clf_3", "cats", limit=3)
+    assert caught.value.code is ErrorCode.TOO_MANY_CLASSIFIERS
+    assert caught.value.detail == {"stored": 3, "limit": 3}
+    add(store.for_tenant("other"), "clf_o", limit=1)
+    mine.delete("clf_0")
+    assert add(mine, "clf_4", "cats", limit=3).version == 4, "a refused one took no number"
+
+
+def test_replaced_in_place(mine: TenantStore) -> None:
+    add(mine, "clf_a")
+    changed = classifier("clf_a", seed=5, revision=2)
+    more = support().extended(np.ones((1, 4), np.float32), ["a"])
+    mine.replace(changed, more)
+    assert same(mine.find("clf_a"), changed)
+    assert mine.resolve("clf_a") == Resolved("clf_a", 2)
+    found = mine.support("clf_a")
+    assert found is not None
+    assert (found[1].numbers, found[1].next_number) == ((1, 2, 3, 4, 5, 6, 7), 8)
+    for stale in (1, 2, 4):
+        with pytest.raises(ChangedError):
+            mine.replace(classifier("clf_a", seed=6, revision=stale), support())
+    assert same(mine.find("clf_a"), changed)
+    mine.delete("clf_a")
+    with pytest.raises(ChangedError):
+        mine.replace(classifier("clf_a", revision=3), support())
+
+
+def test_of_threads_that_replace_the_same_revision_one_succeeds(mine: TenantStore) -> None:
+    add(mine, "clf_a")
+    start = Barrier(8)
+
+    def work(thread: int) -> bool:
+        start.wait()
+        try:
+            mine.replace(classifier("clf_a", seed=thread, revision=2), support(thread))
+        except ChangedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(work, range(8)))
+    assert sum(won) == 1
+    thread = won.index(True)
+    assert same(mine.find("clf_a"), classifier("clf_a", seed=thread, revision=2))
+    found = mine.support("clf_a")
+    assert found is not None
+    assert np.array_equal(found[1].embeddings, support(thread).embeddings)
+
+
+def test_threads_add_together(mine: TenantStore, store: Store) -> None:
+    start = Barrier(8)
+
+    def work(thread: int) -> None:
+        start.wait()
+        for i in range(10):
+            added = add(mine, f"clf_{thread}_{i}", f"name-{thread}", seed=100 * thread + i)
+            assert same(mine.find(added.id), added)
+            assert same(mine.find(f"name-{thread}"), added)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert store.count() == 80
+    assert set(ids(mine)) == {f"clf_{t}_{i}" for t in range(8) for i in range(10)}
+
+
+def test_what_one_server_commits_another_sees(store: Store, database_url: str) -> None:
+    with closing(open_store(database_url)) as other:
+        made = add(store.for_tenant(""), "clf_a")
+        assert same(other.for_tenant("").find("clf_a"), made)
+        other.for_tenant("").delete("clf_a")
+        assert store.for_tenant("").find("clf_a") is None
+
+
+def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:
+    report: dict[str, object] = {"held_out": None}
+    add(mine, "clf_a", "cats", report=report)
+    found = mine.describe("clf_a")
+    assert found is not None
+    assert found.report == report
+    asked: list[str] = []
+    event.listen(store._database._engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+    ((listed,), _) = mine.page(limit=10)
+    assert (listed.id, listed.promoted, listed.report) == ("clf_a", True, None)
+    assert any("classifiers.metadata" in statement for statement in asked)
+    assert not any("classifiers.report" in statement for statement in asked)
+
+
+def test_rolling_back_an_unknown_name_leaves_nothing(mine: TenantStore, store: Store, database_url: str) -> None:
+    assert mine.roll_back("dogs") is None
+    assert execute(database_url, "SELECT * FROM names") == []
+    add(mine, "clf_a", "cats")
+    mine.delete("cats")
+    assert mine.roll_back("cats") is None
+    assert add(mine, "clf_b", "cats").version == 2

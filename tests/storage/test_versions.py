@@ -1,0 +1,163 @@
+"""Versions of a name: their numbers, and which of them the name stands for."""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Barrier
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.classifiers.catalogue import References
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import Store, open_store
+from tests.storage.test_storage import add
+from tests.support.engines import MakeEngine, fails
+from tests.support.image_files import colour_support, image_bytes
+
+NAME = "letters"
+
+
+class Versions(RuleBasedStateMachine):
+    """The store beside a list: the versions that are there, and the promoted ones, latest last."""
+
+    store: Store
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mine = self.store.for_tenant(uuid.uuid4().hex)
+        self.ids: dict[int, str] = {}
+        self.there: list[int] = []
+        self.promoted: list[int] = []
+        self.given = 0
+
+    @property
+    def current(self) -> int | None:
+        """What the name should stand for."""
+        return (self.promoted or self.there or [None])[-1]
+
+    def promote_in_model(self, version: int) -> None:
+        self.promoted = [*(v for v in self.promoted if v != version), version]
+
+    @rule(promote=st.booleans())
+    def adapt(self, promote: bool) -> None:
+        self.given += 1
+        made = add(self.mine, f"clf_{uuid.uuid4().hex}", NAME, promote=promote)
+        if not promote and self.there and not self.promoted:
+            self.promote_in_model(self.there[-1])
+        expected = promote or not self.there
+        if expected:
+            self.promote_in_model(self.given)
+        assert (made.version, made.promoted) == (self.given, expected)
+        self.there.append(self.given)
+        self.ids[self.given] = made.id
+
+    @precondition(lambda self: self.there)
+    @rule(data=st.data(), by_id=st.booleans())
+    def promote(self, data: st.DataObject, by_id: bool) -> None:
+        version = data.draw(st.sampled_from(self.there))
+        done = self.mine.promote(self.ids[version] if by_id else f"{NAME}@{version}")
+        assert done is not None
+        assert (done.version, done.promoted) == (version, True)
+        self.promote_in_model(version)
+
+    @rule()
+    def roll_back(self) -> None:
+        if not self.there:
+            assert self.mine.roll_back(NAME) is None
+        elif len(self.promoted) < 2:
+            fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: self.mine.roll_back(NAME))
+        else:
+            self.promoted.pop()
+            done = self.mine.roll_back(NAME)
+            assert done is not None
+            assert (done.version, done.promoted) == (self.promoted[-1], True)
+
+    @precondition(lambda self: self.there)
+    @rule(data=st.data(), how=st.sampled_from(["name", "version", "id"]))
+    def delete(self, data: st.DataObject, how: str) -> None:
+        version = data.draw(st.sampled_from(self.there)) if how != "name" else self.current
+        assert version is not None
+        reference = {"name": NAME, "version": f"{NAME}@{version}", "id": self.ids[version]}[how]
+        deleted = self.mine.delete(reference)
+        assert deleted is not None
+        assert deleted.id == self.ids[version]
+        self.there.remove(version)
+        self.promoted = [v for v in self.promoted if v != version]
+
+    @invariant()
+    def the_name_stands_for_what_it_should(self) -> None:
+        found = self.mine.resolve(NAME)
+        assert (found and found.id) == (None if self.current is None else self.ids[self.current])
+        page, _ = self.mine.page(limit=1000, name=NAME)
+        assert [(item.version, item.promoted) for item in page] == [
+            (version, version == self.current) for version in reversed(self.there)
+        ]
+        assert all(self.mine.resolve(f"{NAME}@{version}") for version in self.there)
+
+
+def test_a_name_stands_for_what_a_list_says(database_url: str) -> None:
+    with closing(open_store(database_url)) as store:
+        run_state_machine_as_test(
+            type("Machine", (Versions,), {"store": store}),
+            settings=settings(
+                max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            ),
+        )
+
+
+def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: str) -> None:
+    start = Barrier(20)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+
+        def work(thread: int) -> int | None:
+            start.wait()
+            return add(mine, f"clf_{thread}", NAME).version
+
+        with ThreadPoolExecutor(20) as pool:
+            versions = list(pool.map(work, range(20)))
+        assert sorted(versions) == list(range(1, 21))
+        promoted = [item.version for item in mine.page(limit=50)[0] if item.promoted]
+        assert promoted == [20]
+
+
+def test_what_has_no_name_has_no_versions(database_url: str) -> None:
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        add(mine, "clf_b", NAME)
+        error = fails(ErrorCode.INVALID_REQUEST, lambda: mine.promote("clf_a"))
+        assert "has no name" in error.message
+        for reference in ("clf_b", f"{NAME}@1"):
+            fails(ErrorCode.INVALID_REQUEST, lambda reference=reference: mine.roll_back(reference))
+
+
+def test_two_servers_see_each_others_promotions(
+    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
+    shared = settings.model_copy(update={"database_url": database_url})
+    one, other = make_engine(shared), make_engine(shared)
+
+    def answers(engine: Engine, reference: str = NAME) -> int | None:
+        return engine.predict([image_bytes()], reference).classifier.version
+
+    for shots in (1, 2, 3):
+        one.adapt(colour_support(shots), name=NAME, promote=shots != 2)
+        assert answers(other) == answers(one) == {1: 1, 2: 1, 3: 3}[shots]
+    assert [answers(other, f"{NAME}@{version}") for version in (1, 2, 3)] == [1, 2, 3]
+    assert one.promote(f"{NAME}@2").promoted
+    assert answers(other) == 2
+    assert other.roll_back(NAME).version == 3
+    assert answers(one) == 3
+    assert one.describe_classifier(f"{NAME}@3").promoted
+    one.delete_classifier(NAME)
+    assert answers(other) == 1
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, f"{NAME}@3"))
+    fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: other.roll_back(NAME))
+    assert other.adapt(colour_support(), name=NAME).classifier.version == 4

@@ -1,0 +1,40 @@
+"""What tests ask of an engine and do to it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.batcher import Batcher
+from comln_serve.engine.engine import Engine
+from comln_serve.errors import ErrorCode, ServiceError
+
+MakeEngine = Callable[[Settings], Engine]
+
+
+def fails(code: ErrorCode, action: Callable[[], object]) -> ServiceError:
+    """The error of that code that an action must end with."""
+    with pytest.raises(ServiceError) as caught:
+        action()
+    assert caught.value.code is code
+    return caught.value
+
+
+def batcher_of(engine: Engine, model: str = "tiny") -> Batcher:
+    """What forms the batches of a model."""
+    return engine.models[model].batcher
+
+
+def before_each_batch(engine: Engine, call: Callable[[int], object], model: str = "tiny") -> None:
+    """Call it with the number of images before they are embedded, on the thread that does."""
+    batcher = batcher_of(engine, model)
+    network = batcher.network
+
+    class Told:
+        def embed(self, images: Any, cancellation: Cancellation, *, alone: bool) -> Any:
+            call(len(images))
+            return network.embed(images, cancellation, alone=alone)
+
+    batcher.network = Told()

@@ -1,0 +1,97 @@
+"""Image files of many formats, made for tests, honest and not."""
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+import pillow_heif
+from PIL import Image
+
+
+def encode(image: Image.Image, fmt: str, **options: Any) -> bytes:
+    """The image as a file of a format that Pillow writes, or of HEIC."""
+    buffer = io.BytesIO()
+    if fmt == "HEIC":
+        pillow_heif.from_pillow(image).save(buffer, **options)
+    else:
+        image.save(buffer, fmt, **options)
+    return buffer.getvalue()
+
+
+def image_bytes(
+    colour: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (20, 20), fmt: str = "PNG", seed: int = 0
+) -> bytes:
+    """A noisy image of one dominant colour."""
+    noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
+    pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+    return encode(Image.fromarray(pixels), fmt)
+
+
+def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
+    """Support images of the classes red, green and blue."""
+    colours = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
+    return [(image_bytes(colour, seed=seed), label) for label, colour in colours.items() for seed in range(shots)]
+
+
+def box(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body) + 8) + kind + body
+
+
+def with_size(data: bytes, old: tuple[int, int], new: tuple[int, int]) -> bytes:
+    """A HEIC or AVIF file that announces another size than its coded picture has."""
+    announced = b"ispe\0\0\0\0" + struct.pack(">II", *old)
+    assert announced in data
+    return data.replace(announced, b"ispe\0\0\0\0" + struct.pack(">II", *new))
+
+
+def tiff(tags: dict[int, tuple[int, tuple[int, ...]]], pixels: bytes, big: bool = False) -> bytes:
+    """A little-endian TIFF or BigTIFF file by hand: {tag: (type, values)}; 273 is filled in.
+
+    Args:
+        pixels: uncompressed, in one strip right behind the header.
+    """
+    sizes = {1: "B", 3: "H", 4: "I", 7: "B", 16: "Q"}
+    start = 16 if big else 8
+    tags = {**tags, 273: (4, (start,)), 279: (4, (len(pixels),))}
+    width, count = ("Q", "Q") if big else ("I", "H")
+    directory = start + len(pixels)
+    values = directory + struct.calcsize("<" + count) + len(tags) * (20 if big else 12)
+    values += struct.calcsize(width)
+    head = struct.pack("<2sHHHQ", b"II", 43, 8, 0, directory) if big else (struct.pack("<2sHI", b"II", 42, directory))
+    entries, more = struct.pack("<" + count, len(tags)), b""
+    for tag, (kind, numbers) in sorted(tags.items()):
+        value = struct.pack(f"<{len(numbers)}{sizes[kind]}", *numbers)
+        if len(value) > struct.calcsize(width):
+            where, more = values + len(more), more + value
+            value = struct.pack("<" + width, where)
+        entries += struct.pack("<HH" + width, tag, kind, len(numbers))
+        entries += value.ljust(struct.calcsize(width), b"\0")
+    return head + pixels + entries + bytes(struct.calcsize(width)) + more
+
+
+def tiff_of(
+    samples: np.ndarray,
+    *,
+    photometric: int | None = None,
+    bits: int | None = None,
+    sample_format: int = 1,
+    big: bool = False,
+    **tags: int,
+) -> bytes:
+    """A TIFF file of samples (height, width) or (height, width, channels)."""
+    height, width, channels = (*samples.shape, 1)[:3]
+    photometric = (2 if channels > 1 else 1) if photometric is None else photometric
+    bits = samples.dtype.itemsize * 8 if bits is None else bits
+    known = {
+        256: (4, (width,)),
+        257: (4, (height,)),
+        258: (3, (bits,) * channels),
+        259: (3, (1,)),
+        262: (3, (photometric,)),
+        277: (3, (channels,)),
+        278: (4, (height,)),
+        339: (3, (sample_format,) * channels),
+    }
+    known |= {int(tag[1:]): (4, (value,)) for tag, value in tags.items()}
+    return tiff(known, samples.tobytes(), big)

@@ -1,0 +1,232 @@
+"""Frozen backbones: embedded once, trained on embeddings, exported with the network."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from comln_serve.bundle import load_bundle
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from tests.support.tiny import ABOUT, tiny_config
+from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
+from tests.trainer.backbones.test_torchvision_backbones import IMAGENET, trained
+from tests.trainer.runs.test_training import colour_classes
+from training.backbones import BackboneError
+from training.bundles.backbone_graph import ExportError
+from training.bundles.export import export_bundle, with_backbone
+from training.checkpoint import BEST, LAST, Checkpoint
+from training.cli import main
+from training.config import Config
+from training.data import ImageSet, sample_episode
+from training.data.resident import ResidentImages
+from training.evaluation.subject import open_subject
+from training.model import MetaModel
+from training.runs.embedded import embed_once
+from training.runs.episodes import MetaBatch, episode_loss
+from training.runs.fit import fit
+
+
+def frozen_config(backbone: dict[str, object], start: str = "prototype", size: int = SIZE) -> Config:
+    tree = tiny_config(start, ways=4, image_size=size).model_dump(mode="json")
+    tree["backbone"] = backbone
+    tree["optimiser"].update(lr=0.5, head_lr=0.05)
+    return Config.model_validate(tree)
+
+
+def onnx_config(folder: Path, start: str = "prototype") -> Config:
+    path = str(write_model(folder / "model.onnx"))
+    keys = {"kind": "onnx", "path": path, "output": "flat", "normalise": "l2"}
+    return frozen_config(keys | NORMALISATION, start)
+
+
+@pytest.mark.parametrize("rotations", [1, 4])
+def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations: int) -> None:
+    """Equal seeds draw equal episodes, rotated classes included, with equal losses."""
+    data = replace(colour_classes(size=SIZE), rotations=rotations)
+    model = MetaModel(onnx_config(tmp_path))
+    embedded = embed_once(model, data)
+    assert embedded.images.shape == (rotations * len(data.images), 6)
+    assert embedded.images.dtype == np.float32
+    assert embedded.n_classes == data.n_classes
+    losses: list[list[float]] = []
+    for learner, source in ((model, data), (model.on_embeddings(), embedded)):
+        learner.train()
+        row: list[float] = []
+        for seed in range(5):
+            episode = sample_episode(np.random.default_rng(seed), source, 4, 2, 3)
+            classes = np.concatenate([np.repeat(episode.classes, 2), np.repeat(episode.classes, 3)])
+            indices = np.concatenate([episode.support.ravel(), episode.query.ravel()])
+            resident = ResidentImages(source, torch.device("cpu"))
+            batch = MetaBatch(resident.gather(classes, indices)[None], (2,) * 4)
+            row.append(float(episode_loss(learner, batch).detach()))
+        losses.append(row)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    assert len(set(losses[0])) == 5
+
+
+def test_the_learner_on_embeddings_shares_everything(tmp_path: Path) -> None:
+    model = MetaModel(onnx_config(tmp_path))
+    learner = model.on_embeddings()
+    assert learner.log_T is model.log_T
+    assert learner.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(ValueError, match="frozen"):
+        MetaModel(tiny_config()).on_embeddings()
+
+
+@pytest.mark.parametrize("start", ["prototype", "learned", "zero"])
+def test_only_the_head_learns(tmp_path: Path, start: str) -> None:
+    data, settings = colour_classes(size=SIZE), onnx_config(tmp_path, start)
+    best = fit(settings, data, data, tmp_path / "run", resume=False)
+    model, before = best.restore_model(), MetaModel(settings)
+    moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before.state_dict()[key])}
+    extra = {"prototype": {"log_alpha"}, "learned": {"W0"}, "zero": set[str]()}
+    assert moved == {"log_T"} | extra[start]
+    # Resuming finds the run complete, and embeds and loads as before.
+    again = fit(settings, data, data, tmp_path / "run", resume=True)
+    assert again.update == best.update
+
+
+def test_frozen_torchvision_weights_stay_and_travel(tmp_path: Path) -> None:
+    """The checkpoint and the bundle need the file of the weights no more."""
+    path = tmp_path / "weights.pt"
+    torch.save(trained("resnet18", 10).state_dict(), path)
+    keys = {"kind": "torchvision", "architecture": "resnet18", "weights": str(path)}
+    settings = frozen_config(keys | {"frozen": True, "normalise": "l2"} | IMAGENET, size=32)
+    data = colour_classes(size=32)
+    fit(settings, data, data, tmp_path / "run", resume=False)
+    expected = MetaModel(settings).embed(data.images)
+    path.unlink()
+    checkpoint = Checkpoint.load(tmp_path / "run" / BEST)
+    export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
+    bundle = load_bundle(tmp_path / "bundle")
+    assert bundle.manifest.training.config["backbone"]["weights"] == "weights.pt"
+    session = ServedBackbone(bundle, "cpu")
+    for count in (1, 7):
+        found = session.embed(data.images[:count])
+        np.testing.assert_allclose(found, expected[:count], rtol=1e-3, atol=1e-4)
+
+
+def save_images(data: ImageSet, folder: Path) -> Path:
+    for split in ("train", "val"):
+        for name, members in zip(data.names, data.members, strict=True):
+            (folder / split / name).mkdir(parents=True)
+            for i in members:
+                Image.fromarray(data.images[i]).save(folder / split / name / f"{i}.png")
+    return folder
+
+
+EXPORT = ["--description", "Colours.", "--data-description", "Eight.", "--licence", "CC0-1.0"]
+
+
+def test_an_onnx_model_from_recipe_to_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path beside the recipe; run and bundle measure alike; moved files are found or named."""
+    data = colour_classes(size=SIZE)
+    images = str(save_images(data, tmp_path / "images"))
+    tree = onnx_config(tmp_path).model_dump(mode="json", exclude_defaults=True)
+    tree["backbone"] |= {"kind": "onnx", "path": "model.onnx"}
+    recipe, run, bundle = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "bundle"
+    recipe.write_text(json.dumps(tree))
+    assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
+
+    moved = tmp_path / "elsewhere" / "model.onnx"
+    moved.parent.mkdir()
+    (tmp_path / "model.onnx").rename(moved)
+    export = ["export", str(run), "--to", str(bundle), *EXPORT]
+    assert main(export) == 2
+    assert f"{tmp_path / 'model.onnx'}: no such file" in capsys.readouterr().err
+    assert main([*export, "--set", "backbone.mean=[0, 0, 0]"]) == 2
+    assert "backbone.mean cannot be changed after training" in capsys.readouterr().err
+    monkeypatch.chdir(moved.parent)
+    assert main([*export, "--set", "backbone.path=model.onnx"]) == 0
+    config = load_bundle(bundle).manifest.training.config
+    assert config["backbone"]["path"] == "model.onnx"
+    assert str(tmp_path) not in (bundle / "bundle.json").read_text()
+
+    moved.rename(tmp_path / "model.onnx")
+    figures: list[list[float]] = []
+    for folder in (run, bundle):
+        capsys.readouterr()
+        arguments = [
+            "evaluate",
+            str(folder),
+            "--data",
+            images,
+            "--task",
+            "4x1",
+            "--episodes",
+            "10",
+            "--queries",
+            "3",
+            "--format",
+            "json",
+        ]
+        assert main(arguments) == 0
+        text = capsys.readouterr().out
+        figures.append([float(mean) for mean in re.findall(r'"mean": ([0-9.]+)', text)])
+    assert figures[0] == figures[1] != []
+    assert main(["evaluate", str(run), "--data", images, "--record"]) == 2
+    assert "--record needs a bundle" in capsys.readouterr().err
+
+
+def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
+    """Embeddings made elsewhere by the network: the bundle computes what the run was fed."""
+    images = colour_classes(size=SIZE)
+    source = MetaModel(onnx_config(tmp_path))
+    keys = {"kind": "onnx", "path": str(tmp_path / "model.onnx"), "output": "flat"}
+    raw = MetaModel(frozen_config(keys | NORMALISATION))
+    data = embed_once(raw, images)  # as published: not normalised
+    settings = frozen_config({"kind": "identity", "embedding_size": 6, "normalise": "l2"})
+    fit(settings, data, data, tmp_path / "run", resume=False)
+    checkpoint = Checkpoint.load(tmp_path / "run" / LAST)
+
+    measured = open_subject(tmp_path / "run")
+    np.testing.assert_allclose(measured.embed(data.images), source.embed(images.images), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ExportError, match=r"trained on embeddings.*--set backbone\.kind=onnx"):
+        export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
+    assert not (tmp_path / "bundle").exists()
+
+    path = f"backbone.path={tmp_path / 'model.onnx'}"
+    overrides = (
+        "backbone.kind=onnx",
+        path,
+        "backbone.output=flat",
+        "backbone.mean=[0.4, 0.5, 0.6]",
+        "backbone.std=[0.2, 0.3, 0.4]",
+        f"data.preprocessing.image_size={SIZE}",
+    )
+    export_bundle(with_backbone(checkpoint, overrides), tmp_path / "bundle", ABOUT)
+    bundle = load_bundle(tmp_path / "bundle")
+    assert bundle.head.horizon == checkpoint.restore_model().head().horizon
+    session = ServedBackbone(bundle, "cpu")
+    for count in (1, 7):
+        np.testing.assert_allclose(
+            session.embed(images.images[:count]), source.embed(images.images[:count]), rtol=1e-4, atol=1e-5
+        )
+
+    wrong = (*overrides, "backbone.output=logits")
+    with pytest.raises(BackboneError, match="have 4 numbers"):
+        with_backbone(checkpoint, wrong)
+    with pytest.raises(ExportError, match=r"head\.start cannot be changed"):
+        with_backbone(checkpoint, ("head.start=zero",))
+
+
+def test_images_are_no_embeddings(tmp_path: Path) -> None:
+    settings = frozen_config({"kind": "identity", "embedding_size": 6})
+    data = colour_classes(size=SIZE)
+    with pytest.raises(BackboneError, match=r"takes float32 embeddings \(n, 6\)"):
+        fit(settings, data, data, tmp_path, resume=False)
+
+
+def test_a_trained_backbone_is_its_runs_own(tmp_path: Path) -> None:
+    settings = tiny_config()
+    state = MetaModel(settings).state_dict()
+    checkpoint = Checkpoint(settings, 0, state, {}, {}, 0.0, 0.0, [])
+    with pytest.raises(ExportError, match=r"backbone\.mean cannot be changed.*conv4"):
+        with_backbone(checkpoint, ("backbone.mean=[0, 0, 0]",))

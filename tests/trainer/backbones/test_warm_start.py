@@ -1,0 +1,94 @@
+"""Training that starts from a bundle's weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from comln_serve.bundle import load_bundle
+from comln_serve.engine.embedding.backbone import Backbone as Served
+from tests.support.tiny import tiny_config, write_bundle
+from tests.trainer.runs.test_training import colour_classes
+from training.backbones.errors import BackboneError
+from training.backbones.warm_start import warm_start
+from training.config import Config, ConfigError, load_config
+from training.config.recipe import override_config
+from training.model import MetaModel
+from training.runs.fit import fit
+
+
+def started(bundle: Path, **changes: object) -> Config:
+    tree = tiny_config().model_dump(mode="json")
+    tree["backbone"] |= {"warm_start": str(bundle), **changes}
+    return Config.model_validate(tree)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "first"
+    folder.mkdir()
+    write_bundle(folder, tiny_config())
+    return folder
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_path: Path, *, mirror: bool) -> None:
+    """Also where the graph has two branches, and batch norm not folded into what they share."""
+    bundle = tmp_path / "first"
+    bundle.mkdir()
+    write_bundle(bundle, override_config(tiny_config(), (f"backbone.mirror={mirror}".lower(),)))
+    images = colour_classes().images
+    model = MetaModel(started(bundle, mirror=mirror))
+    warm_start(model.backbone, bundle, torch.from_numpy(images))
+    served = Served(load_bundle(bundle), "cpu").embed(images)
+    np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
+    assert served.std() > 1e-3
+    if mirror:  # only what is served looks at both images
+        return
+    # In training mode too: the statistics of these images are the ones it starts from.
+    model.train()
+    with torch.no_grad():
+        trained = model.embeddings(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(trained, served, atol=1e-4)
+
+
+def test_fit_starts_there(bundle: Path, tmp_path: Path) -> None:
+    data = colour_classes()
+    images = data.images[::3]
+    served = Served(load_bundle(bundle), "cpu").embed(images)
+
+    def distance(config: Config, out: str) -> float:
+        still = override_config(config, ("optimiser.lr=1e-9", "optimiser.momentum=0.0"))
+        best = fit(still, data, data, tmp_path / out, resume=False)
+        assert best.config.backbone.warm_start == config.backbone.warm_start
+        features = best.restore_model().embed(images)
+        return float(np.abs(features - served).max() / np.abs(served).max())
+
+    # Running statistics follow the few small batches of the run, so: not equal, but near.
+    assert distance(started(bundle), "warm") < 0.3 * distance(tiny_config(), "cold")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"channels": 16}, "channels 8, not 16"), ({"colour": "grey"}, "colour 'rgb', not 'grey'")]
+)
+def test_a_bundle_of_another_network_is_refused(bundle: Path, changes: dict[str, object], message: str) -> None:
+    model = MetaModel(started(bundle, **changes))
+    with pytest.raises(BackboneError, match=message):
+        warm_start(model.backbone, bundle, torch.zeros(2, 16, 16, 3, dtype=torch.uint8))
+
+
+def test_no_bundle_is_refused_by_name(tmp_path: Path) -> None:
+    model = MetaModel(started(tmp_path / "none"))
+    with pytest.raises(BackboneError, match="none"):
+        warm_start(model.backbone, tmp_path / "none", torch.zeros(2, 16, 16, 3, dtype=torch.uint8))
+
+
+def test_its_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "data: {kind: image_folder, preprocessing: {image_size: 16}}\nbackbone: {warm_start: first}\nupdates: 1\n"
+    )
+    assert load_config(recipe).backbone.warm_start == str(tmp_path / "first")
+    with pytest.raises(ConfigError, match='warm_start is for kind "conv4"'):
+        load_config(recipe, ("backbone.kind=resnet12",))

@@ -1,0 +1,263 @@
+"""Backbones in 8-bit integers: exported, calibrated, checked and served."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from fastapi.testclient import TestClient
+from onnx import helper, numpy_helper
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.bundle import load_bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.engine import Engine
+from comln_serve.imaging import Preprocessing
+from tests.export.test_export import assert_same_answers, files
+from tests.support.messages import adapt_form
+from tests.support.tiny import tiny_config, tiny_model
+from tests.trainer.backbones.test_frozen import EXPORT
+from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
+from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
+from training.bundles.calibration_images import load_calibration_images
+from training.checkpoint import BEST, Checkpoint
+from training.cli import main
+from training.config import Config
+from training.data import DataError
+
+
+def save_run(folder: Path, config: Config) -> Path:
+    """A run of a model that was not trained."""
+    folder.mkdir()
+    state = tiny_model(config).state_dict()
+    Checkpoint(config, 0, state, {}, {}, 0.0, 0.0, [], "a", "b").save(folder / BEST)
+    return folder
+
+
+def save_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
+    """Noise over gradients, `counts` of them in each folder; the names tell them apart."""
+    rng = np.random.default_rng(0)
+    slope = np.linspace(0, 1, size)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            ends = rng.uniform(0, 200, (2, 3))
+            picture = ends[0] + slope[:, None, None] * (ends[1] - ends[0]) * slope[None, :, None]
+            picture = picture + rng.integers(0, 56, (size, size, 3))
+            Image.fromarray(picture.astype(np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+def export(run: Path, to: Path, photos: Path, *more: str) -> int:
+    arguments = ["--int8", "--calibration", str(photos), "--calibration-images", "24", *more]
+    return main(["export", str(run), "--to", str(to), *EXPORT, *arguments])
+
+
+def with_backbone(size: int, **backbone: Any) -> Config:
+    tree = tiny_config("prototype", image_size=size).model_dump(mode="json")
+    return Config.model_validate(tree | {"backbone": backbone})
+
+
+KINDS = ["conv4", "timm", "onnx", "old onnx", "grey onnx"]
+
+
+def config_of(kind: str, folder: Path) -> Config:
+    if kind == "conv4":
+        return with_backbone(32, channels=32, normalise="l2")
+    if kind == "timm":
+        return with_backbone(64, kind="timm", architecture=TINY, normalise="l2", **PIXELS)
+    keys: dict[str, Any] = {"kind": "onnx", "output": "flat", "normalise": "l2"} | NORMALISATION
+    if kind == "grey onnx":
+        keys |= {"colour": "grey", "mean": [0.5], "std": [0.25]}
+    colour, opset = keys.get("colour", "rgb"), 11 if kind == "old onnx" else 17
+    path = write_model(folder / "model.onnx", opset=opset, colour=colour)
+    return with_backbone(SIZE, path=str(path), **keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = save_run(tmp_path / "run", config_of(kind, tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT]) == 0
+    capsys.readouterr()
+    assert export(run, tmp_path / "int8", photos, "--notes", "For the tests.") == 0
+    shown = capsys.readouterr().out
+    floats, integers = (load_bundle(tmp_path / name) for name in ("floats", "int8"))
+    images = load_calibration_images(photos, 24, integers.manifest.preprocessing)
+    expected, found = (Backbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers))
+    cosines = (expected * found).sum(1)
+    cosines /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
+    assert 0.97 < cosines.mean() < 1 - 1e-9
+    # What is shown and what the bundle says of itself is what was measured.
+    notes = integers.manifest.training.notes
+    assert notes.startswith("For the tests.\n\nINT8")
+    assert "24 images of photos" in notes
+    assert notes in (tmp_path / "int8" / "README.md").read_text()
+    for text in (shown, notes):
+        figures = [float(figure) for figure in re.findall(r"\b[01]\.\d{4}\b", text)]
+        assert figures == pytest.approx([cosines.mean(), cosines.min()], abs=6e-5)
+    assert str(tmp_path) not in (tmp_path / "int8" / "bundle.json").read_text()
+
+
+def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path) -> None:
+    """Three quarters of the file are saved; the same export gives the same graph."""
+    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    graphs: list[bytes] = []
+    for name in ("one", "two"):
+        assert export(run, tmp_path / name, photos) == 0
+        graphs.append((tmp_path / name / "backbone.onnx").read_bytes())
+    assert graphs[0] == graphs[1]
+    assert str(tmp_path).encode() not in graphs[0]
+    graph = onnx.load_from_string(graphs[0]).graph
+    makers = {output: node for node in graph.node for output in node.output}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    assert len(convolutions) > 20
+    for node in convolutions:
+        pixels, kernel = (makers[name] for name in node.input[:2])
+        assert pixels.op_type == kernel.op_type == "DequantizeLinear"
+        scales = numpy_helper.to_array(weights[kernel.input[1]])
+        assert scales.shape == (weights[kernel.input[0]].dims[0],)  # one per channel
+    count = sum(int(np.prod(t.dims)) for t in graph.initializer if t.name.endswith("_quantized"))
+    assert len(graphs[0]) < 1.5 * count
+
+
+def test_an_embedding_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
+    """To the last bit, and with any number of threads."""
+    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 24})
+    assert export(run, tmp_path / "int8", photos) == 0
+    bundle = load_bundle(tmp_path / "int8")
+    images = load_calibration_images(photos, 24, bundle.manifest.preprocessing)
+    found: list[Any] = []
+    for threads in (1, 2, 4):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
+        for size in (1, 5, 24):
+            batches = [images[i : i + size] for i in range(0, 24, size)]
+            parts = [session.run(None, {"images": batch})[0] for batch in batches]
+            found.append(np.concatenate(parts))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def test_a_classifier_of_it_is_exported_as_one_file(
+    tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+) -> None:
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    (tmp_path / "inputs").mkdir()
+    models = tmp_path / "models"
+    for kind in ("timm", "old onnx"):
+        (tmp_path / kind).mkdir()
+        run = save_run(tmp_path / kind / "run", config_of(kind, tmp_path / kind))
+        assert export(run, models / kind.replace(" ", "-"), photos) == 0
+    update = {"models_dir": models, "default_model": None}
+    engine = make_engine(settings.model_copy(update=update))
+    with TestClient(create_app(engine)) as client:
+        for model in engine.models:
+            adapted = client.post("/adapt", **adapt_form(model=model))
+            assert adapted.status_code == 201, adapted.text
+            assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
+
+
+def test_what_eight_bits_cannot_hold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One feature, a million times the others, that the embedding hardly sees."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        kernel = numpy_helper.to_array(graph.initializer[0]).copy()
+        kernel[0] *= 1e6
+        graph.initializer[0].CopyFrom(numpy_helper.from_array(kernel, "kernel"))
+        shrink = np.array([1e-9, 1, 1, 1, 1, 1], dtype=np.float32).reshape(6, 1, 1)
+        graph.initializer.append(numpy_helper.from_array(shrink, "shrink"))
+        graph.node[1].output[0] = "raw"
+        graph.node.insert(2, helper.make_node("Mul", ["raw", "shrink"], ["embeddings"]))
+
+    path = write_model(tmp_path / "model.onnx", change=change)
+    config = with_backbone(SIZE, kind="onnx", path=str(path), output="flat", **NORMALISATION)
+    run = save_run(tmp_path / "run", config)
+    photos = save_photos(tmp_path / "photos", {"a": 24})
+    assert export(run, tmp_path / "int8", photos) == 2
+    message = capsys.readouterr().err
+    assert "0.9 is needed" in message
+    assert "float32" in message
+    assert not (tmp_path / "int8").exists()
+
+
+def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        del graph.node[:]
+        graph.node.append(helper.make_node("GlobalAveragePool", ["images"], ["pooled"]))
+        graph.node.append(helper.make_node("Flatten", ["pooled"], ["logits"]))
+
+    path = write_model(tmp_path / "model.onnx", change=change)
+    run = save_run(tmp_path / "run", with_backbone(SIZE, kind="onnx", path=str(path), **NORMALISATION))
+    assert export(run, tmp_path / "int8", save_photos(tmp_path / "photos", {"a": 2})) == 2
+    assert "float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--int8"], "--calibration"),
+        (["--calibration", "."], "--int8"),
+        (["--int8", "--calibration", "gone"], "gone: no such folder"),
+        (["--int8", "--calibration", "run"], "no image below it"),
+        (["--int8", "--calibration", "run", "--calibration-images", "0"], "1 or more, got 0"),
+    ],
+)
+def test_mistakes_of_the_command_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_run(tmp_path / "run", tiny_config())
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "run", "--to", "int8", *EXPORT, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_images_are_drawn_evenly_from_all_folders(tmp_path: Path) -> None:
+    counts = {"a": 30, "b/c": 30, "b/d": 2, "e": 30, ".hidden": 9}
+    photos = save_photos(tmp_path / "photos", counts, size=16)
+    (photos / "a" / "notes.txt").write_text("no image")
+    (photos / "a" / "._0.png").write_text("no image")
+    policy = Preprocessing(image_size=16)
+    folder_of = {
+        np.asarray(Image.open(path)).tobytes(): str(path.relative_to(photos).parent)
+        for path in photos.rglob("[0-9]*.png")
+    }
+    found = load_calibration_images(photos, 14, policy)
+    drawn = [folder_of[image.tobytes()] for image in found]
+    assert {name: drawn.count(name) for name in set(drawn)} == {"a": 4, "b/c": 4, "b/d": 2, "e": 4}
+    assert len({image.tobytes() for image in found}) == 14
+    np.testing.assert_array_equal(load_calibration_images(photos, 14, policy), found)
+    assert len(load_calibration_images(photos, 1000, policy)) == 92
+    # Folders or not.
+    assert len(load_calibration_images(photos / "b" / "c", 5, policy)) == 5
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    photos = save_photos(tmp_path / "photos", {"a": 1})
+    (photos / "a" / "damaged.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"a/damaged\.jpg"):
+        load_calibration_images(photos, 5, Preprocessing(image_size=16))
+
+
+def test_float32_is_the_default(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", tiny_config())
+    assert main(["export", str(run), "--to", str(tmp_path / "bundle"), *EXPORT]) == 0
+    manifest = json.loads((tmp_path / "bundle" / "bundle.json").read_text())
+    assert "INT8" not in manifest["training"]["notes"]
+    graph = onnx.load(tmp_path / "bundle" / "backbone.onnx").graph
+    assert not any(node.op_type == "DequantizeLinear" for node in graph.node)

@@ -1,0 +1,194 @@
+"""`comln-train calibrate`: what it fits, measures, records, and refuses."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from scipy.stats import mannwhitneyu
+from sklearn.metrics import roc_auc_score
+
+from comln_serve.bundle import BundleError, load_bundle
+from tests.bundle.test_bundle import edit_manifest
+from tests.support.paths import REPOSITORY
+from tests.trainer.evaluation.test_evaluate_command import colour_classes
+from training.cli import main
+from training.data import ImageSet
+from training.evaluation.calibrate import (
+    Answers,
+    area_under_curve,
+    calibration_error,
+    cross_entropy,
+    fit_temperature,
+    fit_unknown,
+)
+from training.evaluation.calibrate_command import _usual_tasks
+from training.evaluation.strangers import Encounters
+from training.evaluation.tasks import Task
+
+Run = Callable[..., str]
+TASKS = ("--task", "3x1", "--task", "3x4", "--task", "4x1-4")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colour_classes(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def bundle(models_dir: Path, tmp_path: Path) -> Path:
+    """A bundle of its own to record in."""
+    return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
+
+
+@pytest.fixture
+def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`calibrate`, or another command, on a few small episodes; its output."""
+
+    def command(*options: str, name: str = "calibrate") -> str:
+        arguments = [name, str(bundle), "--data", str(images), "--queries", "3", *options]
+        if "--episodes" not in options:
+            arguments += ["--episodes", "8"]
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def answers(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Answers]:
+    """Queries whose classes are drawn from softmax(logits / tau): tau is what should be found."""
+    found = []
+    for _ in range(episodes):
+        logits = 3 * rng.normal(size=(50, ways))
+        p = np.exp(log_softmax(logits / tau, axis=1))
+        classes = np.array([rng.choice(ways, p=row) for row in p])
+        similarity = rng.uniform(0.1 * shots, 0.1 * shots + 1, size=50)
+        task = np.array([1.0, np.log(shots), np.log(ways)])
+        found.append(Answers(logits, classes, similarity, task))
+    return found
+
+
+def test_the_temperature_that_made_the_answers_is_found() -> None:
+    rng = np.random.default_rng(0)
+    kinds = [(5, 1, 3.0), (5, 4, 1.5), (10, 1, 2.4), (10, 4, 1.2)]
+    law = fit_temperature([answers(rng, ways, shots, tau) for ways, shots, tau in kinds])
+    for ways, shots, tau in kinds:
+        fitted = np.exp(law.constant + law.shots * np.log(shots) + law.ways * np.log(ways))
+        assert fitted == pytest.approx(tau, rel=0.08)
+
+
+def test_a_law_does_not_depend_on_what_did_not_vary() -> None:
+    rng = np.random.default_rng(0)
+    episodes = [answers(rng, 5, 2, 3.0)]
+    for law in (fit_temperature(episodes), fit_unknown(episodes)):
+        assert (law.shots, law.ways) == (0.0, 0.0)
+    assert np.exp(fit_temperature(episodes).constant) == pytest.approx(3.0, rel=0.08)
+    assert fit_unknown(episodes).constant == pytest.approx(0.2 + 0.05, abs=0.01)
+
+
+def test_measures_against_others() -> None:
+    rng = np.random.default_rng(0)
+    higher, lower = rng.normal(0.5, 1, 70).round(1), rng.normal(0, 1, 40).round(1)
+    found = area_under_curve(higher, lower)
+    scores = np.concatenate([higher, lower])
+    assert found == pytest.approx(roc_auc_score(np.repeat([1, 0], [70, 40]), scores))
+    assert found == pytest.approx(mannwhitneyu(higher, lower).statistic / (70 * 40))
+
+    sure = np.log(np.array([[0.8, 0.2]] * 10))
+    right = np.array([0] * 6 + [1] * 4)
+    assert calibration_error(sure, right) == pytest.approx(0.2)
+    assert cross_entropy(sure, right) == pytest.approx(-(0.6 * np.log(0.8) + 0.4 * np.log(0.2)))
+    certain = np.array([[1000.0, 0.0]])
+    assert calibration_error(certain, np.array([0])) == 0.0
+
+
+def test_it_prints_and_records(run: Run, bundle: Path) -> None:
+    before = load_bundle(bundle).manifest
+    out = run(*TASKS)
+    for title in ("Calibration", "Unknown", "Wrong labels"):
+        assert f"{title}\n" in out
+    manifest = load_bundle(bundle).manifest
+    found = manifest.calibration
+    assert found is not None
+    assert manifest.format_version == 2
+    assert [(task.ways, task.shots) for task in found.tasks] == [(3, 1), (3, 4), (4, (1, 4))]
+    assert found.shots == (1, 4)
+    assert found.ways == (3, 4)
+    assert found.tasks[0].suspects is None, "nothing is left without the only image"
+    assert found.tasks[1].suspects is not None
+    assert all(task.strangers in {4, 5} for task in found.tasks)
+    card = (bundle / "README.md").read_text(encoding="utf-8")
+    assert "## Calibration" in card
+    assert found.command in card
+    assert "--task 3x1 --task 3x4 --task 4x1-4 --queries 3 --episodes 8 --seed 0" in found.command
+    kept = {"calibration": None, "format_version": before.format_version}
+    assert manifest.model_copy(update=kept) == before
+
+    again = run(*TASKS)
+    assert again == out, "equal seeds, equal figures"
+    # What is measured later leaves it in place.
+    run("--task", "3x1", "--record", name="evaluate")
+    assert load_bundle(bundle).manifest.calibration == found
+
+
+def test_calibrating_betters_the_error_it_is_fitted_for(run: Run, bundle: Path) -> None:
+    run(*TASKS, "--episodes", "40")
+    found = load_bundle(bundle).manifest.calibration
+    assert found is not None
+    before = np.mean([task.nll_before for task in found.tasks])
+    assert np.mean([task.nll_after for task in found.tasks]) < before
+
+
+def test_a_dry_run_leaves_the_bundle_alone(run: Run, bundle: Path) -> None:
+    before = (bundle / "bundle.json").read_bytes()
+    run(*TASKS, "--dry-run")
+    assert (bundle / "bundle.json").read_bytes() == before
+
+
+def test_a_task_that_leaves_no_class_is_refused(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["calibrate", str(bundle), "--data", str(images), "--task", "8x1", "--queries", "3"]
+    assert main(command) == 2
+    assert "leaves none of the 8 classes" in capsys.readouterr().err
+
+
+def test_a_calibration_needs_version_2(bundle: Path, run: Run) -> None:
+    run(*TASKS)
+    edit_manifest(bundle, lambda tree: tree.update(format_version=1))
+    with pytest.raises(BundleError, match="calibration"):
+        load_bundle(bundle)
+    edit_manifest(bundle, lambda tree: tree.update(format_version=2))
+    edit_manifest(bundle, lambda tree: tree["calibration"]["unknown"].update(shots=float("nan")))
+    with pytest.raises(BundleError, match=r"calibration\.unknown\.shots"):
+        load_bundle(bundle)
+
+
+def test_the_usual_tasks_are_those_of_the_head() -> None:
+    assert list(map(str, _usual_tasks(None))) == ["5x1", "5x5", "5x1-10", "10x1", "10x5", "10x1-10"]
+    assert list(map(str, _usual_tasks(7))) == ["7x1", "7x5", "7x1-10"]
+
+
+def test_strangers_are_of_other_classes() -> None:
+    members = tuple(np.arange(20 * c, 20 * c + 20) for c in range(9))
+    embeddings = np.repeat(np.arange(9), 20).astype(np.float32)[:, None]
+    data = ImageSet(embeddings, members, tuple("abcdefghi"))
+    encounters = Encounters(embeddings, data, Task(3, (1, 4), 5), 20, 0)
+    for number in range(20):
+        episode = encounters.draw(number)
+        own = episode.phi[:, 0]
+        assert set(episode.strangers[:, 0]).isdisjoint(own)
+        assert len(set(episode.strangers[:, 0])) == 5
+        np.testing.assert_array_equal(own[np.searchsorted(episode.classes, episode.query_classes)], episode.query[:, 0])
+
+
+def test_the_shipped_bundles_are_calibrated() -> None:
+    for path in sorted((REPOSITORY / "models").glob("*/bundle.json")):
+        calibration = json.loads(path.read_text(encoding="utf-8"))["calibration"]
+        assert calibration["episodes"] >= 150
+        errors = {task["ece_after"] for task in calibration["tasks"] if "data" not in task}
+        assert all(error < 0.04 for error in errors)
+        # On images of a kind that the laws were not fitted to they are worth less.
+        apart = [task["ece_after"] for task in calibration["tasks"] if "data" in task]
+        assert not apart or np.mean(apart) < 0.08

@@ -1,0 +1,327 @@
+"""`comln-train evaluate` and `study` on a tiny bundle: tables, files, records, mistakes."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.bundle import load_bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.engine import Engine
+from tests.support.image_files import image_bytes
+from training.bundles.card import render_card
+from training.cli import main
+from training.evaluation import baselines
+from training.evaluation.baselines import BASELINES
+from training.evaluation.compare import Difference
+from training.evaluation.tables import aligned, markdown
+from training.evaluation.verdict import verdict
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colour_classes(tmp_path_factory.mktemp("images"))
+
+
+def colour_classes(root: Path) -> Path:
+    """Eight classes of colours in `train` and in `val`, eleven images each."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for c in range(8):
+            folder = root / split / f"class{c}"
+            folder.mkdir(parents=True)
+            colour = rng.integers(60, 200, 3)
+            for i in range(11):
+                pixels = (colour + rng.integers(-50, 51, (16, 16, 3))).clip(0, 255)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def bundle(models_dir: Path, tmp_path: Path) -> Path:
+    """A bundle of its own to record in."""
+    return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command with some options, which must succeed; its output."""
+
+    def command(*options: str, name: str = "evaluate") -> str:
+        given = {"--queries": "3", "--episodes": "8"}
+        arguments = [name, str(bundle), "--data", str(images), *options]
+        for option, value in given.items():
+            if option not in options:
+                arguments += [option, value]
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_all_heads_in_one_table(run: Run) -> None:
+    out = run("--task", "3x2", "--task", "4x1-3", "--baselines", "all")
+    for words in ("3-way 2-shot", "4-way 1-to-3-shot"):
+        lines = [line for line in out.splitlines() if line.startswith(words)]
+        heads = [line.removeprefix(words).split()[0] for line in lines]
+        assert heads == ["bundle", "start", *BASELINES]
+        assert all(line.split()[-1] in {"ahead", "inside", "behind"} for line in lines[1:])
+    for name, baseline in BASELINES.items():
+        assert f"{name} " in out
+        assert baseline.words in out
+    assert "chosen on the training classes" in out
+
+
+def test_without_baselines_there_is_what_adapting_adds(run: Run) -> None:
+    out = run("--task", "3x2", "--format", "json")
+    (task,) = json.loads(out)["tasks"]
+    assert task["baselines"] == []
+    assert task["start"]["ahead"] == pytest.approx(task["mean"] - task["start"]["mean"])
+    assert task["verdict"].startswith("Adapting ")
+    assert "heads" not in task["verdict"]
+
+
+def test_json_holds_what_the_table_shows(run: Run, tmp_path: Path) -> None:
+    options = ("--task", "3x1-2", "--baselines", "cosine,ridge", "--set", "ridge=3")
+    out = run(*options, "--format", "json", "--out", str(tmp_path / "new" / "report.json"))
+    tree = json.loads(out)
+    assert json.loads((tmp_path / "new" / "report.json").read_text()) == tree
+    (task,) = tree["tasks"]
+    assert (task["task"], task["shots"], task["episodes"]) == ("3x1-2", [1, 2], 8)
+    cosine, ridge = task["baselines"]
+    assert cosine["head"] == "cosine"
+    assert ridge["description"].endswith("lambda = 3")
+    assert cosine["ahead"] == pytest.approx(task["mean"] - cosine["mean"])
+    assert task["command"].endswith("--baselines cosine,ridge --set ridge=3.0")
+
+
+def test_markdown_has_a_table_that_is_one(run: Run) -> None:
+    out = run("--task", "3x1", "--baselines", "prototype", "--format", "markdown")
+    table = [line for line in out.splitlines() if line.startswith("|")]
+    assert table[1] == "|---|---|---|---|---|"
+    assert [line.count("|") for line in table[:5]] == [6] * 5
+
+
+def test_tables() -> None:
+    assert aligned(["a", "bb"], [["ccc", "d"], ["", "e"]]) == "a    bb\nccc  d\n     e"
+    assert markdown(["a", "b"], [["c", "d"]]) == "| a | b |\n|---|---|\n| c | d |"
+
+
+def test_choosing_says_what_it_chose(run: Run) -> None:
+    options = ("--task", "3x1", "--baselines", "logistic,svm-l2,cosine", "--format", "json")
+    (usual,) = json.loads(run(*options))["tasks"]
+    (chosen,) = json.loads(run(*options, "--set", "svm-l2=2", "--choose"))["tasks"]
+    texts = [head["description"] for head in usual["baselines"]]
+    assert [text.rsplit(" = ")[-1] for text in texts[:2]] == ["1", "1"]
+    texts = [head["description"] for head in chosen["baselines"]]
+    assert "chosen on the training classes" in texts[0]
+    assert texts[1].endswith("C = 2")
+    assert texts[2] == BASELINES["cosine"].words
+
+
+def test_unfinished_fits_are_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_LOGISTIC_ITERATIONS", 1)
+    out = run("--task", "3x2", "--baselines", "logistic")
+    assert "8 fits of logistic in the 8 episodes of task 3x2" in out
+
+
+def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -> None:
+    run("--task", "4x1-3", "--baselines", "cosine,ridge", "--record")
+    manifest = load_bundle(bundle).manifest
+    assert manifest.format_version == 2
+    (own,) = [entry for entry in manifest.accuracy if entry.shots == (1, 3)]
+    assert own.command.endswith("--task 4x1-3 --queries 3 --episodes 8 --seed 0")
+    start, cosine, ridge = manifest.comparisons
+    assert (start.head, cosine.head, ridge.head) == ("start", "cosine", "ridge")
+    assert start.ahead == pytest.approx(own.mean - start.mean)
+    assert ridge.description == "ridge regression to one-hot targets, lambda = 50"
+    assert cosine.ahead == pytest.approx(own.mean - cosine.mean)
+    assert ridge.command == own.command + " --baselines cosine,ridge"
+    card = (bundle / "README.md").read_text()
+    assert "Other heads on the same embeddings" in card
+    assert f"| val | 4-way 1-to-3-shot | cosine | {100 * cosine.mean:.2f} +- " in card
+    assert ridge.command in card
+
+
+def test_comparisons_go_when_what_they_compare_with_does(run: Run, bundle: Path) -> None:
+    def heads() -> list[tuple[object, str]]:
+        return [(e.shots, e.head) for e in load_bundle(bundle).manifest.comparisons]
+
+    before = (bundle / "bundle.json").read_text()
+    assert "comparisons" not in before
+    run("--task", "3x1", "--task", "3x2", "--baselines", "cosine", "--record")
+    assert heads() == [(1, "start"), (1, "cosine"), (2, "start"), (2, "cosine")]
+    run("--task", "3x1", "--record")  # the same figures
+    assert sorted(heads()) == [(1, "cosine"), (1, "start"), (2, "cosine"), (2, "start")]
+    run("--task", "3x1", "--baselines", "ridge", "--record")  # another head
+    assert {head for shots, head in heads() if shots == 1} == {"start", "cosine", "ridge"}
+    run("--task", "3x1", "--seed", "1", "--record")  # other figures
+    assert heads() == [(1, "start"), (2, "start"), (2, "cosine")]
+
+
+def test_the_card_leads_with_what_the_comparisons_come_to(run: Run, bundle: Path) -> None:
+    run("--task", "3x1", "--baselines", "cosine,ridge", "--record")
+    (bundle / "README.md").unlink()
+    manifest = load_bundle(bundle).manifest
+    first = render_card("mine", manifest).split("\n\n")[1]
+    start, *others = manifest.comparisons
+    differences = {e.head: Difference(e.ahead, e.ahead_interval) for e in (start, *others)}
+    assert first == f"- 3-way 1-shot, split val: {verdict(differences)}"
+    assert "of 2 heads" in first
+    nothing = manifest.model_copy(update={"comparisons": ()})
+    assert "has not been measured" in " ".join(render_card("mine", nothing).split("\n\n")[1].split())
+
+
+def test_a_server_lists_ranges_of_shots_and_no_other_heads(
+    run: Run, bundle: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+) -> None:
+    run("--task", "4x1-3", "--baselines", "cosine", "--record")
+    update = {"models_dir": bundle.parent, "default_model": "mine"}
+    with TestClient(create_app(make_engine(settings.model_copy(update=update)))) as client:
+        (model,) = client.get("/models").json()["models"]
+        shots = [entry["shots"] for entry in model["accuracy"]]
+        assert shots == [[1, 3]]
+        form: Any = [("labels", (None, label)) for label in "aab"]
+        form += [("images", (f"{i}.png", image_bytes(seed=i))) for i in range(3)]
+        assert client.post("/adapt", files=form).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--baselines", "cosine", "--set", "svm=1"], "--set svm: not among the heads"),
+        (["--set", "svm=1"], "of which there are none"),
+        (["--baselines", "cosine", "--choose"], "no head of --baselines has a setting left"),
+        (["--baselines", "anil-10", "--split", "train"], "give --set anil-10=VALUE"),
+        (["--task", "5x1-10"], r"fewer ways, shots or queries"),
+        (["--task", "9x1"], "9-way episodes need 9 classes; there are 8"),
+    ],
+)
+def test_mistakes_say_what_to_do(
+    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["evaluate", str(bundle), "--data", str(images), "--queries", "3", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--baselines", "knn"], "there is no head 'knn'; there are prototype, cosine"),
+        (["--set", "cosine=1"], "NAME one of logistic"),
+        (["--set", "svm=-1"], "a number > 0, got 'svm=-1'"),
+        (["--set", "svm=x"], "a number > 0, got 'svm=x'"),
+        (["--task", "5x10-1"], "expected WAYSxSHOTS such as 5x1"),
+        (["--seed", "-1"], "at least 0, got '-1'"),
+    ],
+)
+def test_malformed_options(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", "bundle", "--data", "data", *options])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_training_classes_that_are_not_there(
+    bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them the other heads work still, and a step can be given."""
+    only_val = tmp_path / "only-val"
+    shutil.copytree(images / "val", only_val / "val")
+    measure = [
+        "evaluate",
+        str(bundle),
+        "--data",
+        str(only_val),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--baselines",
+    ]
+    assert main([*measure, "all"]) == 2
+    error = capsys.readouterr().err
+    assert "the setting of anil-10 is chosen on the training classes" in error
+    assert "--set anil-10=VALUE" in error
+    assert main([*measure, "all", "--set", "anil-10=0.1"]) == 0
+    assert main([*measure, "cosine,svm"]) == 0
+
+
+def test_the_training_split_can_be_measured(run: Run) -> None:
+    assert "split train" in run("--task", "3x1", "--split", "train")
+
+
+def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "study"
+    out = run(
+        "--task",
+        "3x1",
+        "--task",
+        "3x1-3",
+        "--step-size",
+        "0.02",
+        "--step-size",
+        "7",
+        "--horizon",
+        "1",
+        "--horizon",
+        "50",
+        "--out",
+        str(folder),
+        name="study",
+    )
+    assert (folder / "study.md").read_text() == out
+    with (folder / "solvers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["solver"] for row in rows] == 2 * ["dopri5", "euler", "euler"]
+    assert [row["steps"] for row in rows[:3]] == ["", "1000", "3"]  # T = 20
+    for row in rows:
+        assert float(row["milliseconds"]) > 0
+    assert float(rows[0]["ratio"]) == 1.0
+    assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["milliseconds"]) / float(rows[0]["milliseconds"]))
+    # A thousand small steps are the flow.
+    assert float(rows[1]["accuracy"]) == pytest.approx(float(rows[0]["accuracy"]), abs=0.02)
+    with (folder / "horizons.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["horizon"]) for row in rows] == pytest.approx(2 * [0, 1, 20, 50])
+    assert [row["learned"] for row in rows] == 2 * ["False", "False", "True", "False"]
+    assert float(rows[2]["behind"]) == 0.0
+    with Image.open(folder / "study.png") as picture:
+        assert picture.width > 500
+        colours = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+        assert len(colours) > 20
+
+
+def test_a_study_refuses_steps_without_end(
+    bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "study",
+        str(bundle),
+        "--data",
+        str(images),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--step-size",
+        "1e-6",
+        "--out",
+        str(tmp_path / "s"),
+    ]
+    assert main(arguments) == 2
+    assert "Use a larger step_size" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,230 @@
+"""`comln-train evaluate` on several data sets, read as they are told, with groups; records."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle import Calibration, load_bundle
+from tests.bundle.test_bundle import edit_manifest
+from tests.trainer.evaluation.test_evaluate_command import bundle as bundle  # noqa: PLC0414 - a fixture
+from tests.trainer.evaluation.test_evaluate_command import colour_classes
+from training.bundles.card import render_card
+from training.cli import main
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders `one` and `two`, whose images are named <group>_<number>."""
+    roots = tuple(tmp_path_factory.mktemp("data") / name for name in ("one", "two"))
+    for root in roots:
+        colour_classes(root)
+        for path in sorted(root.glob("*/*/*.png")):
+            path.rename(path.with_name(f"{int(path.stem) // 3}_{path.stem}.png"))
+    return roots[0], roots[1]
+
+
+@pytest.fixture
+def run(bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command on both, which must succeed; its output."""
+
+    def command(*options: str) -> str:
+        one, two = domains
+        arguments = ["evaluate", str(bundle), "--data", str(one), "--data", f"other={two}"]
+        assert main([*arguments, "--queries", "3", "--episodes", "6", *options]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_every_data_set_has_a_table_and_their_mean_is_the_last(run: Run) -> None:
+    options = ("--task", "3x1", "--task", "3x1-3", "--baselines", "cosine,ridge-cv")
+    tree = json.loads(run(*options, "--format", "json"))
+    assert [(t["data"], t["task"]) for t in tree["tasks"]] == [
+        ("one", "3x1"),
+        ("one", "3x1-3"),
+        ("other", "3x1"),
+        ("other", "3x1-3"),
+    ]
+    first = [t for t in tree["tasks"] if t["task"] == "3x1"]
+    mean = tree["means"][0]
+    assert mean["mean"] == pytest.approx(np.mean([t["mean"] for t in first]))
+    assert mean["interval"] == pytest.approx(np.hypot(*(t["interval"] for t in first)) / 2)
+    assert [head["head"] for head in mean["heads"]] == ["start", "cosine", "ridge-cv"]
+    cosine = [t["baselines"][0] for t in first]
+    assert mean["heads"][1]["ahead"] == pytest.approx(np.mean([c["ahead"] for c in cosine]))
+    assert mean["heads"][1]["ahead_interval"] == pytest.approx(np.hypot(*(c["ahead_interval"] for c in cosine)) / 2)
+    text = run(*options)
+    assert text.count("start alone (T = 0)") == 3 * 2 + 1  # and its description
+    assert text.index("Data set one") < text.index("Data set other") < text.index("Mean over")
+    assert text.count("3-way 1-shot: The bundle is ") == 3
+
+
+def test_all_classes_are_measured_whatever_their_split(run: Run) -> None:
+    """Only the two splits together have 16 classes; anil-10 has none left to be chosen on."""
+    out = run("--task", "16x1", "--split", "all", "--baselines", "all")
+    assert "16-way 1-shot" in out
+    assert "anil-10 is left out" in out
+    assert "svm-cv" in out
+
+
+def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
+    run("--task", "3x1", "--baselines", "cosine", "--group", r"other=^\d+|x", "--record")
+    manifest = load_bundle(bundle).manifest
+    assert manifest.format_version == 3
+    assert {entry.data for entry in manifest.accuracy} >= {"one", "other"}
+    assert [(e.data, e.head) for e in manifest.comparisons] == [
+        ("one", "start"),
+        ("one", "cosine"),
+        ("other", "start"),
+        ("other", "cosine"),
+    ]
+    one, other = (next(e for e in manifest.accuracy if e.data == name) for name in ("one", "other"))
+    assert "--data one=DATA --split" in one.command
+    assert r"--data other=DATA --group '^\d+|x' --split" in other.command
+    card = (bundle / "README.md").read_text()
+    assert card == render_card(bundle.name, manifest)
+    assert "mean over one, other" in card.split("\n\n")[1]
+    rows = [line for line in card.splitlines() if line.startswith(("| data |", "| other |"))]
+    assert len({line.replace(r"\|", "").count("|") for line in rows[:2]}) == 1
+    # Measuring one of them again leaves the other alone.
+    run("--task", "3x1", "--seed", "1", "--record")
+    assert [e.head for e in load_bundle(bundle).manifest.comparisons] == ["start", "start"]
+
+
+def test_version_2_has_no_names_of_data_sets(run: Run, bundle: Path) -> None:
+    run("--task", "3x1", "--record")
+    edit_manifest(bundle, lambda tree: tree.update(format_version=2))
+    with pytest.raises(Exception, match="format_version 3"):
+        load_bundle(bundle)
+
+
+def test_one_data_set_without_a_name_is_recorded_without(bundle: Path, domains: tuple[Path, Path]) -> None:
+    measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5", "--record", "--data"]
+    assert main([*measure, str(domains[0])]) == 0
+    tree = json.loads((bundle / "bundle.json").read_text())
+    assert all("data" not in entry for entry in tree["accuracy"])
+    assert tree["format_version"] == 2
+    assert main([*measure, f"named={domains[0]}"]) == 0
+    assert {e.data for e in load_bundle(bundle).manifest.comparisons} == {None, "named"}
+
+
+def test_groups_make_it_harder_where_they_are_asked_for(run: Run) -> None:
+    """Other episodes of the data set with the rule, the same ones of the other."""
+    options = ("--task", "3x2", "--format", "json")
+    plain = json.loads(run(*options))["tasks"]
+    other = json.loads(run(*options, "--group", r"other=^\d+"))["tasks"]
+    both = json.loads(run(*options, "--group", r"^(\d+)_"))["tasks"]
+    none = json.loads(run(*options, "--group", r"^\d+", "--group", "one=", "--group", "other="))
+    assert [p["mean"] == o["mean"] for p, o in zip(plain, other, strict=True)] == [True, False]
+    assert both[1]["mean"] == other[1]["mean"]
+    assert both[0]["mean"] != plain[0]["mean"]
+    assert [t["mean"] for t in none["tasks"]] == [t["mean"] for t in plain]
+
+
+def test_a_bundle_of_another_kind_is_measured_on_folders(
+    bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of_omniglot(tree: dict[str, Any]) -> None:
+        tree["training"]["config"]["data"] |= {"kind": "omniglot", "rotations": True}
+
+    edit_manifest(bundle, of_omniglot)
+    measure = [
+        "evaluate",
+        str(bundle),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--data",
+        f"mine={domains[0]}",
+    ]
+    assert main(measure) == 2
+    error = capsys.readouterr().err
+    assert "read as omniglot" in error
+    assert "--kind image_folder" in error
+    assert main([*measure, "--kind", "image_folder"]) == 0
+    assert main([*measure, "--kind", "mine=image_folder", "--split", "all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "two", "--data", "there/two"], "two data sets have the same name"),
+        (["--data", "two", "--kind", "photos"], "nor one of omniglot"),
+        (["--data", "two", "--group", "(("], "not a regular expression"),
+    ],
+)
+def test_mistakes_say_what_to_do(
+    bundle: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["evaluate", str(bundle), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["calibrate", "study"])
+def test_the_other_commands_take_groups_and_study_one_data_set(
+    name: str, bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        name,
+        str(bundle),
+        "--task",
+        "3x1",
+        "--queries",
+        "3",
+        "--episodes",
+        "5",
+        "--group",
+        "^x",
+        "--data",
+        str(domains[0]),
+    ]
+    if name == "study":
+        command += ["--out", str(tmp_path / "study"), "--horizon", "1", "--step-size", "1"]
+    if name == "study":
+        assert main([*command, "--data", str(domains[1])]) == 2
+        assert "takes one --data, got 2" in capsys.readouterr().err
+    assert main(command) == 2
+    assert "no file name matches" in capsys.readouterr().err
+    command[command.index("^x")] = r"^\d+"
+    assert main(command) == 0
+
+
+def test_each_data_set_is_calibrated_by_the_others(
+    bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured with laws of the others alone; recorded are those of all."""
+    options = ["--task", "3x1", "--task", "3x2", "--queries", "3", "--episodes", "6"]
+    fewer = shutil.copytree(domains[1], tmp_path / "fewer")
+    for folder in sorted((fewer / "val").iterdir())[:3]:
+        shutil.rmtree(folder)
+    one, two = ["--data", f"a={domains[0]}"], ["--data", f"b={fewer}"]
+
+    def calibrate(*data: str) -> Calibration:
+        assert main(["calibrate", str(bundle), *options, *data]) == 0
+        manifest = load_bundle(bundle).manifest
+        assert manifest.format_version == 3
+        assert manifest.calibration is not None
+        return manifest.calibration
+
+    alone = calibrate(*one)
+    together = calibrate(*one, *two)
+    assert [task.data for task in together.tasks] == ["a", "a", "b", "b"]
+    assert together.log_temperature != alone.log_temperature
+    # Of `b` the error is that of what was fitted to `a`: laws of `a` and `b` would give another.
+    again = calibrate(*two, *one)
+    by_data = {(t.data, t.shots): t for t in again.tasks}
+    for task in together.tasks:
+        assert by_data[task.data, task.shots] == task
+    assert "Mean over data sets and ways" in capsys.readouterr().out
+    card = (bundle / "README.md").read_text(encoding="utf-8")
+    assert "fitted to the others alone" in " ".join(card.split())

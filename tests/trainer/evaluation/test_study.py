@@ -1,0 +1,63 @@
+"""Horizons and steps of a study where the learned T follows the task."""
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle import Head, SolverSettings
+from comln_serve.bundle.head import HorizonExponents
+from tests.trainer.evaluation.test_baselines import clusters
+from training.evaluation.evaluate import adapted
+from training.evaluation.study import Episodes, Horizon, Steps, horizons, solvers
+from training.evaluation.tasks import Task
+
+SOLVER = SolverSettings(1e-6, 1e-6, 100_000)
+LAW = HorizonExponents(examples=-1.0, classes=0.5, norm=-1.0)
+HEAD = Head("prototype", 60.0, 0.0, "balanced", SOLVER, alpha=0.1, exponents=LAW)
+TASK = Task(4, (1, 4), 5)
+
+
+@pytest.fixture(scope="module")
+def on() -> Episodes:
+    embeddings, data = clusters(2.0)
+    # Lengths that differ between images, so that T differs between episodes of equal shots too.
+    lengths = np.random.default_rng(1).uniform(0.3, 3.0, len(embeddings)).astype(np.float32)
+    return Episodes(embeddings * lengths[:, None], data, 20, 0)
+
+
+def learned(on: Episodes) -> list[float]:
+    """T of every episode, by the law as it is written down."""
+    found = []
+    for number in range(on.count):
+        phi = on.embeddings[TASK.draw(on.data, on.seed, number).support].astype(float)
+        found.append(60.0 / len(phi) * 4**0.5 / float((phi**2).sum(axis=1).mean()))
+    return found
+
+
+def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(on: Episodes) -> None:
+    rows = horizons(HEAD, on, TASK, [Horizon(factor=0.01), Horizon(factor=100.0)])
+    assert [row.factor for row in rows] == pytest.approx([0, 0.01, 1, 100])
+    middle = float(np.median(learned(on)))
+    assert [row.horizon for row in rows] == pytest.approx([0, 0.01 * middle, middle, 100 * middle])
+    own = on.measure(adapted(HEAD), TASK)
+    np.testing.assert_array_equal(rows[2].measured.episodes, own.episodes)
+    far = Head("prototype", 6000.0, 0.0, "balanced", SOLVER, alpha=0.1, exponents=LAW)
+    np.testing.assert_array_equal(rows[3].measured.episodes, on.measure(adapted(far), TASK).episodes)
+    # The law's constant as T, which is what ignoring its exponents would measure, is another model.
+    plain = on.measure(adapted(HEAD, 60.0), TASK)
+    assert (plain.episodes != own.episodes).any()
+
+
+def test_euler_goes_as_far_as_the_served_model(on: Episodes) -> None:
+    exact, many, fixed = solvers(HEAD, on, TASK, [Steps(count=2000), Steps(size=0.01)])
+    middle = float(np.median(learned(on)))
+    assert (many.steps, many.step_size) == (2000, pytest.approx(middle / 2000))
+    assert (fixed.steps, fixed.step_size) == (int(np.ceil(middle / 0.01)), 0.01)
+    for row in (many, fixed):
+        assert row.measured.accuracy.mean == pytest.approx(exact.measured.accuracy.mean, abs=0.01)
+
+
+def test_horizons_in_flow_time_are_those_for_every_task(on: Episodes) -> None:
+    zero, *rows = horizons(HEAD, on, TASK, [Horizon(value=3.0)])
+    (three,) = [row for row in rows if not row.learned]
+    assert zero.horizon == 0.0
+    np.testing.assert_array_equal(three.measured.episodes, on.measure(adapted(HEAD, 3.0), TASK).episodes)

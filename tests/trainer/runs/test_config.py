@@ -1,0 +1,178 @@
+"""Recipes: what is read, what is refused, and how the refusal reads."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.paths import REPOSITORY
+from training.config import BackboneConfig, Config, ConfigError, load_config, override_config
+
+RECIPES = sorted((REPOSITORY / "training" / "recipes").glob("*.yaml"))
+MINIMAL = "data: {kind: image_folder, preprocessing: {image_size: 32}}\nupdates: 3\n"
+
+
+def recipe(tmp_path: Path, text: str = MINIMAL) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_shipped_recipes_load(path: Path) -> None:
+    assert load_config(path).updates > 0
+
+
+def test_documented_backbones_load() -> None:
+    document = (REPOSITORY / "docs" / "backbones.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", document, flags=re.DOTALL)
+    kinds = {BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks}
+    assert kinds == {"onnx", "torchvision", "timm", "identity", "resnet12"}
+
+
+def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
+    config = load_config(recipe(tmp_path), ("optimiser.lr=0.5", "validation.tasks=[[3, 2]]", "head.start=zero"))
+    assert config.optimiser.lr == 0.5
+    assert config.validation.tasks == ((3, 2),)
+    assert config.head.start == "zero"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimiser.lrr=1", "optimiser.lrr"),
+        ("nothing=1", "nothing"),
+        ("optimiser.lr=-1", "optimiser.lr"),
+        ("optimiser.lr=nan", "optimiser.lr"),
+        ("head.start=best", "head.start"),
+        ("episodes.shots=[5, 1]", "shots"),
+        ("backbone.mean=[0.5]", "mean and std"),
+        ("backbone.global_pooling=true", "resnet12"),
+        ("backbone={kind: resnet12, channels: 5}", "even number"),
+        ("backbone.drop_block={rate: 0.1}", 'drop_block is for kind "resnet12"'),
+        ("backbone={kind: resnet12, drop_block: {rate: 1}}", "drop_block.rate"),
+        ("backbone.path=m.onnx", 'path is for kind "onnx"'),
+        ("backbone={kind: onnx}", 'path is needed by kind "onnx"'),
+        ("backbone={kind: onnx, path: m.onnx}", "mean and std are needed"),
+        ("backbone={kind: onnx, path: m.onnx, mean: [0, 0, 0]}", "together"),
+        ("backbone={kind: onnx, path: m, layout: as_is, mean: [0, 0, 0], std: [1, 1, 1]}", "as_is"),
+        ("backbone={kind: torchvision}", "architecture is needed"),
+        ("backbone={kind: torchvision, architecture: resnet18, weights: ./w.pt}", "mean and std are needed"),
+        ("backbone={kind: torchvision, architecture: resnet18, frozen: true}", "stay random"),
+        ("backbone={kind: torchvision, architecture: resnet18, colour: grey}", "three channels"),
+        ("backbone={kind: timm}", "architecture is needed"),
+        ("backbone={kind: timm, architecture: resnet18, weights: DEFAULT}", "path of a state dict"),
+        ("backbone={kind: timm, architecture: resnet18, weights: ./w.pt}", "mean and std are needed"),
+        ("backbone={kind: timm, architecture: resnet18, frozen: true}", "stay random"),
+        ("backbone.frozen=true", "frozen is for kind"),
+        ("backbone={kind: identity}", "embedding_size is needed"),
+        ("backbone={kind: identity, embedding_size: 5, mean: [0, 0, 0]}", "mean"),
+        ("updates.x=1", "updates"),
+        ("updates", "section.key=value"),
+        ("updates=[", "YAML"),
+        ("data.preprocessing.image_size=4", "image_size"),
+        ("data={kind: cifar}", "data.kind"),
+        ("data={kind: cub}", "preprocessing is needed"),
+        ("data.rotations=true", "rotations are for kind"),
+        ("data={kind: cub, splits: x.json, preprocessing: {image_size: 32}}", "splits are for"),
+        ("data.splits={dev: x.txt}", "data.splits"),
+        ("data.class_shares=[0.5, 0.1, 0.1]", "sum to 1"),
+    ],
+)
+def test_an_unusable_override_is_refused_by_name(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(recipe(tmp_path), (override,))
+
+
+def test_embeddings_need_no_preprocessing(tmp_path: Path) -> None:
+    identity = "backbone={kind: identity, embedding_size: 640}"
+    config = load_config(recipe(tmp_path), ("data={kind: embeddings}", identity))
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_a_learned_start_cannot_be_validated_at_other_ways(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tied to 5 ways"):
+        load_config(recipe(tmp_path), ("head.start=learned", "validation.tasks=[[20, 1]]"))
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "data: [", "\x00"])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"recipe\.yaml"):
+        load_config(recipe(tmp_path, text))
+
+
+def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MINIMAL + ("backbone: {kind: onnx, path: models/m.onnx, mean: [0, 0, 0], std: [1, 1, 1]}\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = recipe(tmp_path, text)
+    assert load_config(path).backbone.path == str(tmp_path / "models" / "m.onnx")
+    typed = load_config(path, ("backbone.path=m.onnx",))
+    assert typed.backbone.path == str(tmp_path / "here" / "m.onnx")
+    assert override_config(typed, ("updates=5",)).backbone == typed.backbone
+    network = "{kind: torchvision, architecture: resnet18, mean: [0, 0, 0], std: [1, 1, 1], weights: "
+    given = load_config(path, (f"backbone={network}../w.pt}}",)).backbone
+    assert given.weights == given.weights_file == str(tmp_path / "w.pt")
+    named = load_config(path, (f"backbone={network}DEFAULT}}",)).backbone
+    assert (named.weights, named.weights_file) == ("DEFAULT", None)
+
+
+def test_something_has_to_be_learned(tmp_path: Path) -> None:
+    frozen = "backbone={kind: identity, embedding_size: 5}"
+    overrides = ("data={kind: embeddings}", frozen, "head.start=zero", "head.learn_horizon=false")
+    with pytest.raises(ConfigError, match="nothing is left to learn"):
+        load_config(recipe(tmp_path), overrides)
+    assert load_config(recipe(tmp_path), overrides[:3]).backbone.is_frozen
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml"):
+        load_config(tmp_path / "gone.yaml")
+
+
+def test_a_number_stands_for_a_range_of_one(tmp_path: Path) -> None:
+    config = load_config(recipe(tmp_path), ("episodes.ways=7", "episodes.shots=[1, 4]"))
+    assert config.episodes.ways == (7, 7)
+    assert config.episodes.shots == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["episodes.ways=1"], "2 ways or more"),
+        (["episodes.ways=[5, 3]"], "[least, most]"),
+        (["episodes.ways=[3, 5]", "head.start=learned"], "one number of ways"),
+        (["optimiser.steps=[[20, 0.1], [10, 0.2]]"], "rising updates"),
+        (["optimiser.steps=[[20, 0.1]]", "optimiser.warmup=5"], "leave it out with steps"),
+        (["head.condition_horizon=true", "head.learn_horizon=false"], "needs learn_horizon"),
+        (["pretraining={}"], "pretraining.epochs"),
+        (["augmentation.jitter=1"], "augmentation.jitter"),
+        (["precision=float16"], "precision"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(recipe(tmp_path), tuple(overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data={kind: embeddings}"], 'needs backbone.kind "identity"'),
+        (["pretraining.epochs=3"], "leave pretraining out"),
+        (["augmentation.flip=true"], "leave augmentation out"),
+    ],
+)
+def test_a_frozen_backbone_is_neither_trained_nor_shown_variants(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    frozen = (
+        ()
+        if "embeddings" in overrides[0]
+        else ("backbone={kind: onnx, path: model.onnx, mean: [0, 0, 0], std: [1, 1, 1]}",)
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(recipe(tmp_path), (*frozen, *overrides))

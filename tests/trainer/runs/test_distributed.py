@@ -1,0 +1,146 @@
+"""Two processes make the update that one makes with the whole batch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from tests.support.paths import REPOSITORY
+from tests.trainer.runs.test_training import colour_classes, config
+from training.checkpoint import LAST, Checkpoint
+from training.config import Config
+from training.runs.distributed import Group, share_batch_norm
+from training.runs.pretrain import PRETRAINING
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, data = tmp_path_factory.mktemp("images"), colour_classes()
+    for split in ("train", "val"):
+        for c, members in enumerate(data.members):
+            folder = root / split / f"class{c}"
+            folder.mkdir(parents=True)
+            for i in members:
+                Image.fromarray(data.images[i]).save(folder / f"{i}.png")
+    return root
+
+
+def train(settings: Config, images: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
+    recipe = out.with_suffix(".json")
+    recipe.write_text(json.dumps(settings.model_dump(mode="json")))
+    command = [sys.executable, "-m"]
+    if processes > 1:
+        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    command += ["training", "fit", str(recipe), "--data", str(images), "--out", str(out)]
+    return subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def two_phases(**changes: object) -> Config:
+    tree = config("prototype").model_dump(mode="json")
+    tree["episodes"] |= {"tasks": 4}
+    tree["pretraining"] = {"epochs": 1, "batch_size": 13, "lr": 0.01}
+    tree["augmentation"] = {"crop_padding": 2, "flip": True, "jitter": 0.2}
+    tree["validation"] |= {"every": 1}
+    return Config.model_validate(tree | {"updates": 2} | changes)
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_train_as_one(tmp_path: Path, images: Path) -> None:
+    settings = two_phases()
+    for processes in (1, 2):
+        done = train(settings, images, tmp_path / f"run{processes}", processes)
+        assert done.returncode == 0, done.stderr[-3000:]
+    for name in (PRETRAINING, LAST):
+        one, two = (Checkpoint.load(tmp_path / run / name) for run in ("run1", "run2"))
+        assert one.update == two.update
+        assert two.hardware.startswith("2 processes")
+        for key, tensor in one.model.items():
+            torch.testing.assert_close(two.model[key], tensor, rtol=2e-4, atol=2e-5, msg=key)
+        # The optimiser holds the gradients themselves: momentum after so few updates.
+        for number in one.optimiser["state"]:
+            expected, found = (run.optimiser["state"][number]["momentum_buffer"] for run in (one, two))
+            scale = float(expected.abs().max()) or 1.0
+            torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-3)
+        assert len(two.optimiser["state"]) == len(one.optimiser["state"]) > 0
+    logs = [(tmp_path / run / "log.jsonl").read_text() for run in ("run1", "run2")]
+    assert logs[0].count("\n") == logs[1].count("\n") == 3  # one process writes
+
+
+def test_tasks_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, images: Path) -> None:
+    tree = two_phases().model_dump(mode="json")
+    tree["episodes"] |= {"tasks": 3}
+    done = train(Config.model_validate(tree), images, tmp_path / "run", 2)
+    assert done.returncode != 0
+    assert "2 processes cannot share 3 tasks" in done.stderr
+
+
+def test_alone_nothing_is_changed() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    share_batch_norm(model, Group())
+    assert type(model[0]) is nn.BatchNorm2d
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, images: Path) -> None:
+    """SIGKILL in the middle, by a process of its own; the resumed run is bit-equal."""
+    settings = two_phases(updates=6)
+    whole = train(settings, images, tmp_path / "whole", 1)
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    killer = (
+        "import os, signal, sys\n"
+        "import training.runs.fit as module\n"
+        "draw = module.draw_batch\n"
+        "def draw_and_die(config, images, update, group):\n"
+        "    if update == 3:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return draw(config, images, update, group)\n"
+        "module.draw_batch = draw_and_die\n"
+        "from training.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    recipe = tmp_path / "whole.json"
+    arguments = ["fit", str(recipe), "--data", str(images), "--out", str(tmp_path / "killed")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    died = subprocess.run(
+        [sys.executable, "-c", killer, *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        check=False,
+        capture_output=True,
+        timeout=100,
+    )
+    assert died.returncode == -9
+    subprocess.run(
+        [sys.executable, "-m", "training", *arguments, "--resume"],
+        cwd=REPOSITORY,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "killed"))
+    assert one.update == two.update == 6
+    for key, tensor in one.model.items():
+        assert torch.equal(tensor, two.model[key]), key
+    logs = [
+        [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+        for run in ("whole", "killed")
+    ]
+    changing = {"seconds", "episodes_per_second"}
+    one_log, two_log = ([{k: v for k, v in record.items() if k not in changing} for record in log] for log in logs)
+    assert one_log == two_log
+    assert np.isfinite([record["loss"] for record in two_log]).all()

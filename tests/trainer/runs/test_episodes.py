@@ -1,0 +1,50 @@
+"""Training episodes: shapes, shots, and that they depend on seed and update alone."""
+
+import torch
+
+from tests.support.tiny import tiny_config
+from tests.trainer.runs.test_training import colour_classes
+from training.config import Config
+from training.data.resident import ResidentImages
+from training.model import MetaModel
+from training.runs.episodes import MetaBatch, draw_batch, episode_loss
+
+
+def batches(unequal: float, updates: int = 40) -> list[MetaBatch]:
+    tree = tiny_config("prototype").model_dump()
+    tree["episodes"] |= {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": unequal}
+    config = Config.model_validate(tree)
+    images = ResidentImages(colour_classes(), torch.device("cpu"))
+    return [draw_batch(config, [images], update) for update in range(updates)]
+
+
+def test_shots_are_equal_or_each_class_s_own() -> None:
+    for unequal in (0.0, 0.5, 1.0):
+        drawn = batches(unequal)
+        for batch in drawn:
+            assert set(batch.shots) <= {1, 2, 3, 4}
+            assert batch.images.shape[:2] == (2, sum(batch.shots) + 3 * len(batch.shots))
+        mixed = sum(len(set(batch.shots)) > 1 for batch in drawn)
+        assert (mixed == 0, mixed > 30) == (unequal == 0, unequal == 1)
+        assert {len(batch.shots) for batch in drawn} == {2, 3, 4, 5, 6}
+
+
+def test_support_images_come_first_class_by_class() -> None:
+    """Classes differ in colour, so an image tells which class it is of."""
+    for batch in batches(1.0, 10):
+        ways, M = len(batch.shots), sum(batch.shots)
+        colours = batch.images.double().mean(dim=(2, 3))  # (B, M + N q, 3)
+        for task in colours:
+            query = task[M:].reshape(ways, 3, 3).mean(dim=1)
+            nearest = torch.cdist(task[:M], query).argmin(dim=1)
+            expected = torch.arange(ways).repeat_interleave(torch.tensor(batch.shots))
+            assert (nearest == expected).double().mean() > 0.9
+
+
+def test_the_loss_of_unequal_shots_is_that_of_its_tasks_one_by_one() -> None:
+    tree = tiny_config("prototype").model_dump()
+    model = MetaModel(Config.model_validate(tree)).eval()
+    batch = batches(1.0, 3)[2]
+    together = episode_loss(model, batch)
+    alone = [episode_loss(model, MetaBatch(task[None], batch.shots)) for task in batch.images]
+    torch.testing.assert_close(together, torch.stack(alone).mean())

@@ -1,0 +1,123 @@
+"""Supervised pre-training before the episodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.stopping import stopped_after_saving
+from tests.support.tiny import ABOUT
+from tests.trainer.runs.test_training import colour_classes, config
+from training.bundles.export import export_bundle
+from training.checkpoint import LAST, Checkpoint, CheckpointError
+from training.config import Config
+from training.data.resident import ResidentImages
+from training.model import MetaModel
+from training.runs.fit import fit
+from training.runs.pretrain import PRETRAINING, SupervisedModel, pretrain
+from training.runs.validate import validate
+
+SECTION = {"epochs": 6, "batch_size": 16, "lr": 0.05, "validate_every": 3}
+
+
+def pretrained(out: Path, settings: Config, *, resume: bool = False) -> MetaModel:
+    out.mkdir(exist_ok=True)
+    torch.manual_seed(settings.seed)
+    model = MetaModel(settings)
+    images = ResidentImages(colour_classes(), torch.device("cpu"))
+    pretrain(model, images, colour_classes(), out, resume=resume)
+    return model
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_the_classes_and_says_so(tmp_path: Path) -> None:
+    settings = config("prototype", pretraining=SECTION)
+    torch.manual_seed(0)
+    before = validate(MetaModel(settings), colour_classes())[0].mean
+    model = pretrained(tmp_path, settings)
+    log = records(tmp_path)
+    assert [record["step"] for record in log] == [1, 2, 3, 4, 5, 6]
+    assert [bool(record["validation"]) for record in log] == [False, False, True] * 2
+    assert log[-1]["loss"] < 0.8 * log[0]["loss"]
+    assert validate(model, colour_classes())[0].mean > before
+
+
+def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
+    data = colour_classes()
+    turned = type(data)(data.images, data.members, data.names, rotations=4)
+    model = MetaModel(config(pretraining={"epochs": 1}))
+    images = ResidentImages(turned, torch.device("cpu"))
+    pretrain(model, images, data, tmp_path, resume=False)
+    state = Checkpoint.load(tmp_path / PRETRAINING).model
+    assert state["linear.weight"].shape == (32, model.backbone.embedding_size)
+
+
+def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
+    # Steps too small to be seen: what the run ends with is what pre-training ended with.
+    optimiser = {"lr": 1e-12, "head_lr": 0.0, "weight_decay": 0.0}
+    settings = config(pretraining=SECTION, optimiser=optimiser, updates=2)
+    fit(settings, colour_classes(), colour_classes(), tmp_path, resume=False)
+    supervised = Checkpoint.load(tmp_path / PRETRAINING).model
+    model = Checkpoint.load(tmp_path / LAST).model
+    weights = [key for key in model if key.endswith(".weight")]
+    assert weights
+    for key in weights:
+        torch.testing.assert_close(model[key], supervised[key])
+    assert [record["phase"] for record in records(tmp_path)] == ["pretraining"] * 6 + ["episodes"]
+
+
+def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(pretraining=SECTION, augmentation={"crop_padding": 2, "flip": True})
+    whole = pretrained(tmp_path / "whole", settings)
+    with stopped_after_saving(monkeypatch, lambda checkpoint, _: checkpoint.update == 2):
+        pretrained(tmp_path / "stopped", settings)
+    with pytest.raises(CheckpointError, match="--resume"):
+        pretrained(tmp_path / "stopped", settings)
+    resumed = pretrained(tmp_path / "stopped", settings, resume=True)
+    for key, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[key]), key
+
+
+def test_another_course_of_episodes_takes_over_the_same_pretraining(tmp_path: Path) -> None:
+    data = colour_classes()
+    fit(config(pretraining=SECTION, updates=2), data, data, tmp_path, resume=False)
+    (tmp_path / LAST).unlink()
+    fit(config(pretraining=SECTION, updates=3), data, data, tmp_path, resume=True)
+    phases = [record["phase"] for record in records(tmp_path)]
+    assert phases.count("pretraining") == 6
+    other = config(pretraining=SECTION | {"lr": 0.04}, updates=2)
+    (tmp_path / LAST).unlink()
+    with pytest.raises(CheckpointError, match="another configuration: pretraining changed"):
+        fit(other, data, data, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("change", [{"scale": "sqrt_d"}, {"normalise": "l2"}])
+def test_its_layer_sees_what_is_neither_normalised_nor_scaled(change: dict[str, str]) -> None:
+    tree = config().model_dump(mode="json")
+    tree["backbone"] |= change
+    changed, plain = MetaModel(Config.model_validate(tree)), MetaModel(config())
+    changed.backbone.load_state_dict(plain.backbone.state_dict())
+    images = torch.from_numpy(colour_classes().images[:4])
+    one, other = SupervisedModel(changed, 8), SupervisedModel(plain, 8)
+    one.linear.load_state_dict(other.linear.state_dict())
+    assert torch.equal(one(images), other(images))
+
+
+def test_bfloat16_trains_with_float32_parameters_and_embeddings(tmp_path: Path) -> None:
+    settings = config(pretraining=SECTION, precision="bfloat16")
+    best = fit(settings, colour_classes(), colour_classes(), tmp_path, resume=False)
+    exact = best.restore_model()
+    assert {p.dtype for p in exact.backbone.parameters()} == {torch.float32}
+    images = colour_classes().images[:8]
+    mixed = MetaModel(settings)
+    mixed.load_state_dict(best.model)
+    found, expected = mixed.embed(images), exact.embed(images)
+    assert found.dtype == expected.dtype == "float32"
+    assert found != pytest.approx(expected, rel=1e-6, abs=0)  # it is really mixed
+    assert found == pytest.approx(expected, rel=0.1, abs=0.1)
+    export_bundle(best, tmp_path / "bundle", ABOUT)  # verifies what it computes, in float32

@@ -1,0 +1,64 @@
+"""The page a run leaves behind."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs.test_training import colour_classes, config
+from training.checkpoint import CheckpointError
+from training.cli import main
+from training.runs.fit import fit
+from training.runs.report import write_report
+
+
+class Outline(HTMLParser):
+    """Headings, number of drawings, and whatever a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.drawings = 0
+        self.loads: list[str] = []
+        self._in_heading = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_heading = tag == "h2"
+        self.drawings += tag == "svg"
+        self.loads += [v or "" for k, v in attrs if k in {"src", "href"} and v and v[0] != "#"]
+
+    def handle_data(self, data: str) -> None:
+        if self._in_heading:
+            self.headings.append(data)
+            self._in_heading = False
+
+
+def outline(path: Path) -> Outline:
+    found = Outline()
+    found.feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_run_ends_in_a_page_that_stands_alone(tmp_path: Path) -> None:
+    data, section = colour_classes(), {"epochs": 2, "batch_size": 16, "validate_every": 1}
+    best = fit(config("prototype", pretraining=section), data, data, tmp_path, resume=False, command="fit <it>")
+    page = outline(write_report(tmp_path))
+    assert page.drawings == 5
+    assert page.loads == []
+    assert "Horizon T by update" in page.headings
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "fit &lt;it&gt;" in text
+    assert f"{100 * best.validation[0]['mean']:.2f} &plusmn;" in text
+
+
+def test_without_pretraining_it_has_no_such_figures(tmp_path: Path) -> None:
+    data = colour_classes()
+    fit(config(), data, data, tmp_path, resume=False)
+    assert outline(write_report(tmp_path)).drawings == 3
+
+
+def test_no_run_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        write_report(tmp_path)
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no such checkpoint" in capsys.readouterr().err

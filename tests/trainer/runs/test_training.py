@@ -1,0 +1,328 @@
+"""Fit, checkpoint, resume, evaluate, export."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.bundle import load_bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.engine import Engine, load_models
+from comln_serve.imaging import prepare_image
+from comln_serve.storage import open_store
+from tests.support.image_files import colour_support
+from tests.support.paths import REPOSITORY
+from tests.support.stopping import stopped_after_saving
+from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
+from training.bundles.export import export_bundle
+from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
+from training.cli import main
+from training.config import Config
+from training.data import DataError, ImageSet
+from training.evaluation.evaluate import evaluate
+from training.model import MetaModel
+from training.runs.fit import fit
+
+
+def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
+    """Classes that differ in colour: learnable in a few updates."""
+    rng = np.random.default_rng(0)
+    centres = rng.integers(30, 225, (n_classes, 1, 1, 1, 3))
+    noise = rng.integers(-25, 26, (n_classes, per_class, size, size, 3))
+    images = (centres + noise).clip(0, 255).astype(np.uint8).reshape(-1, size, size, 3)
+    members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(n_classes))
+    return ImageSet(images, members, tuple(map(str, range(n_classes))))
+
+
+def config(start: str = "zero", **changes: object) -> Config:
+    tree = tiny_config(start).model_dump(mode="json")
+    tree["optimiser"].update(lr=0.02, head_lr=0.05)
+    return Config.model_validate(tree | changes)
+
+
+@pytest.mark.parametrize("start", ["zero", "prototype", "learned"])
+def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
+    data = colour_classes()
+    settings = config(start)
+    best = fit(settings, data, data, tmp_path, resume=False)
+    head = best.restore_model().head()
+    assert head.horizon != settings.head.initial_horizon
+    assert (head.alpha != settings.head.initial_alpha) == (start == "prototype") or (
+        start != "prototype" and head.alpha is None
+    )
+    if start == "learned":
+        assert head.W0 is not None
+        assert np.abs(head.W0).max() > 0
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(record["phase"], record["step"]) for record in records] == [("episodes", 2), ("episodes", 4)]
+    assert all(math.isfinite(record["loss"]) for record in records)
+
+
+def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
+    tree = config("prototype").model_dump(mode="json")
+    tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4}
+    tree["episodes"] |= {"unequal": 1.0}
+    data, settings = colour_classes(), Config.model_validate(tree)
+    best = fit(settings, data, data, tmp_path / "run", resume=False)
+    head = best.restore_model().head()
+    assert head.exponents is not None
+    assert head.exponents.norm != 0
+    export_bundle(best, tmp_path / "models" / "law", ABOUT)
+    assert head.similarity is not None
+    assert head.similarity != settings.head.initial_similarity
+    assert load_bundle(tmp_path / "models" / "law").head == head
+    card = (tmp_path / "models" / "law" / "README.md").read_text()
+    assert "for M examples of N classes" in card
+
+    settings = Settings(
+        models_dir=tmp_path / "models", provider="cpu", database_url=f"sqlite:///{tmp_path / 'classifiers.db'}"
+    )
+    engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+    with TestClient(create_app(engine)) as client:
+        engine.warm()
+        (model,) = client.get("/models").json()["models"]
+        assert model["horizon_exponents"] == pytest.approx(vars(head.exponents))
+        support = colour_support()
+        classifier = engine.adapt(support).classifier
+    images = np.stack([prepare_image(content, best.config.data.preprocessing) for content, _ in support])
+    expected = head.horizon_of(best.restore_model().embed(images), 3)
+    assert classifier.horizon == pytest.approx(expected, rel=1e-4)
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    data = colour_classes()
+    settings = config(updates=40, validation={"every": 40, "episodes": 40, "tasks": [[5, 1]], "queries": 5})
+    before = evaluate(
+        tiny_model(settings).embed(data.images),
+        tiny_model(settings).head(),
+        data,
+        ways=5,
+        shots=1,
+        queries=5,
+        episodes=40,
+    )
+    after = fit(settings, data, data, tmp_path, resume=False)
+    assert after.validation[0]["mean"] > before.mean + before.interval
+
+
+def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, settings = colour_classes(), config()
+    fit(settings, data, data, tmp_path / "whole", resume=False)
+    with stopped_after_saving(monkeypatch, lambda _, path: path.name == LAST):
+        fit(settings, data, data, tmp_path / "stopped", resume=False)
+    assert Checkpoint.load(tmp_path / "stopped" / LAST).update == 2
+    fit(settings, data, data, tmp_path / "stopped", resume=True)
+
+    one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "stopped"))
+    assert one.update == two.update == 4
+    for key, tensor in one.model.items():
+        assert torch.equal(tensor, two.model[key]), key
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    data = colour_classes()
+    fit(config(), data, data, tmp_path, resume=False)
+    with pytest.raises(CheckpointError, match="--resume"):
+        fit(config(), data, data, tmp_path, resume=False)
+    with pytest.raises(CheckpointError, match="another configuration"):
+        fit(config(seed=1), data, data, tmp_path, resume=True)
+
+
+def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: Path) -> None:
+    data = colour_classes(per_class=4)
+    fit(config(), data, data, tmp_path / "enough", resume=False)
+    with pytest.raises(DataError, match=r"4 images; an episode needs \d \+ 2"):
+        fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
+    validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
+    with pytest.raises(DataError, match=r"4 images; an episode needs \d \+ 2"):
+        fit(config(validation=validation), data, data, tmp_path, resume=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / BEST
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"best\.pt"):
+        Checkpoint.load(path)
+
+
+def test_evaluation_is_reproducible_and_its_interval_is_right() -> None:
+    data, model = colour_classes(), tiny_model(config())
+    embeddings = model.embed(data.images)
+
+    def run(seed: int) -> tuple[float, float]:
+        result = evaluate(embeddings, model.head(), data, ways=3, shots=1, queries=3, episodes=30, seed=seed)
+        return result.mean, result.interval
+
+    assert run(0) == run(0)
+    assert run(0) != run(1)
+    spread = np.std([run(seed)[0] for seed in range(40)], ddof=1)
+    # The interval estimates 1.96 standard errors of the mean of 30 episodes.
+    assert 0.5 < run(0)[1] / (1.96 * spread) < 2.0
+
+
+def test_predictions_do_not_depend_on_the_rest_of_the_batch() -> None:
+    """Batch norm uses running statistics: query order and batch size change nothing."""
+    model, data = tiny_model(config()), colour_classes()
+    together = model.embed(data.images)
+    alone = np.concatenate([model.embed(data.images[i : i + 1]) for i in range(10)])
+    backwards = model.embed(np.ascontiguousarray(data.images[::-1]))[::-1]
+    np.testing.assert_allclose(alone, together[:10], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(backwards, together, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("image_size", [16, 32, 84])
+def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) -> None:
+    model = write_bundle(tmp_path / "bundle", tiny_config(image_size=image_size))
+    session = Backbone(load_bundle(tmp_path / "bundle"), "cpu")
+    rng = np.random.default_rng(1)
+    for count in (1, 3, 70):
+        images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
+        expected = model.embed(images)
+        np.testing.assert_allclose(session.embed(images), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "half"),
+    [
+        ({"kind": "resnet12"}, 84, False),  # the paper's, d = 16000
+        ({"kind": "resnet12", "channels": 16}, 84, True),
+        (
+            {
+                "kind": "resnet12",
+                "channels": 8,
+                "global_pooling": True,
+                "normalise": "l2",
+                "drop_block": {"rate": 0.9, "block_size": 2, "updates": 1},
+            },
+            32,
+            False,
+        ),
+        ({"kind": "torchvision", "architecture": "resnet18", "normalise": "l2", "scale": "sqrt_d"}, 64, False),
+    ],
+)
+def test_other_backbones_export(tmp_path: Path, backbone: dict[str, object], size: int, half: bool) -> None:
+    """At two batch sizes, with 32-bit weights and with 16; nothing is dropped in a bundle."""
+    tree = tiny_config(image_size=size).model_dump(mode="json") | {"backbone": backbone}
+    config = Config.model_validate(tree)
+    torch.manual_seed(0)
+    model = MetaModel(config)
+    images = np.random.default_rng(0).integers(0, 256, (8, size, size, 3), dtype=np.uint8)
+    with torch.no_grad():
+        model.train().backbone(torch.from_numpy(images))
+    checkpoint = Checkpoint(config, 0, model.eval().state_dict(), {}, {}, 0.0, 0.0, [])
+    expected = model.embed(images)
+    tolerance = 5e-3 if half else 1e-4
+    assert export_bundle(checkpoint, tmp_path / "bundle", ABOUT, half=half) < tolerance
+    session = Backbone(load_bundle(tmp_path / "bundle"), "cpu")
+    for count in (1, 7):
+        found = session.embed(images[:count])
+        assert np.abs(found - expected[:count]).max() < tolerance * np.abs(expected).max()
+    weights = sum(p.numel() for p in model.backbone.parameters())
+    bytes_a_weight = (tmp_path / "bundle" / "backbone.onnx").stat().st_size / weights
+    assert bytes_a_weight == pytest.approx(2 if half else 4, rel=0.15)
+
+
+def test_an_exported_graph_says_nothing_of_the_machine(models_dir: Path) -> None:
+    content = (models_dir / "tiny" / "backbone.onnx").read_bytes()
+    assert str(REPOSITORY).encode() not in content
+    assert b".py" not in content
+
+
+def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> None:
+    tree = tiny_config(image_size=28).model_dump(mode="json")
+    tree["backbone"] |= {"colour": "grey", "mean": [0.9], "std": [0.3], "scale": "sqrt_d"}
+    model = write_bundle(tmp_path / "bundle", Config.model_validate(tree))
+    images = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 3), dtype=np.uint8)
+    found = Backbone(load_bundle(tmp_path / "bundle"), "cpu").embed(images)
+    np.testing.assert_allclose(found, model.embed(images), rtol=1e-3, atol=1e-5)
+
+
+def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The three commands on an image folder, the recorded accuracy in manifest and card."""
+    data = colour_classes()
+    for split in ("train", "val"):
+        for c, members in enumerate(data.members):
+            folder = tmp_path / "images" / split / f"class{c}"
+            folder.mkdir(parents=True)
+            for i in members:
+                Image.fromarray(data.images[i]).save(folder / f"{i}.png")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(config().model_dump(mode="json")))
+    run, bundle = tmp_path / "run", tmp_path / "bundle"
+    images = str(tmp_path / "images")
+    assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
+    assert (
+        main(
+            [
+                "export",
+                str(run),
+                "--to",
+                str(bundle),
+                "--description",
+                "Colours.",
+                "--data-description",
+                "Eight colours.",
+                "--licence",
+                "CC0-1.0",
+            ]
+        )
+        == 0
+    )
+    arguments = [
+        "evaluate",
+        str(bundle),
+        "--data",
+        images,
+        "--task",
+        "4x2",
+        "--episodes",
+        "20",
+        "--queries",
+        "3",
+        "--record",
+    ]
+    assert main(arguments) == 0
+    assert main(arguments) == 0  # measuring again replaces, it does not add
+    manifest = load_bundle(bundle).manifest
+    assert manifest.training.command == "comln-train fit recipe.yaml --data DATA --out RUN"
+    (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
+    assert entry.episodes == 20
+    card = (bundle / "README.md").read_text()
+    assert "Eight colours." in card
+    assert f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}" in card
+    assert f"{100 * entry.mean:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "gone.yaml", "--data", "x", "--out", "y"],
+        ["export", "gone", "--to", "y", "--description", "a", "--data-description", "b", "--licence", "c"],
+        ["evaluate", "gone", "--data", "x"],
+    ],
+)
+def test_command_line_mistakes_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "gone" in capsys.readouterr().err
+
+
+def test_export_of_a_learned_start_keeps_its_ways(tmp_path: Path) -> None:
+    settings = tiny_config("learned", ways=3)
+    model = tiny_model(settings)
+    checkpoint = Checkpoint(settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "fit it", "a quiet machine")
+    export_bundle(checkpoint, tmp_path / "b", ABOUT)
+    bundle = load_bundle(tmp_path / "b")
+    assert bundle.head.ways == 3
+    assert bundle.manifest.training.hardware == "a quiet machine"
+    assert bundle.manifest.training.command == "fit it"
+    assert model.W0 is not None
+    np.testing.assert_array_equal(bundle.head.W0, model.W0.detach().numpy())

@@ -1,0 +1,1 @@
+"""From a trained or foreign network to a bundle."""

@@ -1,0 +1,58 @@
+"""From a run's checkpoint to a bundle the server can load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from comln_serve.bundle import AccuracyEntry
+from training.bundles.backbone_graph import ExportError
+from training.bundles.writer import About, Origin, write_bundle
+from training.checkpoint import Checkpoint
+from training.config import override_config
+from training.model import MetaModel
+
+
+def export_bundle(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False) -> float:
+    """Write the bundle of a checkpoint to `folder`; see `write_bundle`.
+
+    Raises:
+        ExportError: as `write_bundle`, such as for a run that was trained on embeddings.
+    """
+    model = checkpoint.restore_model().eval()
+    validation = tuple(
+        AccuracyEntry(split="val", command="validation during training", **result) for result in checkpoint.validation
+    )
+    origin = Origin(
+        checkpoint.config, checkpoint.command, checkpoint.update, checkpoint.seconds, checkpoint.hardware, validation
+    )
+    return write_bundle(model, model.head(), folder, about, origin, half=half)
+
+
+def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpoint:
+    """The checkpoint over another backbone: of a run on embeddings, the network that makes such
+    embeddings of images.
+
+    Args:
+        overrides: `backbone.key=value` and `data.preprocessing.key=value`. A run on an ONNX file
+            may be told that the file is elsewhere now, `backbone.path=...`, and any run
+            `backbone.mirror=...`.
+
+    Raises:
+        ConfigError: the configuration is not usable. ExportError: a run whose backbone is its own.
+        BackboneError: the network cannot be made, or is not of the embeddings' size.
+    """
+    kind, keys = checkpoint.config.backbone.kind, [item.partition("=")[0] for item in overrides]
+    if kind == "identity":
+        foreign = [k for k in keys if not k.startswith(("backbone.", "data.preprocessing."))]
+    else:
+        free = {"backbone.mirror"} | ({"backbone.path"} if kind == "onnx" else set[str]())
+        foreign = [key for key in keys if key not in free]
+    if foreign:
+        raise ExportError(
+            f'{foreign[0]} cannot be changed after training with a backbone of kind "{kind}": '
+            'only a run on embeddings ("identity") takes another backbone.* and '
+            "data.preprocessing.*, a run on an ONNX file another backbone.path, and both and all "
+            "others backbone.mirror"
+        )
+    config = override_config(checkpoint.config, overrides)
+    state = {key: value for key, value in MetaModel(config).state_dict().items() if key.startswith("backbone.")}
+    return replace(checkpoint, config=config, model=state | checkpoint.model)

@@ -1,0 +1,86 @@
+"""From a bundle in float32 to the same bundle in INT8, checked against each other."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from comln_serve.bundle import Bundle, load_bundle
+from comln_serve.bundle.manifest import BACKBONE, HEAD
+from comln_serve.engine.embedding.backbone import Backbone
+from training.backbones.onnx_graph import drop_provenance
+from training.bundles.backbone_graph import ExportError
+from training.bundles.quantise import QuantisationError, cosines, quantise
+from training.bundles.writer import bundle_draft, file_entry, write_manifest
+
+LEAST_COSINE = 0.9
+_REMEDY = "export in float32, which is what is done without --int8"
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Cosines between INT8 and float32 embeddings of the same images: the least and the mean."""
+
+    least: float
+    mean: float
+
+
+def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origin: str) -> Similarity:
+    """Write to `folder` the bundle in `source` with its backbone in INT8.
+
+    Its notes say so, and what the backbone was calibrated on.
+
+    Args:
+        images: (n, S, S, 3), prepared as the bundle prepares them. origin: of the images, in words.
+
+    Raises:
+        ExportError: the graph cannot be quantised, or its embeddings are too far from those in
+            float32.
+    """
+    bundle = load_bundle(source)
+    graph = onnx.load_from_string(bundle.backbone)
+    try:
+        quantised = quantise(graph, images)
+    except QuantisationError as error:
+        raise ExportError(f"{error}; {_REMEDY}") from error
+    drop_provenance(quantised)
+    with bundle_draft(folder) as draft:
+        (draft / BACKBONE).write_bytes(quantised.SerializeToString())
+        (draft / HEAD).write_bytes((source / HEAD).read_bytes())
+        _describe(bundle, draft, "not verified yet")  # what is verified is a whole bundle
+        similarity = _compare(bundle, load_bundle(draft), images)
+        if not similarity.mean >= LEAST_COSINE:
+            raise ExportError(
+                f"in INT8 the embeddings of {len(images)} images of {origin} have a cosine of "
+                f"{similarity.mean:.3f} on average to those in float32 (least "
+                f"{similarity.least:.3f}; {LEAST_COSINE:g} is needed). Calibrate on images like "
+                f"those the model will see, or {_REMEDY}"
+            )
+        _describe(
+            bundle,
+            draft,
+            f"INT8: the backbone computes in 8-bit integers, quantised by ONNX Runtime "
+            f"{ort.__version__}; the ranges of its activations come from {len(images)} images of "
+            f"{origin}. Cosine of its embeddings to those in float32 on these images: "
+            f"{similarity.mean:.4f} on average, {similarity.least:.4f} at least. Accuracies by "
+            '"validation during training" are of the network in float32.',
+        )
+    return similarity
+
+
+def _describe(bundle: Bundle, draft: Path, note: str) -> None:
+    manifest = bundle.manifest
+    notes = "\n\n".join(text for text in (manifest.training.notes, note) if text)
+    update = {
+        "files": manifest.files.model_copy(update={"backbone": file_entry(draft / BACKBONE)}),
+        "training": manifest.training.model_copy(update={"notes": notes}),
+    }
+    write_manifest(draft, manifest.model_copy(update=update))
+
+
+def _compare(floats: Bundle, integers: Bundle, images: NDArray[np.uint8]) -> Similarity:
+    found = cosines(*(Backbone(bundle, "cpu").embed(images) for bundle in (floats, integers)))
+    return Similarity(least=float(found.min()), mean=float(found.mean()))

@@ -1,0 +1,295 @@
+"""An ONNX model becomes a bundle as it is: no data, no training, a head for any network."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto
+from pydantic import ValidationError
+
+from training.backbones import BackboneError
+from training.backbones.onnx_graph import Layout, describe_value, image_input, load_graph
+from training.backbones.onnx_guess import (
+    guess_channels,
+    guess_image_size,
+    guess_layout,
+    guess_normalisation,
+    guess_output,
+)
+from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
+from training.bundles.writer import About, Origin, check_destination, write_bundle
+from training.config import Config, ConfigError
+from training.model import MetaModel
+
+Colour = Literal["rgb", "bgr", "grey"]
+Normalisation = Literal["imagenet", "half", "none", "raw"]
+MeanAndStd = tuple[tuple[float, ...], tuple[float, ...]]
+
+_NORMALISATIONS: dict[Normalisation, MeanAndStd] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5,) * 3, (0.5,) * 3),
+    "none": ((0.0,) * 3, (1.0,) * 3),
+    "raw": ((0.0,) * 3, (1 / 255,) * 3),
+}
+_TRIAL_IMAGES = 4
+
+
+@dataclass(frozen=True)
+class WrapOptions:
+    """What the caller says of the model; None: to be found in the graph.
+
+    Attributes:
+        mean, std: of pixel values in [0, 1], in the order of the graph's channels; one value
+            stands for all channels.
+        normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
+            ("none") or 0 to 255 ("raw").
+    """
+
+    layout: Layout | None = None
+    output: str | None = None
+    colour: Colour | None = None
+    image_size: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    normalisation: Normalisation | None = None
+    resize: Literal["crop", "pad", "stretch"] = "crop"
+    interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One property of the model: what it is taken to be and why, and the flag that changes it."""
+
+    name: str
+    value: str
+    reason: str
+    flag: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a bundle of the model needs to know: as a recipe, and in words for a person."""
+
+    config: Config
+    findings: tuple[Finding, ...]
+
+
+def inspect_model(path: Path, options: WrapOptions) -> Inspection:
+    """Find out how the ONNX file at `path` is fed and where its embedding is.
+
+    Raises:
+        BackboneError: not a usable graph, or one that leaves open what no option says; messages
+            name a recipe's keys. ConfigError: options that contradict the graph or each other.
+    """
+    model = load_graph(path)
+    value = image_input(path, model.graph)
+    layout = _layout(path, value, options)
+    layout_name: Layout = layout.value  # type: ignore[assignment]
+    size = _image_size(path, value, layout_name, options)
+    findings = [layout, size]
+    keys: dict[str, Any] = {"layout": layout_name}
+    if layout_name == "as_is":
+        _refuse_pixel_options(options)
+    else:
+        colour = _colour(path, value, layout_name, options)
+        normalisation, (mean, std) = _normalisation(model, value.name, colour.value, options)
+        findings += [colour, normalisation]
+        keys |= {"colour": colour.value, "mean": mean, "std": std}
+    output = _output(path, model, options)
+    findings.append(output)
+    tree = {
+        "data": {
+            "kind": "image_folder",
+            "preprocessing": {
+                "image_size": int(size.value),
+                "resize": options.resize,
+                "interpolation": options.interpolation,
+            },
+        },
+        "backbone": keys | {"kind": "onnx", "path": str(path.resolve()), "output": output.value, "normalise": "l2"},
+        "head": universal_head_config().model_dump(),
+        "updates": 0,
+    }
+    try:
+        return Inspection(Config.model_validate(tree), tuple(findings))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}" for item in error.errors()]
+        raise ConfigError("; ".join(lines)) from error
+
+
+def wrap_model(inspection: Inspection, folder: Path, about: About, command: str) -> int:
+    """Write the bundle of an inspected model to `folder`; returns the size of its embeddings.
+
+    Raises:
+        BackboneError: the graph does not run, or gives no embeddings. ExportError: the folder holds
+            something else, or the bundle's embeddings differ from the model's.
+    """
+    check_destination(folder)
+    model = MetaModel(inspection.config).eval()
+    _check_embeddings(model)
+    write_bundle(model, UNIVERSAL_HEAD, folder, about, Origin(inspection.config, command))
+    return model.backbone.embedding_size
+
+
+def _layout(path: Path, value: ValueInfoProto, options: WrapOptions) -> Finding:
+    tensor = value.type.tensor_type
+    dims, takes = tensor.shape.dim, f"the graph takes {describe_value(value)}"
+    if tensor.elem_type not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8):
+        raise BackboneError(
+            f"{path}: {takes}; images must be float32, float16 or uint8. Export the model with one "
+            "of these as its input's type"
+        )
+    if tensor.HasField("shape") and len(dims) != 4:
+        raise BackboneError(
+            f"{path}: {takes}; a batch of images has four axes, (batch, 3, S, S) or "
+            "(batch, S, S, 3). Export the model with such an input"
+        )
+    is_bytes = tensor.elem_type == TensorProto.UINT8
+    if is_bytes and len(dims) == 4 and dims[3].dim_value not in (0, 3):
+        raise BackboneError(
+            f"{path}: {takes}; a uint8 input must be (batch, S, S, 3), RGB with channels last. "
+            "Put a Transpose before it, or export the model with a float input"
+        )
+    guess = guess_layout(value)
+    if options.layout is not None:
+        if is_bytes != (options.layout == "as_is"):
+            right = "as_is" if is_bytes else "nchw or nhwc"
+            raise ConfigError(f"--layout {options.layout}: {takes}, which needs --layout {right}")
+        return Finding("layout", options.layout, "as given", "--layout")
+    if guess is None:
+        raise BackboneError(
+            f"{path}: {takes}, of which neither the second axis alone nor the last alone is 1 or "
+            "3. Say where the channels are: --layout nchw or --layout nhwc"
+        )
+    return Finding("layout", guess.value, guess.reason, "--layout")
+
+
+def _image_size(path: Path, value: ValueInfoProto, layout: Layout, options: WrapOptions) -> Finding:
+    guess = guess_image_size(path, value, layout)
+    given = options.image_size
+    if given is None:
+        if guess is None:
+            raise BackboneError(
+                f"{path}: the graph takes {describe_value(value)}, images of any size. Give the "
+                "size it was trained with, such as --image-size 224"
+            )
+        return Finding("image size", str(guess.value), guess.reason, "--image-size")
+    if guess is not None and guess.value != given:
+        raise ConfigError(
+            f"--image-size {given}: the graph takes images of {guess.value} px "
+            f"({describe_value(value)}). Leave the flag out, or export the model for {given} px"
+        )
+    return Finding("image size", str(given), "as given", "--image-size")
+
+
+def _colour(path: Path, value: ValueInfoProto, layout: Layout, options: WrapOptions) -> Finding:
+    channels = guess_channels(value, layout)
+    if channels not in (None, 1, 3):
+        raise BackboneError(
+            f"{path}: with layout {layout} the graph takes images of {channels} channels "
+            f"({describe_value(value)}); 1 (grey) or 3 (colour) are allowed. Check --layout"
+        )
+    if options.colour is not None:
+        if channels is not None and (channels == 1) != (options.colour == "grey"):
+            allowed = "grey" if channels == 1 else "rgb or bgr"
+            raise ConfigError(
+                f"--colour {options.colour}: the graph takes images of {channels} "
+                f"channel{'s' * (channels > 1)}, which are --colour {allowed}"
+            )
+        return Finding("colour", options.colour, "as given", "--colour")
+    if channels == 1:
+        return Finding("colour", "grey", "the input has one channel", "--colour")
+    return Finding(
+        "colour", "rgb", "ASSUMED: a graph does not say; models made with OpenCV or Caffe often take bgr", "--colour"
+    )
+
+
+def _normalisation(model: ModelProto, image: str, colour: str, options: WrapOptions) -> tuple[Finding, MeanAndStd]:
+    flags = "--normalisation, or --mean and --std"
+    if (options.mean is None) != (options.std is None):
+        raise ConfigError("--mean and --std are given together, or left out together")
+    if options.mean is not None and options.std is not None:
+        if options.normalisation is not None:
+            raise ConfigError("give --normalisation, or --mean and --std, not both")
+        mean, std = (_per_channel(v, colour) for v in (options.mean, options.std))
+        return Finding("normalisation", _shown(mean, std), "as given", flags), (mean, std)
+    name, reason = options.normalisation, "as given"
+    if name is None:
+        guess = guess_normalisation(model, image)
+        if guess is not None:
+            name = guess.value
+            takes = "0 to 255" if name == "raw" else "0 to 1"
+            reason = f"{guess.reason}: normalises itself, and seems to take pixels from {takes}"
+        else:
+            name = "imagenet"
+            reason = (
+                "ASSUMED: a graph does not say how its pixels are normalised, and ImageNet's mean "
+                "and std are the most common"
+            )
+    mean, std = _NORMALISATIONS[name]
+    if colour == "bgr":
+        mean, std = mean[::-1], std[::-1]
+    elif colour == "grey":
+        mean, std = (round(sum(mean) / 3, 6),), (round(sum(std) / 3, 6),)
+    return Finding("normalisation", f"{name} ({_shown(mean, std)})", reason, flags), (mean, std)
+
+
+def _per_channel(values: tuple[float, ...], colour: str) -> tuple[float, ...]:
+    channels = 1 if colour == "grey" else 3
+    if len(values) not in (1, channels):
+        raise ConfigError(
+            f"--mean and --std take {channels} number{'s' * (channels > 1)} for colour {colour}, "
+            f"or one for all channels; got {len(values)}: {', '.join(map(str, values))}"
+        )
+    if not all(map(math.isfinite, values)):
+        raise ConfigError(f"--mean and --std take finite numbers, got {values}")
+    return values * (channels // len(values))
+
+
+def _shown(mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+    parts = [", ".join(f"{value:.4g}" for value in values) for values in (mean, std)]
+    return f"mean {parts[0]}; std {parts[1]}"
+
+
+def _refuse_pixel_options(options: WrapOptions) -> None:
+    given = {
+        "--colour": options.colour not in (None, "rgb"),
+        "--normalisation": options.normalisation is not None,
+        "--mean and --std": options.mean is not None or options.std is not None,
+    }
+    wrong = [flag for flag, is_given in given.items() if is_given]
+    if wrong:
+        raise ConfigError(
+            f"{wrong[0]}: the graph takes uint8 images as they are, in RGB, and normalises them "
+            "itself; leave the flag out"
+        )
+
+
+def _output(path: Path, model: ModelProto, options: WrapOptions) -> Finding:
+    if options.output is not None:
+        return Finding("embedding", options.output, "as given", "--output")
+    guess = guess_output(path, model)
+    return Finding("embedding", guess.value, guess.reason, "--output")
+
+
+def _check_embeddings(model: MetaModel) -> None:
+    """Refuse embeddings that cannot tell images apart."""
+    size = model.config.data.preprocessing.image_size
+    shape = (_TRIAL_IMAGES, size, size, 3)
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    # From black to white, so that they differ in brightness as well.
+    images = (images * np.linspace(0, 1, _TRIAL_IMAGES)[:, None, None, None]).astype(np.uint8)
+    embeddings = model.embed(images)
+    path, width = Path(model.config.backbone.path or "").name, embeddings.shape[1]
+    if width < 2:
+        raise BackboneError(
+            f"{path}: the embedding has {width} number; 2 or more are needed to tell classes "
+            "apart. Name another tensor with backbone.output"
+        )
+    if float(np.ptp(embeddings, axis=0).max()) == 0.0:
+        raise BackboneError(
+            f"{path}: the embeddings of all images are the same. Name another tensor with "
+            "backbone.output, or check how the images are normalised (--normalisation)"
+        )

@@ -1,0 +1,144 @@
+"""`comln-train wrap`: an ONNX model becomes a bundle, with no data and no training."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from training.backbones import BackboneError
+from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
+from training.bundles.writer import About
+from training.config import ConfigError
+
+NOT_STATED = "not stated"
+_NOTES = (
+    "Not trained; wrapped as it is, with a head whose values were meta-learned for embedding "
+    "networks at large. The horizon is chosen for each task from its own support images."
+)
+# Errors of a recipe and its backbone name the recipe's keys; here these are flags.
+_FLAGS = {
+    "data.preprocessing.image_size": "--image-size",
+    "backbone.layout": "--layout",
+    "backbone.colour": "--colour",
+    "backbone.output": "--output",
+    "backbone.mean": "--mean",
+    "backbone.std": "--std",
+}
+
+
+def add_wrap(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser("wrap", help="make a bundle of any ONNX model, with no data and no training")
+    command.add_argument("model", type=Path, metavar="MODEL.onnx")
+    command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
+    found = "default: found in the graph"
+    command.add_argument(
+        "--layout",
+        choices=("nchw", "nhwc", "as_is"),
+        help=f"floats with channels second or last, or uint8 (batch, S, S, 3); {found}",
+    )
+    command.add_argument(
+        "--output",
+        metavar="TENSOR",
+        help="the tensor that holds the embedding, an inner one if need be; default: the input of "
+        "the classifier's last layer, or else the output",
+    )
+    command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
+    command.add_argument("--image-size", type=int, metavar="PIXELS", help=f"side; {found}")
+    command.add_argument(
+        "--mean", type=_numbers, metavar="R,G,B", help="of pixel values in [0, 1], in the order of the model's channels"
+    )
+    command.add_argument("--std", type=_numbers, metavar="R,G,B", help="likewise")
+    command.add_argument(
+        "--normalisation",
+        choices=("imagenet", "half", "none", "raw"),
+        help="instead of --mean and --std: ImageNet's; 0.5 and 0.5; none: pixels from 0 to 1; raw: "
+        "0 to 255. Default: what the graph does itself, or else ImageNet's is assumed",
+    )
+    command.add_argument("--resize", choices=("crop", "pad", "stretch"), default="crop")
+    command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
+    command.add_argument("--description", help="what the model is for")
+    command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
+    command.add_argument("--licence", default=NOT_STATED, help="licence of the weights")
+    command.set_defaults(run=run_wrap)
+
+
+def run_wrap(args: argparse.Namespace) -> int:
+    """Inspect, print what was found, wrap, say what to run next; returns the exit status."""
+    options = WrapOptions(
+        layout=args.layout,
+        output=args.output,
+        colour=args.colour,
+        image_size=args.image_size,
+        mean=args.mean,
+        std=args.std,
+        normalisation=args.normalisation,
+        resize=args.resize,
+        interpolation=args.interpolation,
+    )
+    about = About(
+        description=args.description or f"{args.model.name}, wrapped as it is.",
+        licence=args.licence,
+        data=args.data_description,
+        notes=_NOTES,
+    )
+    try:
+        inspection = inspect_model(args.model, options)
+        print(f"{args.model}:")
+        print(_table(inspection.findings), flush=True)
+        command = _command(args.model, inspection.findings, options)
+        size = wrap_model(inspection, args.to, about, command)
+    except (BackboneError, ConfigError) as error:
+        message = str(error)
+        for key, flag in _FLAGS.items():
+            message = message.replace(key, flag)
+        raise type(error)(message) from error
+    print(f"wrote {args.to}: embeddings of {size} numbers, divided by their norm. To serve it:\n")
+    print(_next_steps(args.to))
+    return 0
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"numbers separated by commas are needed, such as 0.485,0.456,0.406; got {text!r}"
+        ) from error
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    return "\n".join(
+        f"  {finding.name + ':':15}{finding.value}\n{'':17}{finding.reason}"
+        + ("" if finding.reason == "as given" else f" (change it with {finding.flag})")
+        for finding in findings
+    )
+
+
+def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> str:
+    """What makes the same bundle again, for the model card: everything found is said."""
+    parts = ["comln-train", "wrap", model.name, "--to", "BUNDLE"]
+    for finding in findings:
+        if finding.flag.startswith("--normalisation"):
+            if options.mean is not None and options.std is not None:
+                for flag, values in (("--mean", options.mean), ("--std", options.std)):
+                    parts.append(f"{flag}={','.join(map(str, values))}")
+            else:
+                parts += ["--normalisation", finding.value.split()[0]]
+        else:
+            parts += [finding.flag, finding.value]
+    parts += ["--resize", options.resize, "--interpolation", options.interpolation]
+    return shlex.join(parts)
+
+
+def _next_steps(folder: Path) -> str:
+    models_dir, name = shlex.quote(str(folder.parent)), shlex.quote(folder.name)
+    return f"""  comln-serve --models-dir {models_dir} --default-model {name}
+  curl localhost:8000/adapt -F name=mine \\
+      -F images=@cat-1.jpg -F labels=cat -F images=@dog-1.jpg -F labels=dog
+  curl localhost:8000/predict -F classifier=mine -F images=@what.jpg
+
+To measure it on images of your own, <class>/<image>:
+
+  comln-train evaluate {shlex.quote(str(folder))} --data my-images --split all --baselines all"""

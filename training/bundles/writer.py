@@ -1,0 +1,258 @@
+"""Write a bundle the server can load, of a model that was trained or wrapped as it is."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from comln_serve.bundle import AccuracyEntry, ComparisonEntry, Head, Manifest, load_bundle
+from comln_serve.bundle.manifest import (
+    BACKBONE,
+    CARD,
+    HEAD,
+    MANIFEST,
+    ExponentsEntry,
+    FileEntry,
+    Files,
+    HeadEntry,
+    Shots,
+    SolverEntry,
+    TrainingEntry,
+    format_version,
+)
+from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from training.backbones.onnx_graph import store_in_half
+from training.bundles.backbone_graph import ExportError, backbone_graph
+from training.bundles.card import render_card
+from training.config import Config
+from training.model import MetaModel
+
+# Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
+EXPORT_TOLERANCE = 1e-4
+# The same with weights rounded to 16 bits, each by up to 5e-4 of itself.
+HALF_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class About:
+    """What a bundle says of itself that its checkpoint does not know; for manifest and card.
+
+    Attributes:
+        description: what the model is for. licence: of the weights. data: what it was trained on.
+        notes: what else a user of the model should know.
+    """
+
+    description: str
+    licence: str
+    data: str
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a model came about; for manifest and card.
+
+    Attributes:
+        config: the recipe as used. command: what reproduces it.
+        updates: made in training, 0: none. seconds: time they took.
+        hardware: the machine, in words. validation: accuracies measured during training.
+    """
+
+    config: Config
+    command: str
+    updates: int = 0
+    seconds: float = 0.0
+    hardware: str = "none"
+    validation: tuple[AccuracyEntry, ...] = ()
+
+
+def write_bundle(
+    model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool = False
+) -> float:
+    """Write a bundle to `folder` and verify it by loading it. A bundle there is replaced.
+
+    Args:
+        model: whose backbone the bundle holds. head: of the bundle.
+        half: store the backbone's weights in 16 bits, for half the size; it computes in 32.
+
+    Returns:
+        The largest difference between the bundle's embeddings and the model's, relative to the
+        largest embedding.
+
+    Raises:
+        ExportError: the folder holds something else than a bundle, the model takes embeddings, or
+            ONNX Runtime's embeddings differ from the model's.
+    """
+    with bundle_draft(folder) as draft:
+        _write(model, head, draft, about, origin, half=half)
+        return _verify(model, draft, HALF_TOLERANCE if half else EXPORT_TOLERANCE)
+
+
+@contextmanager
+def bundle_draft(folder: Path) -> Generator[Path, None, None]:
+    """A folder to build and verify a bundle in; it becomes `folder` unless an error is raised.
+
+    So a failed export leaves no bundle that a server would load.
+
+    Raises:
+        ExportError: as `check_destination`.
+    """
+    check_destination(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
+        draft = Path(workshop) / folder.name
+        draft.mkdir()
+        yield draft
+        folder.mkdir(exist_ok=True)
+        for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: it vouches for the rest
+            (draft / name).replace(folder / name)
+
+
+def check_destination(folder: Path) -> None:
+    """Refuse to write a bundle over something else.
+
+    Raises:
+        ExportError: `folder` is a file, or a folder with files that is no bundle.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ExportError(f"{folder} is a file; a bundle is a folder. Name another with --to")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise ExportError(
+            f"{folder} holds files but no {MANIFEST}, so it is not a bundle to replace. Name a new "
+            "folder, an empty one or a bundle with --to"
+        )
+
+
+def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool) -> None:
+    graph = backbone_graph(model)
+    if half:
+        store_in_half(graph)
+    (folder / BACKBONE).write_bytes(graph.SerializeToString())
+    tensors: dict[str, np.ndarray] = {"T": np.array(head.horizon, dtype=np.float64)}
+    if head.W0 is not None:
+        tensors["W0"] = head.W0
+    if head.alpha is not None:
+        tensors["alpha"] = np.array(head.alpha, dtype=np.float64)
+    (folder / HEAD).write_bytes(safetensors.numpy.save(tensors))
+    config = origin.config
+    head_entry = HeadEntry(
+        start=head.start,
+        ways=head.ways,
+        horizon=head.horizon,
+        regularisation=head.regularisation,
+        weighting=head.weighting,
+        exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
+        similarity=head.similarity,
+        whitening=head.whitening,
+        horizon_rule=head.horizon_rule,
+    )
+    manifest = Manifest(
+        format_version=format_version(head_entry, origin.validation, ()),
+        description=about.description,
+        licence=about.licence,
+        created=datetime.now(UTC).date().isoformat(),
+        files=Files(backbone=file_entry(folder / BACKBONE), head=file_entry(folder / HEAD)),
+        preprocessing=config.data.preprocessing,
+        embedding_size=model.backbone.embedding_size,
+        head=head_entry,
+        solver=SolverEntry(**vars(head.solver)),
+        training=TrainingEntry(
+            data=about.data,
+            command=origin.command,
+            config=_without_folders(config),
+            seed=config.seed,
+            updates=origin.updates,
+            seconds=round(origin.seconds, 1),
+            hardware=origin.hardware,
+            notes=about.notes,
+            versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
+        ),
+        accuracy=origin.validation,
+    )
+    write_manifest(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `bundle.json` and the model card that is rendered from it."""
+    content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    for name, text in ((CARD, render_card(folder.name, manifest)), (MANIFEST, content + "\n")):
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / name)
+
+
+def record_measurements(
+    folder: Path, manifest: Manifest, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry] = ()
+) -> None:
+    """Add measurements to a bundle, in place of earlier ones of the same split and task.
+
+    Earlier comparisons of a task are dropped, unless the bundle's accuracy on it is what it was;
+    then those of heads that were not measured again are kept.
+    """
+    before = {_task(entry): _figures(entry) for entry in manifest.accuracy}
+    measured = {_task(entry): _figures(entry) for entry in accuracy}
+    changed = {task for task, figures in measured.items() if before.get(task) != figures}
+    compared = {(_task(entry), entry.head) for entry in comparisons}
+    kept = [entry for entry in manifest.accuracy if _task(entry) not in measured]
+    kept_comparisons = [
+        entry
+        for entry in manifest.comparisons
+        if _task(entry) not in changed and (_task(entry), entry.head) not in compared
+    ]
+    merged = tuple(sorted([*kept, *accuracy], key=_task))
+    # Sorting is stable: the heads of a task stay in their order.
+    merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
+    update = {
+        "format_version": format_version(manifest.head, merged, merged_comparisons, manifest.calibration),
+        "accuracy": merged,
+        "comparisons": merged_comparisons,
+    }
+    write_manifest(folder, manifest.model_copy(update=update))
+
+
+def _task(entry: AccuracyEntry | ComparisonEntry) -> tuple[str, str, int, tuple[int, int]]:
+    shots: Shots = entry.shots
+    least_and_most = (shots, shots) if isinstance(shots, int) else shots
+    return entry.split, entry.data or "", entry.ways, least_and_most
+
+
+def _figures(entry: AccuracyEntry) -> tuple[object, ...]:
+    return entry.queries, entry.episodes, entry.seed, entry.mean, entry.interval
+
+
+def _without_folders(config: Config) -> dict[str, Any]:
+    """The configuration for others to read: files by their names, not where they lay here."""
+    tree = config.model_dump(mode="json")
+    for key in ("path", "warm_start", "weights"):
+        if tree["backbone"][key] is not None:
+            tree["backbone"][key] = PurePath(tree["backbone"][key]).name
+    return tree
+
+
+def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
+    rng = np.random.default_rng(0)
+    size = model.config.data.preprocessing.image_size
+    images = rng.integers(0, 256, size=(5, size, size, 3), dtype=np.uint8)
+    expected = model.embed(images)
+    found = ServedBackbone(load_bundle(folder), "cpu").embed(images)
+    difference = float(np.abs(found - expected).max() / np.abs(expected).max())
+    if not difference <= tolerance:
+        raise ExportError(
+            f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} (allowed {tolerance:g})"
+        )
+    return difference
+
+
+def file_entry(path: Path) -> FileEntry:
+    """The file as a manifest lists it."""
+    content = path.read_bytes()
+    return FileEntry(path=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

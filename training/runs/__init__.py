@@ -1,0 +1,1 @@
+"""Meta-training: the loop, what it draws, what it leaves behind."""

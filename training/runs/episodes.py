@@ -1,0 +1,93 @@
+"""A meta-batch: the episodes of one update, and their loss."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from training.config import Config
+from training.data import sample_episode
+from training.data.resident import ResidentImages
+from training.model import MetaModel
+from training.runs.augmentation import augment, draw
+from training.runs.distributed import Group
+
+# Separates what is drawn for the augmentation from what is drawn for the episodes.
+_AUGMENTATION = 1
+
+
+@dataclass(frozen=True)
+class MetaBatch:
+    """Episodes of one shape.
+
+    Attributes:
+        images: (B, M + N q, ...) as the data has them: the M support images of a task, class by
+            class, then the q query images of each class.
+        shots: (N,) support images of each class, M in all.
+    """
+
+    images: Tensor
+    shots: tuple[int, ...]
+
+
+def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None) -> MetaBatch:
+    """This process's share of an update's tasks, augmented.
+
+    The episodes depend on the data, the seed and the update alone: not on the augmentation, not on
+    the device, not on how many processes share them.
+
+    Args:
+        data: one data set or several. Of several, each task's is drawn, all equally likely; the
+            tasks have as many ways as drawn, but at most the classes of the smallest set drawn.
+    """
+    group = group or Group()
+    settings = config.episodes
+    rng = np.random.default_rng((config.seed, update))
+    shots = int(rng.integers(settings.shots[0], settings.shots[1] + 1))
+    sources = [data[0]] * settings.tasks
+    if len(data) > 1:
+        sources = [data[number] for number in rng.integers(len(data), size=settings.tasks).tolist()]
+    ways, most = settings.ways
+    if most > ways:
+        most = min(most, *(source.data.n_classes for source in sources))
+        ways = int(rng.integers(ways, most + 1))
+    kept = np.full(ways, shots)
+    if settings.unequal and rng.random() < settings.unequal:
+        kept = rng.integers(settings.shots[0], settings.shots[1] + 1, size=ways)
+    chosen = np.arange(kept.max()) < kept[:, None]  # (N, k)
+    tasks = []
+    for task, source in enumerate(sources):
+        episode = sample_episode(rng, source.data, ways, int(kept.max()), settings.queries)
+        if task % group.size != group.rank:
+            continue
+        noise = np.random.default_rng((config.seed, update, _AUGMENTATION, task))
+        seed = int(noise.integers(2**63))
+        if not tasks:  # what the network itself draws
+            torch.manual_seed(seed)
+        images = source.gather(
+            np.concatenate([np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries)]),
+            np.concatenate([episode.support[chosen], episode.query.ravel()]),
+        )
+        how = draw(noise, len(images), config.augmentation)
+        tasks.append(augment(images, how, config.augmentation))
+    return MetaBatch(torch.stack(tasks), tuple(kept.tolist()))
+
+
+def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
+    """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
+    tasks, images = batch.images.shape[:2]
+    ways, M, device = len(batch.shots), sum(batch.shots), batch.images.device
+    embeddings = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (tasks, images))
+    phi, query = embeddings[:, :M], embeddings[:, M:]  # (B, M, d), (B, N q, d)
+    labels = torch.arange(ways, device=device)
+    of_support = labels.repeat_interleave(torch.tensor(batch.shots, device=device))
+    Y = functional.one_hot(of_support, ways).to(phi.dtype)
+    W = model.adapt(phi, Y.expand(tasks, -1, -1))
+    logits = query @ W.transpose(1, 2)
+    targets = labels.repeat_interleave((images - M) // ways).repeat(tasks)
+    return functional.cross_entropy(
+        logits.flatten(0, 1), targets, label_smoothing=model.config.episodes.label_smoothing
+    )

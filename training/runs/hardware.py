@@ -1,0 +1,28 @@
+"""What a run was made on, in words, for checkpoint and model card."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+from comln_serve.machine import usable_cpus
+from training.runs.distributed import Group
+
+
+def describe_hardware(group: Group | None = None) -> str:
+    """Such as "2 cores of Intel(R) Xeon(R) Processor"; GPUs and processes where there are any."""
+    processor = f"{usable_cpus()} cores of {_processor()}"
+    if torch.cuda.is_available():
+        processor = f"{torch.cuda.get_device_name()} and {processor}"
+    if group is not None and group.size > 1:
+        processor = f"{group.size} processes, each on {processor}"
+    return processor
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
