@@ -13,7 +13,9 @@ One right-hand side serves both formulations of the flow (see `comln_serve.flow.
     reduced s-space (Algorithm 4):  X = s^T,        F = K (M, M), G = identity
     weight space:                   X = (W0 - W),   F = phi (M, d), G = phi^T (d, M)
 
-Numba compiles a kernel at its first call and keeps the machine code on disk.
+Numba compiles a kernel at its first call, together with those that it calls, and keeps the machine
+code on disk until the kernel's own file changes. That is why all of them are in one file: code that
+was compiled from an older version of another file would not be noticed.
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
