@@ -6,7 +6,6 @@ import signal
 import sys
 from types import FrameType
 
-from pydantic_settings import SettingsError
 from threadpoolctl import threadpool_limits
 
 from comln_serve import __version__
@@ -33,12 +32,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments[:1] == ["keys"]:
             return keys_command(arguments[1:])
-        configuration = read_configuration(arguments)
-    except (StartupError, SettingsError, ServiceError) as error:
+        settings = read_configuration(arguments)
+    except (StartupError, ServiceError) as error:
         return _refuse(error)
-    settings = configuration.settings
-    if configuration.print_config:
-        print(configuration.text())
+    if settings.print_config:
+        print(settings.text())
         return 0
     try:
         engine = _start_engine(settings)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from comln_serve.configuration.settings import MOST_PER_MINUTE, without_password
-from comln_serve.configuration.sources import read_configuration
+from comln_serve.configuration.sources import Flags
 from comln_serve.errors import StartupError
 from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
 from comln_serve.storage import Store, open_store, sqlite_file, utc_now
@@ -29,7 +29,6 @@ def keys_command(arguments: Sequence[str]) -> int:
 
     Raises:
         StartupError, ServiceError: the configuration or the database cannot be used.
-        SettingsError: the environment cannot be read.
         SystemExit: the arguments are wrong.
     """
     options = _parser().parse_args(arguments)
@@ -46,10 +45,10 @@ def _database_url(options: argparse.Namespace) -> str:
         StartupError: the configuration cannot be used, or `list` or `revoke` would open a database
             file that does not exist. Opening would make it, and its empty list would mislead.
     """
-    given = ((flag, getattr(options, flag[2:].replace("-", "_"), None)) for flag, _, _ in _FLAGS)
-    flags = [f"{flag}={value}" for flag, value in given if value is not None]
-    configuration = read_configuration(flags)
-    url = configuration.settings.database_url
+    configuration = Flags(
+        **{name: value for name, value in vars(options).items() if name in ("config", "database_url")}
+    )
+    url = configuration.database_url
     origin = configuration.origins.get("database_url", "default, in the working folder")
     file = sqlite_file(url)
     absent = file is not None and _is_absent(file)

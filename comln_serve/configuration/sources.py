@@ -1,41 +1,64 @@
-"""Reads the settings from flags, environment variables and a file; the first of these wins."""
+"""Reads the settings from flags or arguments, variables and a file; the first of these wins."""
 
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
-from pydantic_settings import CliImplicitFlag, CliSettingsSource, EnvSettingsSource
+from pydantic import Field, PrivateAttr, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import CliImplicitFlag, CliSettingsSource, CliUnknownArgs
 
-from comln_serve.configuration.settings import Settings, without_password
-from comln_serve.configuration.variables import check_variables
+from comln_serve.configuration.settings import Settings, refuse_unknown, without_password
+from comln_serve.configuration.variables import read_variables
 from comln_serve.errors import StartupError
 
-# Not settings of the server: flags (and COMLN_CONFIG) that control how this module reads settings.
-_META = ("config", "print_config")
 
+class Configuration(Settings):
+    """Settings from arguments, else from variables COMLN_*, else from the file that either names.
 
-@dataclass(frozen=True)
-class Configuration:
-    """The settings in effect.
-
-    Attributes:
-        origins: where each setting's value was found; a setting that is missing has its default.
-        print_config: whether to print the settings instead of serving.
+    pydantic-settings can merge these sources, too, but does not tell which one a value came from.
     """
 
-    settings: Settings
-    origins: Mapping[str, str]
-    print_config: bool = False
+    config: Path | None = Field(None, description="Configuration file, TOML.")
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict[str, str])
+
+    def __init__(self, **arguments: Any) -> None:
+        """Read the variables and the file, and check all values.
+
+        Raises:
+            StartupError: a value is not allowed, a variable does not exist, or the file cannot be read.
+        """
+        variables = read_variables(type(self))
+        path = arguments.get("config", variables.get("config"))
+        file = read_file(Path(path)) if path else {}
+        origins = {
+            **dict.fromkeys(file, f"file {path}"),
+            **{name: f"environment COMLN_{name.upper()}" for name in variables},
+            **{name: self.spelled(name) for name in arguments},
+        }
+        try:
+            super().__init__(**{**file, **variables, **arguments})
+        except ValidationError as error:
+            raise StartupError("; ".join(_problem(item, origins) for item in error.errors())) from error
+        self._origins = origins
+
+    @staticmethod
+    def spelled(name: str) -> str:
+        """An argument as its user knows it."""
+        return f"argument {name}"
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each value was found; a setting that is missing has its default."""
+        return self._origins
 
     def text(self) -> str:
         """Every setting and its origin, as a configuration file; passwords are masked."""
         lines: list[str] = []
-        for name, value in self.settings.model_dump(mode="json").items():
-            origin = self.origins.get(name, "default")
+        for name, value in self.model_dump(mode="json", include=set(Settings.model_fields)).items():
+            origin = self._origins.get(name, "default")
             if value is None:
                 lines.append(f"# {name} is not set")
                 continue
@@ -46,36 +69,49 @@ class Configuration:
         return "\n".join(lines)
 
 
-def read_configuration(arguments: list[str]) -> Configuration:
-    """Merge the settings of flags, the environment and the file that these name.
+class Flags(
+    Configuration,
+    cli_avoid_json=True,
+    cli_hide_none_type=True,
+    cli_ignore_unknown_args=True,  # to name the nearest ones, which the library does not
+    cli_kebab_case=True,
+    cli_prog_name="comln-serve",
+):
+    """Few-shot adaptation server. A flag wins over the variable COMLN_<FLAG>, and that over the file's key."""
+
+    print_config: CliImplicitFlag[bool] = Field(
+        False, description="Show the settings in effect and where each comes from, and end."
+    )
+    unknown: CliUnknownArgs
+
+    @staticmethod
+    def spelled(name: str) -> str:
+        return f"flag {_flag(name)}"
+
+
+def read_configuration(arguments: list[str]) -> Flags:
+    """The settings of a command line, the environment and the file that these name.
 
     Raises:
-        StartupError: a value is not allowed, a variable does not exist, or the file cannot be read.
-        SystemExit: `--help`, or a flag does not exist.
+        StartupError: as `Configuration`; a flag does not exist.
+        SystemExit: `--help`, or a flag lacks its value.
     """
-    flags: dict[str, Any] = dict(CliSettingsSource(_Flags, cli_parse_args=arguments)())
-    check_variables()
-    environment: dict[str, Any] = dict(EnvSettingsSource(_Flags)())
-    path = flags.get("config", environment.get("config"))
-    file = read_file(Path(path)) if path else {}
-    # Later sources replace earlier ones.
-    found = [(file, f"file {path}"), (environment, "environment"), (flags, "flag")]
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for source, origin in found:
-        for name, value in source.items():
-            if name not in _META:
-                values[name] = value
-                origins[name] = f"{origin} {_spelled(name, origin)}".rstrip()
-    try:
-        settings = Settings.model_validate(values)
-    except ValidationError as error:
-        raise StartupError(_problems(error, origins)) from error
-    return Configuration(settings, origins, str(flags.get("print_config")) == "True")
+    flags: dict[str, Any] = dict(CliSettingsSource(Flags, cli_parse_args=arguments)())
+    words: list[str] = flags.pop("unknown")
+    unknown = [word.partition("=")[0] for word in words if word.startswith("-")] or words[:1]
+    known = [name for name in Flags.model_fields if name != "unknown"]
+    refuse_unknown({word: word.lstrip("-") for word in unknown}, "flag", known, _flag)
+    return Flags(**flags)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a configuration file. Checks names and types, not values.
+    """Read a configuration file. Checks names and whether values are switches; `Settings` checks the rest.
+
+    pydantic-settings would take a file that is not there for an empty one, and `true` for 1.
 
     Raises:
         StartupError: the file cannot be read, or holds something that is not a setting.
@@ -86,48 +122,22 @@ def read_file(path: Path) -> dict[str, Any]:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise StartupError(f"{path}: is not TOML: {error}") from error
+    known = Settings.model_fields
+    refuse_unknown({f"{path}, {name}": name for name in values if name not in known}, "setting", known)
     for name, value in values.items():
-        if name not in Settings.model_fields:
-            raise StartupError(f"{path}: there is no setting {name!r}; allowed are {', '.join(Settings.model_fields)}")
-        yes_or_no = Settings.model_fields[name].annotation is bool
-        if isinstance(value, bool) != yes_or_no or not isinstance(value, str | int | float):
-            allowed = "true or false" if yes_or_no else "a string or a number"
+        is_switch = known[name].annotation is bool
+        if isinstance(value, bool) != is_switch:
+            allowed = "true or false" if is_switch else "a string or a number"
             raise StartupError(f"{path}, {name}: {allowed} is allowed, got {value!r}")
     return values
 
 
-class _Flags(Settings, cli_kebab_case=True, cli_prog_name="comln-serve", cli_hide_none_type=True, cli_avoid_json=True):
-    __doc__ = (
-        "Few-shot adaptation server. Every setting is a flag, an environment variable COMLN_<FLAG> "
-        "and a key of the configuration file; the first of these that is given wins."
-    )
-
-    config: Path | None = Field(None, description="Configuration file, TOML.")
-    print_config: CliImplicitFlag[bool] = Field(
-        False, description="Show the settings in effect and where each comes from, and end."
-    )
-
-
-def _spelled(name: str, origin: str) -> str:
-    """The setting's name as a flag or variable; empty for a file, which uses the plain name."""
-    if origin == "flag":
-        return "--" + name.replace("_", "-")
-    return f"COMLN_{name.upper()}" if origin == "environment" else ""
-
-
-def _problems(error: ValidationError, origins: Mapping[str, str]) -> str:
-    lines: list[str] = []
-    for item in error.errors():
-        problem = item["msg"].removeprefix("Value error, ")
-        if not item["loc"]:  # an error of several settings together
-            lines.append(problem)
-            continue
-        name = str(item["loc"][0])
-        where = f"--{name.replace('_', '-')} (COMLN_{name.upper()})"
-        if origins.get(name, "").startswith("file "):
-            where = f"{origins[name].removeprefix('file ')}, {name}"
-        received = item["input"]
-        if name == "database_url":
-            received = without_password(str(received))
-        lines.append(f"{where}: {problem}, got {received!r}")
-    return "; ".join(lines)
+def _problem(item: ErrorDetails, origins: Mapping[str, str]) -> str:
+    """One of Pydantic's errors as text."""
+    problem = item["msg"].removeprefix("Value error, ")
+    if not item["loc"]:  # an error of several settings together
+        return problem
+    name = str(item["loc"][0])
+    where = f"{origins[name]}, {name}" if origins[name].startswith("file ") else origins[name]
+    received = without_password(str(item["input"])) if name == "database_url" else item["input"]
+    return f"{where}: {problem}, got {received!r}"

@@ -1,11 +1,12 @@
-"""Refuses unknown environment variables COMLN_*, as unknown flags are refused."""
+"""Reads environment variables COMLN_* and refuses unknown ones, as unknown flags are refused."""
 
 import os
 import re
-from difflib import get_close_matches
+from typing import Any
 
-from comln_serve.configuration.settings import Settings
-from comln_serve.errors import StartupError
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from comln_serve.configuration.settings import Settings, refuse_unknown
 
 _PREFIX = "COMLN_"
 
@@ -23,40 +24,29 @@ _KNOWN = (*Settings.model_fields, "config", *OF_RAY)
 # Kubernetes sets variables for every Service of the namespace in each pod, unless the pod has
 # `enableServiceLinks: false`: a Service "comln-serve" sets COMLN_SERVE_SERVICE_HOST, and so on.
 # No user chose these, so they must not keep a server from starting. They begin with the name of
-# the Service: here "comln", or any name that begins with "comln-".
+# the Service: here "comln", or any name that begins with "comln-". Kubernetes sets <SERVICE>_PORT
+# to a URL; with a number (COMLN_HTTP_PORT=80) it is a mistake.
 _OF_A_SERVICE = re.compile(
     r"COMLN_(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
-    r"|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+    r"|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
+    r"|COMLN_[A-Z0-9_]+_PORT=(?:tcp|udp|sctp)://.*",
+    re.DOTALL,
 )
-# Kubernetes sets <SERVICE>_PORT to a URL. With a number (COMLN_HTTP_PORT=80) it is a mistake.
-_PORT_OF_A_SERVICE = re.compile(r"COMLN_[A-Z0-9_]+_PORT=(?:tcp|udp|sctp)://.*")
 
 
-def check_variables() -> None:
-    """Refuse unknown variables COMLN_*. Ignores case, as reading the settings does.
+def read_variables(settings: type[BaseSettings]) -> dict[str, Any]:
+    """The values of `settings` in the environment. Ignores the case of the variables' names.
 
     Raises:
-        StartupError: names the unknown variables and the nearest known ones, but not their values,
-            which may be passwords.
+        StartupError: there are unknown variables COMLN_*.
     """
-    unknown = [
-        name
-        for name, value in sorted(os.environ.items())
-        if name.upper().startswith(_PREFIX)
-        and name.upper().removeprefix(_PREFIX).lower() not in _KNOWN
-        and not _is_of_a_service(name, value)
-    ]
-    if unknown:
-        raise StartupError("; ".join(map(_problem, unknown)))
-
-
-def _is_of_a_service(name: str, value: str) -> bool:
-    return bool(_OF_A_SERVICE.fullmatch(name) or _PORT_OF_A_SERVICE.fullmatch(f"{name}={value}"))
-
-
-def _problem(name: str) -> str:
-    near = get_close_matches(name.upper().removeprefix(_PREFIX).lower(), _KNOWN)
-    proposal = "the nearest are" if near else "allowed are"
-    names = ", ".join(f"{_PREFIX}{known.upper()}" for known in near or _KNOWN)
-    return f"{name}: there is no such variable; {proposal} {names}. Correct or unset it"
+    unknown = {
+        variable: name
+        for variable, value in sorted(os.environ.items())
+        if variable.upper().startswith(_PREFIX)
+        and (name := variable[len(_PREFIX) :].lower()) not in _KNOWN
+        and not _OF_A_SERVICE.fullmatch(f"{variable}={value}")
+    }
+    refuse_unknown(unknown, "variable", _KNOWN, lambda name: _PREFIX + name.upper())
+    return dict(EnvSettingsSource(settings)())

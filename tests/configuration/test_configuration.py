@@ -1,6 +1,7 @@
 """Flags, environment variables and a file: which one wins, what is refused, what is shown."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -42,14 +43,14 @@ def test_a_flag_wins_over_the_environment_over_the_file(
     else:
         flags += [name, file]
     found = read_configuration(flags)
-    settings = found.settings
-    assert (settings.max_images, settings.port, settings.drain_seconds) == (1, 12, 23)
-    assert (settings.log_level, settings.max_batch_size) == ("debug", 64)
+    assert (found.max_images, found.port, found.drain_seconds) == (1, 12, 23)
+    assert (found.log_level, found.max_batch_size) == ("debug", 64)
     assert found.origins == {
         "max_images": f"file {file}",
         "log_level": f"file {file}",
         "port": "environment COMLN_PORT",
         "drain_seconds": "flag --drain-seconds",
+        "config": "environment COMLN_CONFIG" if name == "COMLN_CONFIG" else "flag --config",
     }
 
 
@@ -58,7 +59,7 @@ def test_the_file_of_the_flag_wins_over_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("COMLN_CONFIG", str(tmp_path / "absent.toml"))
     found = read_configuration(["--config", write(tmp_path, "port = 11")])
-    assert found.settings.port == 11
+    assert found.port == 11
 
 
 def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None:
@@ -77,23 +78,28 @@ def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None
     ]
     first = read_configuration(flags)
     second = read_configuration(["--config", write(tmp_path, first.text())])
-    assert second.settings == first.settings
-    optional = {name for name in Settings.model_fields if getattr(first.settings, name) is None}
-    assert set(second.origins) == set(Settings.model_fields) - optional
+    assert all(getattr(second, name) == getattr(first, name) for name in Settings.model_fields)
+    optional = {name for name in Settings.model_fields if getattr(first, name) is None}
+    assert set(second.origins) == {"config", *Settings.model_fields} - optional
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("prot = 1", "there is no setting 'prot'; allowed are models_dir, "),
-        ("max-images = 1", "there is no setting 'max-images'"),
-        ("config = 'x'", "there is no setting 'config'"),
-        ("[server]\nport = 1", "there is no setting 'server'"),
+        ("prot = 1", ", prot: there is no such setting; the nearest are port"),
+        ("x = 1", ", x: there is no such setting; allowed are models_dir, "),
+        ("max-images = 1", ", max-images: there is no such setting"),
+        ("config = 'x'", ", config: there is no such setting"),
+        ("[server]\nport = 1", ", server: there is no such setting"),
         ("port = 70000", ", port: Input should be less than or equal to 65535, got 70000"),
         ("port = 'abc'", ", port: Input should be a valid integer"),
+        ("host = 1979-05-27", ", host: Input should be a valid string, got datetime.date(1979, 5, 27)"),
+        ("max_images = 1979-05-27", ", max_images: Input should be a valid integer"),
+        ("models_dir = ['a']", ", models_dir: Input is not a valid path"),
+        ("PORT = 1", ", PORT: there is no such setting"),
         ("require_keys = 'yes'", ", require_keys: true or false is allowed, got 'yes'"),
         ("port = true", ", port: a string or a number is allowed, got True"),
-        ("cors_origins = ['*']", ", cors_origins: a string or a number is allowed, got ['*']"),
+        ("cors_origins = ['*']", ", cors_origins: Input should be a valid string, got ['*']"),
         ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda' or 'cpu', got 'gpu'"),
         ("max_images = 9999", "max_images (9999) must not exceed max_pending_images (2048)"),
         ("port 1", "is not TOML: "),
@@ -105,7 +111,7 @@ def test_a_wrong_file_is_refused(text: str, expected: str, tmp_path: Path) -> No
     with pytest.raises(StartupError) as caught:
         read_configuration(["--config", file])
     assert expected in str(caught.value)
-    assert "must not exceed" in expected or str(caught.value).startswith(file)
+    assert "must not exceed" in expected or str(caught.value).removeprefix("file ").startswith(file)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
@@ -120,10 +126,40 @@ def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> No
 def test_the_blame_goes_to_what_was_in_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong value that is overruled does no harm; one that overrules is named as what it is."""
     file = write(tmp_path, "port = 70000")
-    assert read_configuration(["--config", file, "--port", "1"]).settings.port == 1
+    assert read_configuration(["--config", file, "--port", "1"]).port == 1
     monkeypatch.setenv("COMLN_PORT", "70001")
-    with pytest.raises(StartupError, match=r"^--port \(COMLN_PORT\): .*, got '70001'$"):
+    with pytest.raises(StartupError, match=r"^environment COMLN_PORT: .*, got '70001'$"):
         read_configuration(["--config", file])
+
+
+def test_several_wrong_values_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as what its user wrote, with what was received, but never a password."""
+    monkeypatch.setenv("COMLN_LOG_FORMAT", "xml")
+    file = write(tmp_path, "max_images = 0\ndatabase_url = 1")
+    with pytest.raises(StartupError) as caught:
+        read_configuration(["--config", file, "--port", "a"])
+    assert str(caught.value).split("; ") == [
+        "flag --port: Input should be a valid integer, unable to parse string as an integer, got 'a'",
+        f"file {file}, database_url: Input should be a valid string, got '1'",
+        f"file {file}, max_images: Input should be greater than or equal to 1, got 0",
+        "environment COMLN_LOG_FORMAT: Input should be 'json' or 'text', got 'xml'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--prot", "1"], "--prot: there is no such flag; the nearest are --port"),
+        (["--port=1", "--max_images=1", "--hots"], "--max_images: .* --max-images.*; --hots: .* --host"),
+        (["--database-uri=secret", "secret"], "--database-uri: there is no such flag; the nearest are --database-url"),
+        (["serve"], "serve: there is no such flag; allowed are --models-dir, .*, --config, --print-config"),
+    ],
+)
+def test_an_unknown_flag_is_refused(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert re.fullmatch(f"comln-serve: {expected}\n", printed)
+    assert "secret" not in printed
 
 
 @pytest.mark.parametrize(
@@ -166,7 +202,7 @@ def test_known_variables_are_upper_or_lower_case(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COMLNX", "of others")
     found = read_configuration([])
     assert found.origins == {"port": "environment COMLN_PORT"}
-    assert found.settings.port == 12
+    assert found.port == 12
 
 
 @pytest.mark.parametrize("service", ["COMLN_SERVE", "COMLN_SERVE_2_POSTGRESQL", "COMLN"])
@@ -192,7 +228,7 @@ def test_variables_that_kubernetes_sets_for_services_pass(service: str, monkeypa
 
 def test_the_port_of_a_service_called_comln_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMLN_PORT", "tcp://10.0.0.11:8000")
-    with pytest.raises(StartupError, match=r"\(COMLN_PORT\): .*, got 'tcp://10\.0\.0\.11:8000'"):
+    with pytest.raises(StartupError, match=r"COMLN_PORT: .*, got 'tcp://10\.0\.0\.11:8000'"):
         read_configuration([])
 
 

@@ -134,7 +134,7 @@ def test_the_database_of_the_configuration_file(
     first = printed.err.splitlines()[0]
     assert first.startswith(f"Database: {path} (file {file}); it is not there yet and will be made")
     assert [found.name for found in tmp_path.glob("*.db")] == [path.name]
-    of_server = read_configuration(["--config", str(file)]).settings.database_url
+    of_server = read_configuration(["--config", str(file)]).database_url
     with closing(open_store(of_server)) as store:
         (key,) = store.keys.all()
     assert key.id in printed.out
@@ -210,7 +210,7 @@ def test_keys_refuse_what_the_server_refuses(
     file = tmp_path / "comln.toml"
     file.write_text("database = 'x'")
     assert main(["keys", *CREATE, "--config", str(file)]) == 2
-    assert f"{file}: there is no setting 'database'" in capsys.readouterr().err
+    assert f"{file}, database: there is no such setting; the nearest are database_url" in capsys.readouterr().err
     monkeypatch.setenv("COMLN_DATABASE", "x")
     assert main(["keys", *CREATE]) == 2
     assert "COMLN_DATABASE: there is no such variable" in capsys.readouterr().err

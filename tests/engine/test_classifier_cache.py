@@ -100,4 +100,4 @@ def test_many_threads_keep_the_count_right() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert cache.bytes == sum(size for _, size in cache._entries.values()) <= cache._max_bytes
+    assert cache.bytes == sum(map(_size, cache._entries.values())) <= cache._entries.maxsize

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import ValidationError
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.variables import OF_RAY
@@ -374,14 +373,14 @@ def test_errors_cross_processes_as_they_are() -> None:
     [
         ({"models_dir": "models"}, "models_dir must be an absolute path"),
         ({"database_url": "sqlite:///here.db"}, "must be sqlite:////absolute/FILE"),
-        ({"embedding_replicas": 0}, "embedding_replicas"),
-        ({"replicas": 2}, "replicas"),
+        ({"embedding_replicas": 0}, "argument embedding_replicas: .*, got 0"),
+        ({"replicas": 2}, "argument replicas: .*, got 2"),
     ],
 )
 def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) -> None:
     right = {"models_dir": "/models", "database_url": "sqlite:////data/classifiers.db"}
     Options.model_validate(right)
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(StartupError, match=said):
         Options.model_validate(right | wrong)
 
 

@@ -1,9 +1,11 @@
 """Cache of classifiers, so that predicting does not read their weights from the store."""
 
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
+
+from cachetools import LRUCache
 
 from comln_serve.domain.classifier import Classifier
 
@@ -19,46 +21,29 @@ class ClassifierCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
         self._lock = Lock()
-        self._entries: OrderedDict[str, tuple[Classifier, int]] = OrderedDict()
-        self._bytes = 0
+        self._entries = LRUCache[str, Classifier](max_bytes, _size)
 
     @property
     def bytes(self) -> int:
         """Estimated memory of the entries."""
-        return self._bytes
+        return int(self._entries.currsize)
 
     def get(self, classifier_id: str, revision: int = 1) -> Classifier | None:
         """The revision of a classifier, if cached. Marks it as the most recently used."""
         with self._lock:
-            entry = self._entries.get(classifier_id)
-            if entry is None or entry[0].revision != revision:
-                return None
-            self._entries.move_to_end(classifier_id)
-            return entry[0]
+            found = self._entries.get(classifier_id)
+        return found if found is not None and found.revision == revision else None
 
     def put(self, classifier: Classifier) -> None:
         """Add a classifier, unless it exceeds the cache; evict those used longest ago."""
-        size = _size(classifier)
-        if size > self._max_bytes:
-            return
-        with self._lock:
-            self._forget(classifier.id)
-            self._entries[classifier.id] = classifier, size
-            self._bytes += size
-            while self._bytes > self._max_bytes:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._bytes -= freed
+        with self._lock, suppress(ValueError):  # it exceeds the cache
+            self._entries[classifier.id] = classifier
 
     def discard(self, classifier_id: str) -> None:
         """Remove a classifier, if cached."""
         with self._lock:
-            self._forget(classifier_id)
-
-    def _forget(self, classifier_id: str) -> None:
-        _, freed = self._entries.pop(classifier_id, (None, 0))
-        self._bytes -= freed
+            self._entries.pop(classifier_id, None)
 
 
 def _size(classifier: Classifier) -> int:
