@@ -1,6 +1,6 @@
 """Served models: bundles, the batchers that compute their embeddings, and all of them by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
@@ -106,7 +106,7 @@ def load_models(settings: Settings) -> dict[str, LocalModel]:
     return {bundle.name: LocalModel(bundle, settings) for bundle in load_bundles(settings)}
 
 
-class Models(Mapping[str, Model]):
+class Models(dict[str, Model]):
     """Models by name, one of them the default."""
 
     def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
@@ -115,17 +115,8 @@ class Models(Mapping[str, Model]):
         Raises:
             StartupError: the settings name a model that does not exist.
         """
-        self._models = dict(models)
+        super().__init__(models)
         self.default = _choose_default(settings, models)
-
-    def __getitem__(self, name: str) -> Model:
-        return self._models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)
 
     def find(self, name: str | None) -> Model:
         """The model of that name, the default one for None.
@@ -134,14 +125,14 @@ class Models(Mapping[str, Model]):
             ServiceError: MODEL_NOT_FOUND.
         """
         key = self.default if name is None else name
-        if key not in self._models:
+        if key not in self:
             raise ServiceError(
                 ErrorCode.MODEL_NOT_FOUND,
-                f"There is no model {key!r}. Served are: {', '.join(self._models)}.",
+                f"There is no model {key!r}. Served are: {', '.join(self)}.",
                 received=key,
-                available=list(self._models),
+                available=list(self),
             )
-        return self._models[key]
+        return self[key]
 
     def of(self, classifier: ClassifierRecord) -> Model:
         """The model a classifier was adapted on.
@@ -149,7 +140,7 @@ class Models(Mapping[str, Model]):
         Raises:
             ServiceError: MODEL_CHANGED, it is no longer served, or its embedder has changed.
         """
-        model = self._models.get(classifier.model)
+        model = self.get(classifier.model)
         if model is None or model.embedder_sha256 != classifier.embedder_sha256:
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,

@@ -101,12 +101,12 @@ def _predictions(predicted: Predicted, top_k: int) -> list[schemas.JudgedPredict
             schemas.ClassProbability(label=labels[i], probability=float(row[i]))
             for i in (-row).argsort(kind="stable")[:top_k]
         ]
-        best = schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        best, chance = top[0].label, top[0].probability
         if predicted.similarity is None:
-            predictions.append(best)
+            predictions.append(schemas.Prediction(label=best, probability=chance, top=top))
             continue
         alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
         unknown = None if threshold is None else alike < threshold
-        judged = schemas.JudgedPrediction(**dict(best), unknown=unknown, similarity=alike)
+        judged = schemas.JudgedPrediction(label=best, probability=chance, top=top, unknown=unknown, similarity=alike)
         predictions.append(judged)
     return predictions

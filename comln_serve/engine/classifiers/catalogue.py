@@ -56,20 +56,12 @@ class Catalogue:
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        found = None
-        if self._references.read((tenant, reference)) is not None:
-            found = self.remembered(reference, tenant)
-            if found is None:
-                found = self.of(tenant).find(reference)
-                if found is not None:
-                    self._cache.put(found)
-        return _found(found, reference)
-
-    def remembered(self, reference: str, tenant: str = "") -> Classifier | None:
-        """The classifier from the caches alone; None if the store must be queried."""
-        known = self._references.remembered((tenant, reference))
-        found = None if known is None else self._cache.get(known.id, known.revision)
-        return None if found is None or self._store.is_past(found.expires_at) else found
+        resolved = _found(self._references.read((tenant, reference)), reference)
+        found = self._cache.get(resolved.id, resolved.revision)
+        if found is None or (found.expires_at is not None and self._store.is_past(found.expires_at)):
+            found = _found(self.of(tenant).find(reference), reference)
+            self._cache.put(found)
+        return found
 
     def describe(self, reference: str, tenant: str = "") -> ClassifierRecord:
         """A classifier's current description, without its weights.
