@@ -16,7 +16,6 @@ from PIL import Image
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.report import report_of
 from comln_serve.storage import open_store
 from training.data import load_split, sample_episode
 from training.evaluation.subject import open_subject
@@ -56,7 +55,7 @@ def main() -> None:
             engine.adapt(support)
             runs = [engine.adapt(support) for _ in range(args.repeats)]
             times = {s: float(np.median([run.timings_ms[s] for run in runs])) for s in STAGES}
-            report = report_of(runs[-1].classifier)
+            report = runs[-1].classifier.report
             held_out = None if report is None else report.held_out
             rows.append(
                 [

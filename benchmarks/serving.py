@@ -36,7 +36,7 @@ from PIL import Image
 from benchmarks.load import Job, Outcome, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
 
@@ -210,7 +210,7 @@ class Bare:
         self._policy = bundle.manifest.preprocessing
         self._decoders = ThreadPoolExecutor(usable_cpus())
         self._inference = ThreadPoolExecutor(usable_cpus())
-        self._backbone = Backbone(bundle, "cpu")
+        self._backbone = OnnxBackbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
         self._session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])

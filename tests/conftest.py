@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.storage import open_store
 from tests.support import messages
@@ -88,7 +88,7 @@ def client(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
 @pytest.fixture
 def batched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines made after this embed images of several requests together, as on a GPU."""
-    monkeypatch.setattr(Backbone, "batches", True)
+    monkeypatch.setattr(OnnxBackbone, "batches", True)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
+from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from training.backbones import Backbone, Precomputed
 from training.config import Config
 from training.gradient_flow import gradient_flow
@@ -140,7 +140,7 @@ class MetaModel(nn.Module):
         odds, log_r = self.similarity_odds, self.log_whitening
         log_T, exponents = float(self.log_T.detach()), None
         if self.exponents is not None:
-            exponents = HorizonExponents(*self.exponents.tolist())
+            exponents = HorizonLaw(*self.exponents.tolist())
             log_T -= exponents.examples * math.log(REFERENCE_EXAMPLES)
             log_T -= exponents.classes * math.log(REFERENCE_CLASSES)
         return Head(

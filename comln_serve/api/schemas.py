@@ -1,25 +1,22 @@
 """Wire types of responses."""
 
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.bundle.calibration import CalibrationTask
-from comln_serve.bundle.head import HorizonRule
-from comln_serve.domain import classifier as domain
+from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
+from comln_serve.domain.classifier import ClassCount, ClassifierRecord, HorizonOrigin
+from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
-from comln_serve.report import Report, report_of
-
-
-class ClassCount(BaseModel):
-    label: str
-    examples: int
 
 
 class ClassifierInfo(BaseModel):
     """A stored classifier."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from a `ClassifierRecord`
 
     id: str
     name: str | None
@@ -29,7 +26,7 @@ class ClassifierInfo(BaseModel):
     model: str
     classes: list[ClassCount]
     horizon: float = Field(description="The T used, in flow time.")
-    horizon_rule: domain.HorizonOrigin = Field(
+    horizon_rule: HorizonOrigin = Field(
         description="Whether T was given, is the model's learned one, or was chosen from the "
         "support images (auto); the report has the curve."
     )
@@ -39,40 +36,11 @@ class ClassifierInfo(BaseModel):
     created_at: datetime
     expires_at: datetime | None
 
-    @classmethod
-    def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
-        """Build it from the stored classifier. `more`: values of a subclass's further fields."""
-        classes = [
-            ClassCount(label=label, examples=examples)
-            for label, examples in zip(stored.labels, stored.examples, strict=True)
-        ]
-        return cls(
-            id=stored.id,
-            name=stored.name,
-            version=stored.version,
-            promoted=stored.promoted,
-            revision=stored.revision,
-            model=stored.model,
-            classes=classes,
-            horizon=stored.horizon,
-            horizon_rule=stored.horizon_rule,
-            support_loss=stored.support_loss,
-            support_accuracy=stored.support_accuracy,
-            metadata=dict(stored.metadata),
-            created_at=stored.created_at,
-            expires_at=stored.expires_at,
-            **more,
-        )
-
 
 class ClassifierDetail(ClassifierInfo):
     """A stored classifier with its report."""
 
     report: Report | None = Field(description="Null for classifiers made before reports existed.")
-
-    @classmethod
-    def of(cls, stored: domain.ClassifierInfo, **more: Any) -> Self:
-        return super().of(stored, report=report_of(stored), **more)
 
 
 class AdaptResponse(ClassifierDetail):
@@ -134,7 +102,7 @@ class ExampleList(BaseModel):
     examples: list[Example] = Field(description="In the order sent.")
 
     @classmethod
-    def of(cls, stored: domain.ClassifierInfo, support: SupportSet) -> "ExampleList":
+    def of(cls, stored: ClassifierRecord, support: SupportSet) -> "ExampleList":
         examples = [
             Example(number=number, label=label) for number, label in zip(support.numbers, support.labels, strict=True)
         ]
@@ -142,6 +110,8 @@ class ExampleList(BaseModel):
 
 
 class AccuracyInfo(BaseModel):
+    model_config = ConfigDict(from_attributes=True)  # made from an `AccuracyEntry`
+
     split: str
     data: str | None = Field(default=None, description="Name of the data set, if the model was measured on several.")
     ways: int
@@ -156,17 +126,11 @@ class AccuracyInfo(BaseModel):
 class CalibrationInfo(BaseModel):
     """Measured effect of the temperature and the threshold of `unknown`, by task."""
 
+    model_config = ConfigDict(from_attributes=True)  # made from a `Calibration`
+
     split: str
     episodes: int
     tasks: list[CalibrationTask]
-
-
-class HorizonLaw(BaseModel):
-    """T = horizon M^examples N^classes (mean ||phi||^2)^norm, for M images of N classes."""
-
-    examples: float
-    classes: float
-    norm: float
 
 
 class ModelInfo(BaseModel):
@@ -174,7 +138,7 @@ class ModelInfo(BaseModel):
     default: bool
     description: str
     ways: int | None = Field(description="Number of classes the model requires; null: any.")
-    start: Literal["learned", "zero", "prototype"]
+    start: Start
     horizon: float
     horizon_rule: HorizonRule = Field(
         description="The default rule for T: the model's law (learned), or chosen from each task's "

@@ -9,7 +9,7 @@ from fastapi import Request
 
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
-from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.engine import Engine, Predicted
 
 _Result = TypeVar("_Result")
@@ -61,7 +61,8 @@ async def classify(
     record.images = len(images)
 
     def predict(cancellation: Cancellation) -> _Result:
-        predicted = engine.predict(images, classifier, unknown=unknown, tenant=tenant, cancellation=cancellation)
+        caller = Caller(tenant, cancellation=cancellation)
+        predicted = engine.predict(images, classifier, caller, unknown=unknown)
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)
 

@@ -6,29 +6,32 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+from comln_serve.domain.classifier import ClassifierRecord
+
 Share = Annotated[float, Field(ge=0, le=1)]
-Range = tuple[Annotated[Finite, Field(ge=1)], Annotated[Finite, Field(ge=1)]]
+Range = tuple[Annotated[FiniteFloat, Field(ge=1)], Annotated[FiniteFloat, Field(ge=1)]]
 
 # Bound of |ln(temperature)|: beyond it exp() is as good as infinite or 0.
 _LARGEST_LOG = 20.0
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of `bundle.json`."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TaskLaw(_Part):
+class TaskLaw(Part):
     """A law for tasks of N classes with k images each: constant + shots ln(k) + ways ln(N)."""
 
-    constant: Finite
-    shots: Finite
-    ways: Finite
+    constant: FiniteFloat
+    shots: FiniteFloat
+    ways: FiniteFloat
 
 
-class Suspects(_Part):
+class Suspects(Part):
     """How well wrong support labels were found; see `comln_serve.report.suspects`.
 
     Attributes:
@@ -41,12 +44,12 @@ class Suspects(_Part):
 
     share: Share
     auroc: Share
-    interval: Finite
+    interval: FiniteFloat
     precision: Share | None
     recall: Share
 
 
-class CalibrationTask(_Part):
+class CalibrationTask(Part):
     """Measurements on one kind of task, on other episodes than those the laws were fitted to.
 
     Attributes:
@@ -68,11 +71,11 @@ class CalibrationTask(_Part):
     shots: int | tuple[int, int]
     ece_before: Share
     ece_after: Share
-    nll_before: Finite
-    nll_after: Finite
+    nll_before: FiniteFloat
+    nll_after: FiniteFloat
     strangers: int
     auroc: Share
-    interval: Finite
+    interval: FiniteFloat
     known_refused: Share
     strangers_refused: Share
     suspects: Suspects | None
@@ -80,7 +83,7 @@ class CalibrationTask(_Part):
     data: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
 
 
-class Calibration(_Part):
+class Calibration(Part):
     """Temperature and threshold of `unknown` by task, and how they were measured.
 
     Attributes:
@@ -116,6 +119,27 @@ class Calibration(_Part):
         shots = min(max(shots, self.shots[0]), self.shots[1])
         ways = min(max(ways, self.ways[0]), self.ways[1])
         return law.constant + law.shots * math.log(shots) + law.ways * math.log(ways)
+
+
+def calibration_for(classifier: ClassifierRecord, calibration: Calibration | None) -> Calibration | None:
+    """The calibration of a classifier's model; None if the model has none, or if the classifier's
+    horizon does not follow the model's own rule, for which the calibration was measured.
+    """
+    return calibration if classifier.report is None or classifier.report.own_horizon else None
+
+
+def temperature(classifier: ClassifierRecord, calibration: Calibration | None) -> float:
+    """The temperature that the logits are divided by; 1 if no calibration applies."""
+    found = calibration_for(classifier, calibration)
+    return 1.0 if found is None else found.temperature_of(classifier.examples)
+
+
+def unknown_threshold(classifier: ClassifierRecord, calibration: Calibration | None) -> float | None:
+    """Similarity below which an image is unknown: the report's, else the calibration's, else None."""
+    if classifier.report is not None and classifier.report.unknown_threshold is not None:
+        return classifier.report.unknown_threshold
+    found = calibration_for(classifier, calibration)
+    return None if found is None else found.unknown_of(classifier.examples)
 
 
 def shots_of(examples: Sequence[int] | NDArray[np.integer]) -> float:

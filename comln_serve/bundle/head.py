@@ -6,15 +6,19 @@ of the served model.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, FiniteFloat
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform_weights
+from comln_serve.flow.problem import MIN_TOLERANCE
 
 Start = Literal["learned", "zero", "prototype"]
 Weighting = Literal["uniform", "balanced"]
+Tolerance = Annotated[float, Field(ge=MIN_TOLERANCE, lt=1)]
 HorizonRule = Literal["learned", "auto"]
 """How T is set: by the head's meta-learned law, or for each task by cross-validation along the flow
 on its support images (`comln_serve.report.horizon`)."""
@@ -24,25 +28,22 @@ _SMALLEST_NORM = 1e-30
 MAX_HORIZON = 1e9
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SolverSettings:
-    """Tolerances of the served solve; see `comln_serve.flow.solve_flow`."""
+    """Tolerances of the served solve, as in `comln_serve.flow.solve_flow` and in `bundle.json`."""
 
-    rtol: float
-    atol: float
-    max_steps: int
+    rtol: Tolerance
+    atol: Tolerance
+    max_steps: Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True)
-class HorizonExponents:
-    """How the horizon depends on the task: T = horizon M^examples N^classes (mean ||phi||^2)^norm.
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class HorizonLaw:
+    """T = horizon M^examples N^classes (mean ||phi||^2)^norm, for M images of N classes."""
 
-    The task has M support examples of N classes. If all exponents are 0, T is the same for all.
-    """
-
-    examples: float
-    classes: float
-    norm: float
+    examples: FiniteFloat
+    classes: FiniteFloat
+    norm: FiniteFloat
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Head:
     W0: NDArray[np.float32] | None = None
     alpha: float | None = None
     similarity: float | None = None
-    exponents: HorizonExponents | None = None
+    exponents: HorizonLaw | None = None
     whitening: float = 0.0
     horizon_rule: HorizonRule = "learned"
 

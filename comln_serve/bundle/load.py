@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
+from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import FORMAT_VERSIONS, MANIFEST, FileEntry, Manifest
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -164,11 +164,11 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
         horizon=spec.horizon,
         regularisation=spec.regularisation,
         weighting=spec.weighting,
-        solver=SolverSettings(**manifest.solver.model_dump()),
+        solver=manifest.solver,
         W0=tensors.get("W0"),
         alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
         similarity=spec.similarity,
-        exponents=spec.exponents and HorizonExponents(**spec.exponents.model_dump()),
+        exponents=spec.exponents,
         whitening=spec.whitening,
         horizon_rule=spec.horizon_rule,
     )

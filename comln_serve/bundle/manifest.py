@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
-from comln_serve.bundle.calibration import Calibration
-from comln_serve.bundle.head import HorizonRule, Start, Weighting
-from comln_serve.flow.problem import MIN_TOLERANCE
+from comln_serve.bundle.calibration import Calibration, Part
+from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Start, Weighting
 from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2, 3]
@@ -19,8 +18,6 @@ sets. A bundle has the lowest version that can hold its content, so that older s
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
-Tolerance = Annotated[float, Field(ge=MIN_TOLERANCE, lt=1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 Shots = int | tuple[int, int]
@@ -33,11 +30,7 @@ def describe_task(ways: int, shots: Shots) -> str:
     return f"{ways}-way {number}-shot"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileEntry(_Part):
+class FileEntry(Part):
     """A file of the bundle: a plain name inside its folder, its size in bytes, its SHA-256."""
 
     path: str
@@ -45,22 +38,14 @@ class FileEntry(_Part):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Files(_Part):
+class Files(Part):
     """The files a bundle is loaded from."""
 
     backbone: FileEntry
     head: FileEntry
 
 
-class ExponentsEntry(_Part):
-    """How the horizon depends on the task; see `comln_serve.bundle.head.HorizonExponents`."""
-
-    examples: Finite
-    classes: Finite
-    norm: Finite
-
-
-class HeadEntry(_Part):
+class HeadEntry(Part):
     """The head's scalars; its tensors are in `head.safetensors`. See `bundle.head.Head`.
 
     Attributes:
@@ -75,14 +60,14 @@ class HeadEntry(_Part):
 
     start: Start
     ways: Annotated[int, Field(ge=2)] | None
-    horizon: Annotated[Finite, Field(gt=0)]
-    regularisation: Annotated[Finite, Field(ge=0)]
+    horizon: Annotated[FiniteFloat, Field(gt=0)]
+    regularisation: Annotated[FiniteFloat, Field(ge=0)]
     weighting: Weighting
     # Left out if None: version 1 has no such keys.
-    exponents: Annotated[ExponentsEntry | None, Field(exclude_if=lambda e: e is None)] = None
+    exponents: Annotated[HorizonLaw | None, Field(exclude_if=lambda e: e is None)] = None
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
     # Left out at their defaults: versions 1 and 2 have no such keys.
-    whitening: Annotated[Finite, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
+    whitening: Annotated[FiniteFloat, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
     horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = "learned"
 
     @model_validator(mode="after")
@@ -92,15 +77,7 @@ class HeadEntry(_Part):
         return self
 
 
-class SolverEntry(_Part):
-    """Tolerances of the served solve; atol is measured on the support logits."""
-
-    rtol: Tolerance
-    atol: Tolerance
-    max_steps: Annotated[int, Field(ge=1)]
-
-
-class TrainingEntry(_Part):
+class TrainingEntry(Part):
     """How the weights were trained.
 
     Attributes:
@@ -119,13 +96,13 @@ class TrainingEntry(_Part):
     config: dict[str, Any]
     seed: int
     updates: int
-    seconds: Finite
+    seconds: FiniteFloat
     hardware: str
     versions: dict[str, str]
     notes: str
 
 
-class _Measurement(_Part):
+class _Measurement(Part):
     """Mean accuracy over episodes, with half its 95% interval; `shots` as in `Shots`.
 
     Attributes:
@@ -141,7 +118,7 @@ class _Measurement(_Part):
     episodes: int
     seed: int
     mean: Annotated[float, Field(ge=0, le=1)]
-    interval: Annotated[Finite, Field(ge=0)]
+    interval: Annotated[FiniteFloat, Field(ge=0)]
     command: str
 
     @property
@@ -174,7 +151,7 @@ class ComparisonEntry(_Measurement):
     head: str
     description: str
     ahead: Annotated[float, Field(ge=-1, le=1)]
-    ahead_interval: Annotated[Finite, Field(ge=0)]
+    ahead_interval: Annotated[FiniteFloat, Field(ge=0)]
     unconverged: Annotated[int, Field(ge=0)]
 
 
@@ -194,7 +171,7 @@ def format_version(
     return 1 if plain_shots and plain_head and not comparisons and calibration is None else 2
 
 
-class Manifest(_Part):
+class Manifest(Part):
     """The whole of `bundle.json`."""
 
     format_version: FormatVersion
@@ -205,7 +182,7 @@ class Manifest(_Part):
     preprocessing: Preprocessing
     embedding_size: Annotated[int, Field(ge=1)]
     head: HeadEntry
-    solver: SolverEntry
+    solver: SolverSettings
     training: TrainingEntry
     accuracy: tuple[AccuracyEntry, ...]
     # Left out if empty: version 1 has no such keys.

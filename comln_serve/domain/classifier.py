@@ -1,6 +1,5 @@
 """An adapted classifier: labels and a linear layer over a model's embeddings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -8,16 +7,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.domain.reference import ID_PREFIX
-
-__all__ = ["ID_PREFIX", "Classifier", "ClassifierInfo", "HorizonOrigin", "softmax"]
+from comln_serve.domain.report import Report
 
 HorizonOrigin = Literal["given", "learned", "auto"]
 """How a classifier's horizon was set: by the caller, or by one of the head's rules."""
 
 
 @dataclass(frozen=True)
-class ClassifierInfo:
+class ClassCount:
+    """A class, and its number of support images."""
+
+    label: str
+    examples: int
+
+
+@dataclass(frozen=True)
+class ClassifierRecord:
     """A classifier without its weights.
 
     Attributes:
@@ -38,7 +43,7 @@ class ClassifierInfo:
         revision: starts at 1; each change in place adds 1.
         metadata: the caller's notes.
         expires_at: UTC; None: never.
-        report: JSON of a `comln_serve.report.Report`; None if there is none, and in lists.
+        report: None for classifiers made before reports existed, and in lists.
     """
 
     id: str
@@ -55,13 +60,18 @@ class ClassifierInfo:
     promoted: bool = False
     revision: int = 1
     horizon_rule: HorizonOrigin = "learned"
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
     expires_at: datetime | None = None
-    report: dict[str, object] | None = None
+    report: Report | None = None
+
+    @property
+    def classes(self) -> list[ClassCount]:
+        """(N,) in the order of `labels`."""
+        return [ClassCount(*pair) for pair in zip(self.labels, self.examples, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classifier(ClassifierInfo):
+class Classifier(ClassifierRecord):
     """The result of one adaptation. Immutable: predicting never changes it.
 
     Attributes:
@@ -76,7 +86,7 @@ class Classifier(ClassifierInfo):
 
 
 def softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
-    """Row-wise softmax of logits (n, N) divided by a temperature > 0."""
-    shifted = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    result: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    """Softmax over the last axis of logits (..., N) divided by a temperature > 0."""
+    shifted = np.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+    result: NDArray[np.float64] = shifted / shifted.sum(axis=-1, keepdims=True)
     return result

@@ -1,7 +1,8 @@
-"""Tells running work that its result is no longer needed."""
+"""Who calls the engine, and how running work learns that its result is no longer needed."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 
 from comln_serve.errors import ErrorCode, ServiceError
@@ -36,11 +37,9 @@ class Cancellation:
     def calling(self, callback: Callable[[], None]) -> Generator[None, None, None]:
         """Call `callback` when the flag is raised during the block, at once if it is already."""
         with self._lock:
-            if not self._cancelled:
+            late = self._cancelled
+            if not late:
                 self._callbacks.append(callback)
-                late = False
-            else:
-                late = True
         if late:
             callback()
         try:
@@ -49,6 +48,21 @@ class Cancellation:
             with self._lock:
                 if callback in self._callbacks:
                     self._callbacks.remove(callback)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a request.
+
+    Attributes:
+        tenant: whose classifiers the request can use.
+        idempotency_key: repeating a request with its key makes no second classifier.
+        cancellation: ends the request's work when raised.
+    """
+
+    tenant: str = ""
+    idempotency_key: str | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
 
 
 def client_gone() -> ServiceError:

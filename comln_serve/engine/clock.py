@@ -24,7 +24,7 @@ class StageClock:
         finally:
             seconds = time.perf_counter() - began
             self._stages[name] = round(1e3 * seconds, 3)
-            report_stage(name, seconds)
+            tell_stage(name, seconds)
 
     @contextmanager
     def stages(self, first: str, second: str, share: Callable[[], float]) -> Generator[None, None, None]:
@@ -41,14 +41,14 @@ class StageClock:
             in_first = share() * seconds
             for name, part, ago in ((first, in_first, seconds - in_first), (second, seconds - in_first, 0.0)):
                 self._stages[name] = round(1e3 * part, 3)
-                report_stage(name, part, ago)
+                tell_stage(name, part, ago)
 
     def milliseconds(self) -> dict[str, float]:
         """The stages so far, in order, and `total`."""
         return {**self._stages, "total": round(1e3 * (time.perf_counter() - self._began), 3)}
 
 
-def report_stage(name: str, seconds: float, ago: float = 0.0) -> None:
+def tell_stage(name: str, seconds: float, ago: float = 0.0) -> None:
     """Pass to `on_stage` a stage that took `seconds` and ended `ago` seconds before now."""
     callback = on_stage.get()
     if callback is not None:

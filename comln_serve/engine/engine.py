@@ -5,36 +5,35 @@ Calls block and are thread-safe. They raise a `ServiceError` for anything wrong 
 """
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle.head import HorizonRule
+from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
-from comln_serve.domain.classifier import Classifier, ClassifierInfo
-from comln_serve.domain.support import SupportSet
-from comln_serve.engine.adapting.adaptation import Adaptation, Adapted, Caller
-from comln_serve.engine.cancellation import Cancellation
+from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
+from comln_serve.engine.admission import Admission
+from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
-from comln_serve.engine.clock import StageClock
+from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedding.embedder import Embedder
-from comln_serve.engine.model import Model
-from comln_serve.engine.models import Models, load_models
+from comln_serve.engine.embedding.decoders import Decoders
+from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.report import similarity, temperature, unknown_threshold
+from comln_serve.machine import usable_cpus
+from comln_serve.report import similarity
 from comln_serve.storage import Store
 
-__all__ = ["Adapted", "Engine", "Predicted", "load_models"]
+__all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "load_models"]
 
 logger = logging.getLogger(__name__)
-
-_NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,34 @@ class Predicted:
 
 
 class Engine:
-    """The served models, the store of classifiers, and the threads that do the work."""
+    """The served models, the stored classifiers, and the threads that do the work.
+
+    Attributes:
+        classifiers: finds, lists, promotes and deletes what is stored.
+        images: counts the images in work.
+        ready: whether the engine is warm and not closed.
+        failure: why it will never be ready, or None.
+    """
 
     def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
         self.settings = settings
         self.models = Models(settings, models)
         self.store = store
+        self.classifiers = Catalogue(store, settings.classifier_cache_bytes)
+        self.images = Admission(settings.max_pending_images, "images")
         self.ready = False
         self.failure: Exception | None = None
         self._warming = Lock()
         self._warm = False
-        self._embedder = Embedder(settings)
-        self._catalogue = Catalogue(store, settings.classifier_cache_bytes)
-        self._adaptation = Adaptation(settings, self.models, self._embedder, self._catalogue)
+        self._job_limits = JobLimits.of(settings)
+        self._decoders = Decoders(
+            settings.decode_threads or usable_cpus(),
+            settings.max_image_pixels,
+            settings.accepted_formats,
+            settings.max_inference_seconds,
+        )
+        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed)
         self._housekeeping: Housekeeping | None = None
-        self.images = self._embedder.images
 
     @property
     def default_model(self) -> str:
@@ -96,22 +108,20 @@ class Engine:
                 logger.exception("the server cannot get ready")
                 self.failure = error
 
-    def check_models(self) -> None:
-        """Check, for readiness, that images can be decoded and that every model can embed.
+    def check(self) -> None:
+        """Check, for readiness, that images can be decoded, that every model can embed, and that
+        expired classifiers are still being removed.
 
         Raises:
             ServiceError: NOT_READY.
         """
-        self._embedder.check()
+        if self._decoders.stuck:
+            raise ServiceError(
+                ErrorCode.NOT_READY,
+                "The threads that decode images have ended or hang. Use another server, and start this one anew.",
+            )
         for model in self.models.values():
             model.check()
-
-    def check_housekeeping(self) -> None:
-        """Check, for readiness, that expired classifiers are still being removed.
-
-        Raises:
-            ServiceError: NOT_READY.
-        """
         if self._housekeeping is not None:
             self._housekeeping.check()
 
@@ -120,62 +130,22 @@ class Engine:
         self.ready = False
         if self._housekeeping is not None:
             self._housekeeping.close()
-        self._embedder.close()
+        self._decoders.close()
         for model in self.models.values():
             model.close()
         self.store.close()
 
-    def adapt(
-        self,
-        support: Sequence[tuple[bytes, str]],
-        *,
-        model: str | None = None,
-        name: str | None = None,
-        horizon: float | HorizonRule | None = None,
-        promote: bool = True,
-        metadata: Mapping[str, str] = _NO_METADATA,
-        expires_in_seconds: int | None = None,
-        idempotency_key: str | None = None,
-        tenant: str = "",
-        cancellation: Cancellation | None = None,
-    ) -> Adapted:
+    def adapt(self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None) -> Adapted:
         """Fit a classifier to labelled images (file bytes, label) and store it.
-
-        Args:
-            model: a served model's name; default: `default_model`.
-            name: name of the classifier, which becomes the name's next version.
-            horizon: T, or the rule that sets it ("learned" or "auto"), now and whenever examples
-                change; default: the model's own rule.
-            promote: let the name stand for this version; it always stands for its first version.
-            metadata: stored with the classifier.
-            expires_in_seconds: when the classifier expires; default: never.
-            idempotency_key: repeating a request with its key makes no second classifier.
-            cancellation: ends the work when raised.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
         self._need_ready()
-        return self._adaptation.adapt(
-            support,
-            Caller(tenant, idempotency_key, cancellation),
-            model=model,
-            name=name,
-            horizon=horizon,
-            promote=promote,
-            metadata=metadata,
-            expires_in_seconds=expires_in_seconds,
-        )
+        return self._maker.adapt(support, new or NewClassifier(), caller or Caller())
 
     def add_examples(
-        self,
-        reference: str,
-        support: Sequence[tuple[bytes, str]],
-        *,
-        promote: bool = True,
-        idempotency_key: str | None = None,
-        tenant: str = "",
-        cancellation: Cancellation | None = None,
+        self, reference: str, support: Support, caller: Caller | None = None, *, promote: bool = True
     ) -> Adapted:
         """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
 
@@ -183,141 +153,73 @@ class Engine:
         that of adapting to all images at once.
 
         Args:
-            promote, idempotency_key, cancellation: as in `adapt`.
+            promote: let the name stand for the new version.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is changed then.
         """
         self._need_ready()
-        caller = Caller(tenant, idempotency_key, cancellation)
-        return self._adaptation.add_examples(reference, support, caller, promote=promote)
+        return self._maker.add_examples(reference, support, caller or Caller(), promote=promote)
 
     def remove_example(
-        self,
-        reference: str,
-        number: int,
-        *,
-        promote: bool = True,
-        tenant: str = "",
-        cancellation: Cancellation | None = None,
+        self, reference: str, number: int, caller: Caller | None = None, *, promote: bool = True
     ) -> Adapted:
-        """Adapt a classifier anew without one of its examples. See `add_examples`.
-
-        Args:
-            number: of the example, as in `examples`.
+        """Adapt a classifier anew without one of its examples, by number. See `add_examples`.
 
         Raises:
             ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
         """
         self._need_ready()
-        caller = Caller(tenant, cancellation=cancellation)
-        return self._adaptation.remove_example(reference, number, caller, promote=promote)
+        return self._maker.remove_example(reference, number, caller or Caller(), promote=promote)
 
     def predict(
-        self,
-        images: Sequence[bytes],
-        classifier: str,
-        *,
-        unknown: bool = False,
-        tenant: str = "",
-        cancellation: Cancellation | None = None,
+        self, images: Sequence[bytes], reference: str, caller: Caller | None = None, *, unknown: bool = False
     ) -> Predicted:
-        """Class probabilities of images (file bytes) under a classifier, by reference.
+        """Class probabilities of images (file bytes) under a classifier.
 
         Args:
             unknown: also return each image's similarity to its class.
-            cancellation: ends the work when raised.
 
         Raises:
             ServiceError: anything wrong with the request.
         """
         self._need_ready()
-        clock = StageClock()
-        found = self.find_classifier(classifier, tenant)
+        caller, clock = caller or Caller(), StageClock()
+        found = self.classifiers.find(reference, caller.tenant)
         model = self.models.of(found)
         with self.images.admit(len(images)):
-            embeddings = self._embedder.embed(images, model, clock, cancellation)
-        return _classify(found, model, embeddings, clock, unknown=unknown)
+            embeddings = self._embed(images, model, clock, caller.cancellation)
+        with clock.stage("classify"):
+            calibration = model.bundle.manifest.calibration
+            probabilities = found.probabilities(embeddings, temperature(found, calibration))
+            alike = similarity(embeddings, found.W) if unknown else None
+            threshold = unknown_threshold(found, calibration) if unknown else None
+        calibrated = calibration_for(found, calibration) is not None
+        return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold)
 
-    def find_classifier(self, reference: str, tenant: str = "") -> Classifier:
-        """A stored classifier with its weights. Its `promoted` may be out of date.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND.
-        """
-        return self._catalogue.find(reference, tenant)
-
-    def describe_classifier(self, reference: str, tenant: str = "") -> ClassifierInfo:
-        """A stored classifier's current description, without its weights.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND.
-        """
-        return self._catalogue.describe(reference, tenant)
-
-    def list_classifiers(
-        self,
-        *,
-        limit: int,
-        before: int | None = None,
-        name: str | None = None,
-        model: str | None = None,
-        tenant: str = "",
-    ) -> tuple[list[ClassifierInfo], int | None]:
-        """At most `limit` classifiers, newest first, and `before` of the next page, if any.
-
-        Args:
-            before: where the page starts; default: with the newest.
-            name, model: list only classifiers with this name or model.
-        """
-        return self._catalogue.of(tenant).page(limit=limit, before=before, name=name, model=model)
-
-    def examples(self, reference: str, tenant: str = "") -> tuple[ClassifierInfo, SupportSet]:
-        """A classifier and its support set.
+    def _embed(
+        self, files: Sequence[bytes], model: Model, clock: StageClock, cancellation: Cancellation
+    ) -> NDArray[np.float32]:
+        """Embeddings (n, d) of n >= 1 image files, which the caller has admitted.
 
         Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND.
+            ServiceError: the first bad file's error, with its position; as `Job.wait`; NOT_READY,
+                the server is stopping.
         """
-        return self._catalogue.support(reference, tenant)
-
-    def promote(self, reference: str, tenant: str = "") -> ClassifierInfo:
-        """Let a classifier's name stand for it. Returns its new description.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND; INVALID_REQUEST, the classifier has no name.
-        """
-        return self._catalogue.promote(reference, tenant)
-
-    def roll_back(self, name: str, tenant: str = "") -> ClassifierInfo:
-        """Let a name stand for the version that was promoted before. Returns that version.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND, NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is
-                an id or a version.
-        """
-        return self._catalogue.roll_back(name, tenant)
-
-    def delete_classifier(self, reference: str, tenant: str = "") -> None:
-        """Delete the classifier that a reference stands for.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND.
-        """
-        self._catalogue.delete(reference, tenant)
+        began = time.perf_counter()
+        job = Job(len(files), self._job_limits)
+        with (
+            clock.stages("decode", "embed", job.decoding_share),
+            cancellation.calling(job.cancel),
+            model.batcher.expect(job) as put,
+        ):
+            self._decoders.submit(job, files, model.bundle.manifest.preprocessing, put)
+            embeddings = job.wait()
+        waited = job.waited_s or 0.0
+        tell_stage("queue", waited, ago=time.perf_counter() - began - waited)
+        return embeddings
 
     def _need_ready(self) -> None:
         self.warm()
         if not self.ready:
             raise ServiceError(ErrorCode.NOT_READY, "The server is stopping or could not start; try another.")
-
-
-def _classify(
-    found: Classifier, model: Model, embeddings: NDArray[np.float32], clock: StageClock, *, unknown: bool
-) -> Predicted:
-    with clock.stage("classify"):
-        calibration = model.bundle.manifest.calibration
-        tau = temperature(found, calibration)
-        probabilities = found.probabilities(embeddings, 1.0 if tau is None else tau)
-        alike = similarity(embeddings, found.W) if unknown else None
-        threshold = unknown_threshold(found, calibration) if unknown else None
-    return Predicted(found, probabilities, clock.milliseconds(), tau is not None, alike, threshold)

@@ -1,14 +1,88 @@
-"""The served models, by name."""
+"""Served models: bundles, the batchers that compute their embeddings, and all of them by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Literal
 
 from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.domain.classifier import ClassifierInfo
-from comln_serve.engine.model import LocalModel, Model
+from comln_serve.domain.classifier import ClassifierRecord
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 
 PREFERRED_MODEL = "photos-efficientnet-lite0"
+
+
+class Model:
+    """A bundle and the batcher that embeds with its backbone. Thread-safe.
+
+    Attributes:
+        in_this_process: whether the backbone runs in this process.
+    """
+
+    in_this_process = True
+
+    def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
+        self.bundle, self.batcher = bundle, batcher
+        self.embedder_sha256 = bundle.embedder_sha256  # kept here, as every prediction compares it
+
+    @property
+    def name(self) -> str:
+        return self.bundle.name
+
+    @property
+    def provider(self) -> Literal["cuda", "cpu"]:
+        """What the backbone runs on. Known once the model is warmed."""
+        raise NotImplementedError
+
+    def warm(self) -> None:
+        """Prepare to embed. Called before the first image."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Check, for readiness, that the model can embed.
+
+        Raises:
+            ServiceError: NOT_READY.
+        """
+        if self.batcher.stuck:
+            raise ServiceError(
+                ErrorCode.NOT_READY,
+                f"The threads that embed for model {self.name!r} have ended or hang. Use another "
+                "server, and start this one anew.",
+            )
+
+    def close(self) -> None:
+        """Finish running batches, then end the threads."""
+        self.batcher.close()
+
+
+class LocalModel(Model):
+    """Embeds in this process, with ONNX Runtime: image by image on a CPU, in batches on a GPU."""
+
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+        """Open the backbone.
+
+        Raises:
+            StartupError: the bundle or the provider cannot be used.
+        """
+        self.backbone = OnnxBackbone(bundle, settings.provider, settings.inference_threads, settings.max_batch_size)
+        # A CUDA session has one compute stream.
+        limits = BatchLimits(
+            max_images=settings.max_batch_size if self.backbone.batches else 1,
+            max_delay_s=1e-3 * settings.max_batch_delay_ms,
+            threads=1 if self.backbone.batches else self.backbone.threads,
+            max_run_s=settings.max_inference_seconds,
+        )
+        super().__init__(bundle, Batcher(self.backbone, limits, name=bundle.name))
+
+    @property
+    def provider(self) -> Literal["cuda", "cpu"]:
+        return self.backbone.provider
+
+    def warm(self) -> None:
+        """Run the backbone once in every batch size."""
+        self.backbone.warm()
 
 
 def load_bundles(settings: Settings) -> list[Bundle]:
@@ -32,7 +106,7 @@ def load_models(settings: Settings) -> dict[str, LocalModel]:
     return {bundle.name: LocalModel(bundle, settings) for bundle in load_bundles(settings)}
 
 
-class Models(Mapping[str, Model]):
+class Models(dict[str, Model]):
     """Models by name, one of them the default."""
 
     def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
@@ -41,17 +115,8 @@ class Models(Mapping[str, Model]):
         Raises:
             StartupError: the settings name a model that does not exist.
         """
-        self._models = dict(models)
+        super().__init__(models)
         self.default = _choose_default(settings, models)
-
-    def __getitem__(self, name: str) -> Model:
-        return self._models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)
 
     def find(self, name: str | None) -> Model:
         """The model of that name, the default one for None.
@@ -60,22 +125,22 @@ class Models(Mapping[str, Model]):
             ServiceError: MODEL_NOT_FOUND.
         """
         key = self.default if name is None else name
-        if key not in self._models:
+        if key not in self:
             raise ServiceError(
                 ErrorCode.MODEL_NOT_FOUND,
-                f"There is no model {key!r}. Served are: {', '.join(self._models)}.",
+                f"There is no model {key!r}. Served are: {', '.join(self)}.",
                 received=key,
-                available=list(self._models),
+                available=list(self),
             )
-        return self._models[key]
+        return self[key]
 
-    def of(self, classifier: ClassifierInfo) -> Model:
+    def of(self, classifier: ClassifierRecord) -> Model:
         """The model a classifier was adapted on.
 
         Raises:
             ServiceError: MODEL_CHANGED, it is no longer served, or its embedder has changed.
         """
-        model = self._models.get(classifier.model)
+        model = self.get(classifier.model)
         if model is None or model.embedder_sha256 != classifier.embedder_sha256:
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,

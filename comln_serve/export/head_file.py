@@ -1,11 +1,15 @@
-"""Exports the head alone, for users who have the bundle or the embeddings."""
+"""Exports the head alone, for users who have the bundle or the embeddings, and the metadata of every export."""
+
+import json
 
 import numpy as np
 import safetensors.numpy
 
 from comln_serve.bundle import Bundle
+from comln_serve.bundle.calibration import temperature
 from comln_serve.domain.classifier import Classifier
-from comln_serve.export.metadata import metadata
+
+FORMAT_VERSION = 1
 
 
 def head_file(classifier: Classifier, bundle: Bundle) -> bytes:
@@ -15,3 +19,24 @@ def head_file(classifier: Classifier, bundle: Bundle) -> bytes:
     """
     W = np.ascontiguousarray(classifier.W, dtype=np.float32)
     return safetensors.numpy.save({"W": W}, metadata=metadata(classifier, bundle))
+
+
+def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
+    """What a user of an exported file alone needs to know, as text pairs. docs/export.md lists the keys."""
+    manifest = bundle.manifest
+    entries = {
+        "format_version": str(FORMAT_VERSION),
+        "classifier_id": classifier.id,
+        "labels": json.dumps(classifier.labels, ensure_ascii=False),
+        "temperature": repr(temperature(classifier, manifest.calibration)),
+        "horizon": repr(classifier.horizon),
+        "created_at": classifier.created_at.isoformat(),
+        "model": classifier.model,
+        "embedder_sha256": classifier.embedder_sha256,
+        "embedding_size": str(manifest.embedding_size),
+        "preprocessing": manifest.preprocessing.model_dump_json(),
+        "licence": manifest.licence,
+    }
+    if classifier.name is not None:
+        entries["classifier_name"] = classifier.name
+    return entries

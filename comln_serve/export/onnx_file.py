@@ -5,12 +5,12 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from comln_serve.bundle import Bundle
+from comln_serve.bundle.calibration import temperature
 from comln_serve.domain.classifier import Classifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
-from comln_serve.export.metadata import metadata
+from comln_serve.export.head_file import metadata
 from comln_serve.export.resampling import LEAST_OPSET, resample
-from comln_serve.report import temperature
 
 INPUT, OUTPUT = "images", "probabilities"
 
@@ -43,7 +43,7 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     W = np.ascontiguousarray(classifier.W.T)
     # In float64, as in the server.
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
-    logits = logits / np.array(temperature(classifier, bundle.manifest.calibration) or 1.0)
+    logits = logits / np.array(temperature(classifier, bundle.manifest.calibration))
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
     after.nodes.append(helper.make_node("Identity", [probabilities.name], [OUTPUT]))
 

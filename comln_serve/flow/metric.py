@@ -16,9 +16,8 @@ margin in the metric of P. docs/derivation.md has the derivation.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from comln_serve.flow.problem import Array
 
 
 def whitening_of_gram(gram: Array, weights: Array, strength: float) -> Array:

@@ -17,10 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.embedder import job_limits
-from comln_serve.engine.embedding.job import Job
-from comln_serve.engine.model import LocalModel
-from comln_serve.engine.models import load_models
+from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.models import LocalModel, load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import return_large_memory
@@ -52,7 +50,7 @@ class Embedding:
         self._models = {model.embedder_sha256: model for model in load_models(settings).values()}
         for model in self._models.values():
             model.warm()
-        self._limits = job_limits(settings)
+        self._limits = JobLimits.of(settings)
         self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="wait")
 
     async def describe(self) -> Served:

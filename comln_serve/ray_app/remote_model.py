@@ -9,7 +9,7 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
-from comln_serve.engine.model import Model
+from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import EmbeddingReplicas
 

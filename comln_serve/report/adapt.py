@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonRule
+from comln_serve.domain.report import HorizonChoice
 from comln_serve.flow import FlowSolution
-from comln_serve.report.content import HorizonChoice
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
 from comln_serve.report.horizon import FACTORS, choose_horizon

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import MAX_HORIZON, Head
 from comln_serve.flow import FlowError, Integration
 from comln_serve.flow.metric import symmetric, whitened, whitening_of_gram
+from comln_serve.flow.problem import Array
 from comln_serve.report.folds import reduced_is_cheaper
-
-Array = NDArray[np.float64]
+from comln_serve.report.unknown import average_length
 
 # Tolerance of held-out logits, which are never served. Takes half the steps of 1e-6.
 TOLERANCE = 1e-3
@@ -71,7 +71,7 @@ def hold_out(
         factors: (m,) ascending; the requested horizons are T times each.
         cancel: as in `solve_flow`; folds finished before it is set count.
     """
-    task = _Task(head, phi, classes, n_classes, len(factors))
+    task = _SharedArrays(head, phi, classes, n_classes, len(factors))
     logits = np.full((len(factors), len(classes), n_classes), np.nan)
     similarity = np.full((len(factors), len(classes)), np.nan)
     first = left_out & (np.cumsum(left_out, axis=0) == 1)
@@ -86,7 +86,7 @@ def hold_out(
     return HeldOut(logits, similarity, ~np.isnan(similarity[0]), done, cut)
 
 
-class _Task:
+class _SharedArrays:
     """A support set, and the arrays that all folds share. Class-major, as in `flow.kernels`."""
 
     def __init__(
@@ -130,12 +130,12 @@ class _Task:
         start = np.asarray(starts)[:solved, None]
         if not self.reduced:
             W = (mixtures @ self.phi if self.W0 is None else self.W0) - X
-            return W @ self.phi.T, _average(np.square(W).sum(axis=3)), cut
+            return W @ self.phi.T, average_length(np.square(W).sum(axis=3)), cut
         moved = X @ self.gram
         first = mixtures * start if self.W0 is None else self.W0 * self.W0
         # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
         squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=3)
-        return start - moved, _average(squares), cut
+        return start - moved, average_length(squares), cut
 
     def _solve_fold(
         self,
@@ -200,9 +200,3 @@ class _Task:
         means = members / per_class[:, :, None]
         norms = np.sqrt(np.maximum((means * (means @ self.gram)).sum(axis=2), 0.0))
         return means * self.head.prototype_scale(norms, per_class)[:, :, None]
-
-
-def _average(squares: Array) -> Array:
-    """Root mean square of lengths over the classes, the last axis, given their squares."""
-    result: Array = np.sqrt(np.maximum(squares.mean(axis=-1), _SMALLEST**2))
-    return result

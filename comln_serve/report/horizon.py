@@ -6,10 +6,10 @@ The flow of a fold passes every candidate, so all candidates cost one integratio
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.report.content import HorizonCandidate, HorizonChoice
+from comln_serve.domain.classifier import softmax
+from comln_serve.domain.report import HorizonCandidate, HorizonChoice
+from comln_serve.flow.problem import Array
 from comln_serve.report.held_out import HeldOut
-
-Array = NDArray[np.float64]
 
 FACTORS: Array = 10.0 ** (np.arange(-8, 9) / 4)
 """Candidates in units of the learned horizon, from 1/100 to 100."""
@@ -79,7 +79,7 @@ def _losses_at_best_scale(logits: Array, given: NDArray[np.intp], weights: Array
     unit = 1.0 / np.maximum(np.sqrt(np.square(logits).mean(axis=(1, 2))), 1e-30)  # (m,)
     scale = unit.copy()
     for _ in range(_NEWTON_STEPS):
-        p = _softmax(scale[:, None, None] * logits)
+        p = softmax(scale[:, None, None] * logits)
         mean = (p * logits).sum(axis=2)
         slope = (mean - truth) @ weights
         curvature = ((p * np.square(logits)).sum(axis=2) - np.square(mean)) @ weights
@@ -91,12 +91,6 @@ def _losses_at_best_scale(logits: Array, given: NDArray[np.intp], weights: Array
     total = np.log(np.exp(scaled - largest[:, :, None]).sum(axis=2))
     losses: Array = largest + total - scale[:, None] * truth
     return losses
-
-
-def _softmax(logits: Array) -> Array:
-    p = np.exp(logits - logits.max(axis=2, keepdims=True))
-    p /= p.sum(axis=2, keepdims=True)
-    return p
 
 
 def _errors(differences: Array, weights: Array) -> Array:

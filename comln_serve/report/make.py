@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Calibration
+from comln_serve.domain.report import HeldOutReport, Report, Suspect
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
-from comln_serve.report.content import HeldOutReport, Report, Suspect
 from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import THRESHOLD, suspicion
 

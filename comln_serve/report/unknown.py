@@ -23,13 +23,14 @@ def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArr
     """
     q, rows = embeddings.astype(np.float64), W.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(q, axis=1), _SMALLEST)
-    found: NDArray[np.float64] = (q @ rows.T).max(axis=1) / (lengths * average_length(rows))
+    found: NDArray[np.float64] = (q @ rows.T).max(axis=1) / (lengths * average_length(np.square(rows).sum(axis=1)))
     return found
 
 
-def average_length(rows: NDArray[np.float64]) -> float:
-    """Root mean square of the lengths of the rows of W (N, d), not 0."""
-    return max(float(np.sqrt(np.square(rows).sum(axis=1).mean())), _SMALLEST)
+def average_length(squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(...) root mean square, not 0, of lengths whose squares are (..., N)."""
+    result: NDArray[np.float64] = np.sqrt(np.maximum(squares.mean(axis=-1), _SMALLEST**2))
+    return result
 
 
 def threshold(held_out: NDArray[np.float64]) -> float | None:

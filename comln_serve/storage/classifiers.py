@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
 
-from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import Reference, parse_reference
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
@@ -53,22 +53,22 @@ class TenantStore:
             row = self._row(connection, reference, classifiers.c.weights)
         return None if row is None else rows.to_classifier(row)
 
-    def describe(self, reference: str) -> ClassifierInfo | None:
+    def describe(self, reference: str) -> ClassifierRecord | None:
         """The classifier without its weights, or None."""
         with self._database.reading() as connection:
             row = self._row(connection, reference)
-        return None if row is None else rows.to_info(row)
+        return None if row is None else rows.to_record(row)
 
-    def support(self, reference: str) -> tuple[ClassifierInfo, SupportSet] | None:
+    def support(self, reference: str) -> tuple[ClassifierRecord, SupportSet] | None:
         """The classifier without its weights, and its support set, or None."""
         of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
             row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
-        return None if row is None else (rows.to_info(row), rows.to_support(row))
+        return None if row is None else (rows.to_record(row), rows.to_support(row))
 
     def page(
         self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
-    ) -> tuple[list[ClassifierInfo], int | None]:
+    ) -> tuple[list[ClassifierRecord], int | None]:
         """List at most `limit` classifiers without their reports, newest first.
 
         Args:
@@ -93,7 +93,7 @@ class TenantStore:
             query = query.where(classifiers.c.model == model)
         with self._database.reading() as connection:
             found = connection.execute(query).all()
-        page = [rows.to_info(row) for row in found[:limit]]
+        page = [rows.to_record(row) for row in found[:limit]]
         return page, found[limit - 1].position if len(found) > limit else None
 
     def made_by(self, key: IdempotencyKey) -> str | None:
@@ -198,7 +198,7 @@ class TenantStore:
                 update(supports).where(supports.c.classifier == sequence).values(**rows.support_values(support))
             )
 
-    def promote(self, reference: str) -> ClassifierInfo | None:
+    def promote(self, reference: str) -> ClassifierRecord | None:
         """Let a classifier's name stand for it. Returns its new description, or None if there is
         none.
 
@@ -217,9 +217,9 @@ class TenantStore:
                 )
             versions.promote_version(connection, self._tenant, row.name, row.id)
             promoted = self._row(connection, row.id)
-        return None if promoted is None else rows.to_info(promoted)
+        return None if promoted is None else rows.to_record(promoted)
 
-    def roll_back(self, name: str) -> ClassifierInfo | None:
+    def roll_back(self, name: str) -> ClassifierRecord | None:
         """Let a name stand for the version promoted before. Returns that version, or None if the
         name does not exist.
 
@@ -238,7 +238,7 @@ class TenantStore:
         with self._database.writing() as connection:
             found = versions.roll_back(connection, self._tenant, name, self._clock())
             row = None if found is None else self._row(connection, found)
-        return None if row is None else rows.to_info(row)
+        return None if row is None else rows.to_record(row)
 
     def delete(self, reference: str) -> Resolved | None:
         """Delete the classifier that a reference stands for. Returns it, or None."""

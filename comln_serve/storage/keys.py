@@ -4,11 +4,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, or_, select, update
+from sqlalchemy import Row, insert, select, update
 
 from comln_serve.security import ApiKey, Scope
 from comln_serve.storage.database import Database
 from comln_serve.storage.tables import api_keys
+from comln_serve.storage.versions import alive
 
 
 class KeyStore:
@@ -37,14 +38,8 @@ class KeyStore:
 
     def any_valid(self) -> bool:
         """Whether there is a valid key."""
-        query = (
-            select(api_keys.c.id)
-            .where(
-                api_keys.c.revoked_at.is_(None),
-                or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > self._clock()),
-            )
-            .limit(1)
-        )
+        valid = api_keys.c.revoked_at.is_(None), alive(self._clock(), api_keys)
+        query = select(api_keys.c.id).where(*valid).limit(1)
         with self._database.reading() as connection:
             return connection.execute(query).first() is not None
 

@@ -1,56 +1,44 @@
 """Converts between rows and values. Arrays are stored as little-endian float32, row by row."""
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Row, null
 
-from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
 from comln_serve.storage.tables import classifiers, supports
 
-# Fields of `ClassifierInfo` whose columns have the same names.
-_FIELDS = (
-    "id",
-    "name",
-    "version",
-    "revision",
-    "model",
-    "embedder_sha256",
-    "labels",
-    "examples",
-    "horizon",
-    "horizon_rule",
-    "support_loss",
-    "support_accuracy",
-    "metadata",
-    "created_at",
-    "expires_at",
-    "report",
-)
+# Those whose columns have the same names.
+_FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name != "promoted")
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
 # Without reports, which may be megabytes and which lists do not show.
-LISTED = (*INFO[:-1], null().label("report"))
+LISTED = tuple(null().label("report") if column is classifiers.c.report else column for column in INFO)
 # Labelled, as both tables have a column `labels`: of the classes, and of the examples.
 SUPPORT = (supports.c.labels.label("example_labels"), supports.c.numbers, supports.c.next_number, supports.c.embeddings)
 
 
 def classifier_values(classifier: Classifier) -> dict[str, Any]:
     """A classifier's values in `classifiers`, without tenant, position and promotion."""
-    values = {field: getattr(classifier, field) for field in _FIELDS}
-    return {**values, "metadata": dict(classifier.metadata), "weights": _bytes(classifier.W)}
+    return {
+        **{field: getattr(classifier, field) for field in _FIELDS},
+        "report": None if classifier.report is None else classifier.report.model_dump(mode="json"),
+        "weights": _bytes(classifier.W),
+    }
 
 
-def to_info(row: Row[Any]) -> ClassifierInfo:
+def to_record(row: Row[Any]) -> ClassifierRecord:
     """Convert a row of `INFO` or `LISTED`, and `promoted`."""
-    return ClassifierInfo(**_info(row))
+    return ClassifierRecord(**_values(row))
 
 
 def to_classifier(row: Row[Any]) -> Classifier:
     """Convert a row of `INFO`, `promoted` and `weights`."""
-    return Classifier(**_info(row), W=_matrix(row.weights, len(row.labels)))
+    return Classifier(**_values(row), W=_matrix(row.weights, len(row.labels)))
 
 
 def support_values(support: SupportSet) -> dict[str, Any]:
@@ -70,13 +58,14 @@ def to_support(row: Row[Any]) -> SupportSet:
     )
 
 
-def _info(row: Row[Any]) -> dict[str, Any]:
+def _values(row: Row[Any]) -> dict[str, Any]:
     values = {field: getattr(row, field) for field in _FIELDS}
     return {
         **values,
         "labels": tuple(values["labels"]),
         "examples": tuple(values["examples"]),
         "promoted": bool(row.promoted),
+        "report": None if row.report is None else Report.model_validate(row.report),
     }
 
 

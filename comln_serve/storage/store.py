@@ -52,9 +52,9 @@ class Store:
         """The classifiers of one tenant. Needs no closing."""
         return TenantStore(self._database, tenant, self._clock)
 
-    def is_past(self, moment: datetime | None) -> bool:
-        """Whether an expiry time has passed; None never passes."""
-        return moment is not None and moment <= self._clock()
+    def is_past(self, moment: datetime) -> bool:
+        """Whether an expiry time has passed."""
+        return moment <= self._clock()
 
     def count(self) -> int:
         """The number of classifiers. Also serves as the check that the store can be reached.

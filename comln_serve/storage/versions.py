@@ -6,7 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Select, and_, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, FromClause, Select, and_, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
@@ -17,9 +17,9 @@ _BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
 RowQuery = Select[*tuple[Any, ...]]
 
 
-def alive(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
-    """SQL condition: the classifier has not expired."""
-    return or_(classifiers.c.expires_at.is_(None), classifiers.c.expires_at > now)
+def alive(now: datetime | BindParameter[Any], table: FromClause = classifiers) -> ColumnElement[bool]:
+    """SQL condition: the row of a table with `expires_at` has not expired."""
+    return or_(table.c.expires_at.is_(None), table.c.expires_at > now)
 
 
 def of_name(
@@ -39,11 +39,7 @@ def is_promoted(now: datetime) -> ColumnElement[bool]:
     other = classifiers.alias("other")
     promoted = (
         select(other.c.id)
-        .where(
-            other.c.tenant == classifiers.c.tenant,
-            other.c.name == classifiers.c.name,
-            or_(other.c.expires_at.is_(None), other.c.expires_at > now),
-        )
+        .where(other.c.tenant == classifiers.c.tenant, other.c.name == classifiers.c.name, alive(now, other))
         .order_by(other.c.promotion.desc(), other.c.version.desc())
         .limit(1)
         .scalar_subquery()

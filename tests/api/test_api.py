@@ -133,7 +133,7 @@ def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None
     for key in ("model", "classes", "horizon", "support_loss", "support_accuracy"):
         assert made[0][key] == made[1][key]
     assert made[0]["horizon"] == 12.5
-    stored = [engine_of(client).find_classifier(item["id"]) for item in made]
+    stored = [engine_of(client).classifiers.find(item["id"]) for item in made]
     np.testing.assert_array_equal(stored[0].W, stored[1].W)
 
     predictions = [

@@ -12,7 +12,7 @@ from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.classifiers.catalogue import References
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
 from tests.bundle.test_bundle import edit_manifest
@@ -44,13 +44,13 @@ def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> En
 
 
 def numbers(engine: Engine, reference: str) -> list[int]:
-    return list(engine.examples(reference)[1].numbers)
+    return list(engine.classifiers.support(reference)[1].numbers)
 
 
-def check_same(engine: Engine, changed: Classifier, support: Support, **options: object) -> None:
+def check_same(engine: Engine, changed: Classifier, support: Support, horizon: float | None = None) -> None:
     """To the last bit, all that follows from the images."""
-    fresh = engine.adapt(support, model=changed.model, **options).classifier
-    for stored in (changed, engine.find_classifier(changed.id)):
+    fresh = engine.adapt(support, NewClassifier(model=changed.model, horizon=horizon)).classifier
+    for stored in (changed, engine.classifiers.find(changed.id)):
         assert stored.W.tobytes() == fresh.W.tobytes()
         for field in (
             "labels",
@@ -70,7 +70,7 @@ def check_same(engine: Engine, changed: Classifier, support: Support, **options:
 def test_the_result_is_that_of_adapting_from_the_start(
     engine: Engine, model: str, horizon: float | HorizonRule | None, name: str | None
 ) -> None:
-    made = engine.adapt(FIRST, model=model, horizon=horizon, name=name).classifier
+    made = engine.adapt(FIRST, NewClassifier(model=model, horizon=horizon, name=name)).classifier
     reference = name or made.id
     added = engine.add_examples(reference, MORE).classifier
     check_same(engine, added, FIRST + MORE, horizon=horizon)
@@ -85,22 +85,23 @@ def test_the_result_is_that_of_adapting_from_the_start(
 
 
 def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
-    made = engine.adapt(FIRST, name="letters", metadata={"line": "3"}, expires_in_seconds=1000).classifier
+    new = NewClassifier(name="letters", metadata={"line": "3"}, expires_in_seconds=1000)
+    made = engine.adapt(FIRST, new).classifier
     added = engine.add_examples("letters", YELLOW).classifier
     assert (added.version, added.promoted, added.revision) == (2, True, 1)
     assert added.id != made.id
     assert (added.metadata, added.expires_at) == (made.metadata, made.expires_at)
     held = engine.add_examples("letters@1", YELLOW[:1], promote=False).classifier
     assert (held.version, held.promoted) == (3, False)
-    assert engine.find_classifier("letters").id == added.id
-    assert engine.find_classifier("letters@1").W.tobytes() == made.W.tobytes()
+    assert engine.classifiers.find("letters").id == added.id
+    assert engine.classifiers.find("letters@1").W.tobytes() == made.W.tobytes()
     assert numbers(engine, "letters@1") == [1, 2, 3, 4, 5, 6]
     assert numbers(engine, "letters@2") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert numbers(engine, "letters@3") == [1, 2, 3, 4, 5, 6, 7]
     by_id = engine.remove_example(made.id, 3).classifier
     assert by_id.version == 4
     assert numbers(engine, "letters") == [1, 2, 4, 5, 6]
-    assert engine.roll_back("letters").version == 2
+    assert engine.classifiers.roll_back("letters").version == 2
 
 
 def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
@@ -119,7 +120,7 @@ def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
         assert predicted.classifier.W.tobytes() == added.W.tobytes()
         assert predicted.probabilities.shape == (1, 4)
     other.remove_example(made.id, 7)
-    assert one.find_classifier(made.id).revision == 3
+    assert one.classifiers.find(made.id).revision == 3
     assert one.store.count() == 1
 
 
@@ -129,7 +130,7 @@ def test_the_last_example_of_a_class_takes_it_along(engine: Engine) -> None:
     error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_example(made.id, 1))
     assert "at least two classes" in error.message
     assert numbers(engine, made.id) == [1, 3]
-    assert engine.find_classifier(made.id).revision == 2
+    assert engine.classifiers.find(made.id).revision == 2
 
 
 def test_a_number_is_never_given_again(engine: Engine) -> None:
@@ -144,7 +145,7 @@ def test_a_number_is_never_given_again(engine: Engine) -> None:
 
 def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
-    made = engine.adapt(support, model="tiny-learned").classifier
+    made = engine.adapt(support, NewClassifier(model="tiny-learned")).classifier
     fails(ErrorCode.CANNOT_ADAPT, lambda: engine.add_examples(made.id, YELLOW))
     fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_example(made.id, 1))
     assert engine.add_examples(made.id, support[:1]).classifier.examples == (2, 1, 1, 1, 1)
@@ -155,10 +156,10 @@ def test_what_cannot_be_changed(engine: Engine) -> None:
     for reference in ("absent", "absent@1", "clf_0"):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_example(r, 1))
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.examples(r))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.classifiers.support(r))
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
-    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, tenant="other"))
-    assert engine.find_classifier(made.id).revision == 1
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, Caller(tenant="other")))
+    assert engine.classifiers.find(made.id).revision == 1
     assert engine.images.pending == 0
 
 
@@ -180,7 +181,7 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     engine = make_engine(settings.model_copy(update=limits))
     error = fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.adapt(colour_support(3)))
     assert error.detail == {"received_images": 9, "allowed_images": 8}
-    engine.adapt(FIRST, name="letters")
+    engine.adapt(FIRST, NewClassifier(name="letters"))
     fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.add_examples("letters", YELLOW))
     engine.add_examples("letters", YELLOW[:2])
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
@@ -193,7 +194,7 @@ def test_where_there_is_no_room_no_image_is_decoded(
     update = {"max_classifiers": 2, "database_url": database_url}
     engine = make_engine(settings.model_copy(update=update))
     unnamed = engine.adapt(FIRST).classifier
-    made = engine.adapt(FIRST, name="letters", idempotency_key="first").classifier
+    made = engine.adapt(FIRST, NewClassifier(name="letters"), Caller(idempotency_key="first")).classifier
     broken: Support = [(b"no image", "red"), (b"none either", "green")]
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(broken))
     error = fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", broken))
@@ -202,7 +203,7 @@ def test_where_there_is_no_room_no_image_is_decoded(
     # What takes no room is done as ever: a change in place, and an answer given before.
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(unnamed.id, broken))
     assert engine.add_examples(unnamed.id, YELLOW).classifier.revision == 2
-    again = engine.adapt(FIRST, name="letters", idempotency_key="first")
+    again = engine.adapt(FIRST, NewClassifier(name="letters"), Caller(idempotency_key="first"))
     assert (again.replayed, again.classifier.id) == (True, made.id)
     assert engine.images.pending == 0
 
@@ -211,7 +212,7 @@ def test_room_that_others_take_meanwhile_is_gone(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(settings.model_copy(update={"max_classifiers": 1}))
-    engine.adapt(FIRST, name="letters")
+    engine.adapt(FIRST, NewClassifier(name="letters"))
     monkeypatch.setattr(TenantStore, "check_room", lambda *_: None)
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(FIRST))
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", YELLOW))
@@ -225,7 +226,7 @@ def test_changes_at_the_same_time_lose_nothing(
     """Eight threads on two servers; each change is there in the end, and counted once."""
     shared = settings.model_copy(update={"database_url": database_url})
     engines = [make_engine(shared), make_engine(shared)]
-    made = engines[0].adapt(FIRST, name=name).classifier
+    made = engines[0].adapt(FIRST, NewClassifier(name=name)).classifier
     reference = name or made.id
     start = Barrier(8)
 
@@ -239,11 +240,11 @@ def test_changes_at_the_same_time_lose_nothing(
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    found, support = engines[0].examples(reference)
+    found, support = engines[0].classifiers.support(reference)
     assert set(support.labels) == {"green", "blue", *(f"class {n}" for n in range(2, 8))}
     assert support.numbers == (3, 4, 5, 6, *range(7, 13))
     assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
-    loaded = engines[1].find_classifier(reference)
+    loaded = engines[1].classifiers.find(reference)
     phi = support.embeddings.astype(np.float64)
     right = (loaded.probabilities(phi).argmax(axis=1) == support.class_indices()).mean()
     assert right == found.support_accuracy, "classifier and support set are of one revision"

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve.api.observe import metrics
 from comln_serve.api.observe.gpu import GpuMemory, gpu_memory
-from comln_serve.engine.model import LocalModel
+from comln_serve.engine.models import LocalModel
 
 COMPILER = shutil.which("cc")
 # Three GPUs, of which the second does not tell its memory (3: not supported).

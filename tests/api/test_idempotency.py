@@ -10,7 +10,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.idempotency import fingerprint
-from comln_serve.engine.engine import Adapted, Engine
+from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
 from tests.storage.test_storage import add
@@ -31,8 +31,8 @@ def engine(shared: Settings, make_engine: MakeEngine) -> Engine:
     return make_engine(shared)
 
 
-def adapt(engine: Engine, **options: Any) -> Adapted:
-    return engine.adapt(SUPPORT, **{"name": "letters", "idempotency_key": KEY, **options})
+def adapt(engine: Engine, *, key: str | None = KEY, tenant: str = "", **options: Any) -> Adapted:
+    return engine.adapt(SUPPORT, NewClassifier(**{"name": "letters", **options}), Caller(tenant, key))
 
 
 def test_a_repeated_request_gets_what_the_first_has_made(engine: Engine) -> None:
@@ -42,8 +42,8 @@ def test_a_repeated_request_gets_what_the_first_has_made(engine: Engine) -> None
     assert vars(second.classifier) | {"W": None} == vars(first.classifier) | {"W": None}
     assert second.classifier.W.tobytes() == first.classifier.W.tobytes()
     assert list(second.timings_ms) == ["total"], "nothing was decoded, embedded or solved"
-    assert adapt(engine, idempotency_key=None).classifier.version == 2
-    assert adapt(engine, idempotency_key="other").classifier.version == 3
+    assert adapt(engine, key=None).classifier.version == 2
+    assert adapt(engine, key="other").classifier.version == 3
     assert adapt(engine, tenant="other").classifier.version == 1
     assert engine.store.count() == 4
 
@@ -87,7 +87,7 @@ def test_other_images_labels_and_orders_are_other_requests() -> None:
 
 def test_failed_requests_are_not_remembered(engine: Engine) -> None:
     bad = [(b"not an image", "red"), SUPPORT[1]]
-    fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(bad, idempotency_key=KEY))
+    fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(bad, caller=Caller(idempotency_key=KEY)))
     assert not adapt(engine).replayed
 
 
@@ -111,24 +111,24 @@ def test_threads_on_two_servers_with_one_key_make_one_classifier(shared: Setting
 
 @pytest.mark.parametrize("name", [None, "letters"])
 def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
-    made = engine.adapt(SUPPORT, name=name).classifier
+    made = engine.adapt(SUPPORT, NewClassifier(name=name)).classifier
     reference = name or made.id
     more = [(image_bytes(), "more")]
     start = Barrier(4)
 
     def work(_: int) -> Adapted:
         start.wait()
-        return engine.add_examples(reference, more, idempotency_key=KEY)
+        return engine.add_examples(reference, more, Caller(idempotency_key=KEY))
 
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(work, range(4)))
     assert [item.replayed for item in done].count(False) == 1
     assert len({item.classifier.id for item in done}) == 1
-    assert len(engine.examples(reference)[1]) == 4
+    assert len(engine.classifiers.support(reference)[1]) == 4
     for other in (
-        lambda: engine.add_examples(reference, more, promote=False, idempotency_key=KEY),
-        lambda: engine.add_examples("letters@9", more, idempotency_key=KEY),
-        lambda: engine.adapt(more, idempotency_key=KEY),
+        lambda: engine.add_examples(reference, more, Caller(idempotency_key=KEY), promote=False),
+        lambda: engine.add_examples("letters@9", more, Caller(idempotency_key=KEY)),
+        lambda: engine.adapt(more, caller=Caller(idempotency_key=KEY)),
     ):
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
 
@@ -136,7 +136,7 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
 def test_what_was_deleted_is_not_made_again(engine: Engine) -> None:
     """The repeated request may have been long on its way."""
     made = adapt(engine).classifier
-    engine.delete_classifier(made.id)
+    engine.classifiers.delete(made.id)
     error = fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: adapt(engine))
     assert error.detail == {"received": made.id}
     assert engine.store.count() == 0

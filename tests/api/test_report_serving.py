@@ -14,8 +14,8 @@ from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw, shots_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
-from comln_serve.engine.engine import Engine
-from comln_serve.engine.model import LocalModel
+from comln_serve.engine.engine import Engine, NewClassifier
+from comln_serve.engine.models import LocalModel
 from comln_serve.imaging import prepare_image
 from tests.bundle.test_bundle import edit_manifest
 from tests.support.engines import MakeEngine
@@ -199,9 +199,9 @@ def _without_calibration(bundle: Any) -> Any:
 
 
 def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None:
-    made = calibrated.adapt(colour_support(2), horizon=50.0).classifier
+    made = calibrated.adapt(colour_support(2), NewClassifier(horizon=50.0)).classifier
     assert made.report is not None
-    assert made.report["own_horizon"] is False
+    assert made.report.own_horizon is False
     predicted = calibrated.predict(QUERIES, made.id)
     assert not predicted.calibrated
     model = calibrated.models["tiny"]
@@ -221,11 +221,11 @@ def test_few_images_take_the_model_s_threshold(calibrated: Engine) -> None:
     many = calibrated.adapt(colour_support(8)).classifier
     assert many.report is not None
     found = calibrated.predict(QUERIES, many.id, unknown=True).unknown_threshold
-    assert found == many.report["unknown_threshold"] != 0.9999
+    assert found == many.report.unknown_threshold != 0.9999
 
 
 def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: Engine) -> None:
-    few = calibrated.adapt(colour_support(1), horizon=3.0).classifier
+    few = calibrated.adapt(colour_support(1), NewClassifier(horizon=3.0)).classifier
     predicted = calibrated.predict(QUERIES, few.id, unknown=True)
     assert predicted.unknown_threshold is None
     assert not predicted.calibrated
@@ -263,8 +263,8 @@ def test_too_little_time_for_a_report_is_no_failure(
     made = engine.adapt(colour_support(3)).classifier
     assert made.support_accuracy == 1.0
     assert made.report is not None
-    assert made.report["held_out"] is None
-    (note,) = made.report["notes"]  # type: ignore[misc]
+    assert made.report.held_out is None
+    (note,) = made.report.notes
     assert "0 of 9 images were judged" in note
     assert engine.predict(QUERIES, made.id).probabilities.shape == (2, 3)
 

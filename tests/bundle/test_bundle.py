@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import BundleError, find_bundles, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
 
@@ -292,7 +292,7 @@ def test_backbone_that_is_no_graph(copy: Callable[..., Path], data: bytes) -> No
     folder = copy()
     replace_file(folder, "backbone", data)
     with pytest.raises(StartupError, match="ONNX Runtime cannot open the backbone") as caught:
-        Backbone(load_bundle(folder), "cpu")
+        OnnxBackbone(load_bundle(folder), "cpu")
     assert str(folder) in str(caught.value)
 
 
@@ -332,7 +332,7 @@ def test_backbone_of_another_signature(copy: Callable[..., Path], kind: str) -> 
     folder = copy()
     replace_file(folder, "backbone", _signature(kind))
     with pytest.raises(StartupError, match=r"as bundle\.json says") as caught:
-        Backbone(load_bundle(folder), "cpu")
+        OnnxBackbone(load_bundle(folder), "cpu")
     assert str(folder) in str(caught.value)
 
 
@@ -350,7 +350,7 @@ def test_weights_outside_the_graph_are_not_read(
     for working_folder in (tmp_path, folder):
         monkeypatch.chdir(working_folder)
         with pytest.raises(StartupError, match=r"weights\.bin"):
-            Backbone(load_bundle(folder), "cpu")
+            OnnxBackbone(load_bundle(folder), "cpu")
 
 
 def test_load_models_names_the_bad_bundle(copy: Callable[..., Path], models_dir: Path, settings: Settings) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings, Start, Weighting
+from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings, Start, Weighting
 from comln_serve.flow import FlowError, solve_flow
 from tests.support.tiny import tiny_config, tiny_model
 from training.config import Config
@@ -186,7 +186,7 @@ def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
     assert np.abs(served - trained).max() <= 1e-5 * np.abs(trained).max()
 
 
-LAW = HorizonExponents(examples=0.5, classes=-1.0, norm=-0.25)
+LAW = HorizonLaw(examples=0.5, classes=-1.0, norm=-0.25)
 
 
 def test_a_horizon_that_follows_the_task() -> None:
@@ -203,7 +203,7 @@ def test_a_horizon_that_follows_the_task() -> None:
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e15])
 def test_a_horizon_that_follows_the_task_stays_within_bounds(scale: float) -> None:
     for norm in (-50.0, 50.0):
-        head = replace(make_head("zero"), exponents=HorizonExponents(0.0, 0.0, norm))
+        head = replace(make_head("zero"), exponents=HorizonLaw(0.0, 0.0, norm))
         assert 0 <= head.horizon_of(scale * embeddings(), 3) <= 1e9
 
 

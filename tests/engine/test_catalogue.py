@@ -6,7 +6,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import Catalogue, References
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.short_memory import ShortMemory
 from comln_serve.storage import TenantStore
@@ -26,14 +26,14 @@ def used(engine: Engine, reference: str) -> str | None:
 
 
 def test_classifiers_in_use_are_not_read_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine.adapt(colour_support(), name="kept").classifier
+    made = engine.adapt(colour_support(), NewClassifier(name="kept")).classifier
     monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
     for key in (made.id, "kept", made.id):
         assert engine.predict([image_bytes()], key).classifier is made
 
 
 def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine.adapt(colour_support(), name="kept").classifier
+    made = engine.adapt(colour_support(), NewClassifier(name="kept")).classifier
     monkeypatch.setattr(References, "seconds", 1e9)
     asked: list[str] = []
     resolve = TenantStore.resolve
@@ -48,17 +48,17 @@ def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: 
 
 def test_a_server_sees_its_own_changes_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 1e9)
-    first = engine.adapt(colour_support(), name="cats").classifier
+    first = engine.adapt(colour_support(), NewClassifier(name="cats")).classifier
     assert used(engine, "cats") == first.id
-    second = engine.adapt(colour_support(2), name="cats").classifier
+    second = engine.adapt(colour_support(2), NewClassifier(name="cats")).classifier
     assert used(engine, "cats") == second.id
-    engine.roll_back("cats")
+    engine.classifiers.roll_back("cats")
     assert used(engine, "cats") == first.id
-    engine.promote("cats@2")
+    engine.classifiers.promote("cats@2")
     assert used(engine, "cats") == second.id
     third = engine.add_examples("cats", colour_support(1)).classifier
     assert used(engine, "cats") == third.id
-    engine.delete_classifier("cats")
+    engine.classifiers.delete("cats")
     assert used(engine, third.id) is None
     assert used(engine, "cats") != third.id
 
@@ -74,8 +74,8 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monk
 
 def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 1e9)
-    older = engine.adapt(colour_support(), name="cats").classifier
-    newer = engine.adapt(colour_support(), name="cats", expires_in_seconds=3600).classifier
+    older = engine.adapt(colour_support(), NewClassifier(name="cats")).classifier
+    newer = engine.adapt(colour_support(), NewClassifier(name="cats", expires_in_seconds=3600)).classifier
     assert used(engine, "cats") == used(engine, newer.id) == newer.id
     now = newer.created_at + timedelta(hours=1)
     monkeypatch.setattr(engine.store, "_clock", lambda: now)
@@ -89,15 +89,15 @@ def test_what_another_server_changes_is_seen(
     """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
     one, other = make_engine(settings), make_engine(settings)
-    older = one.adapt(colour_support(), name="shared").classifier
+    older = one.adapt(colour_support(), NewClassifier(name="shared")).classifier
     assert used(other, "shared") == older.id
-    newer = one.adapt(colour_support(2), name="shared").classifier
+    newer = one.adapt(colour_support(2), NewClassifier(name="shared")).classifier
     assert used(other, "shared") == newer.id
     assert used(other, older.id) == older.id
-    one.delete_classifier("shared")
+    one.classifiers.delete("shared")
     assert used(other, newer.id) is None
     assert used(other, "shared") == older.id
-    other.delete_classifier(older.id)
+    other.classifiers.delete(older.id)
     for key in ("shared", older.id):
         assert used(one, key) is None
 
@@ -105,9 +105,9 @@ def test_what_another_server_changes_is_seen(
 def test_another_server_s_promotion_is_seen_before_long(settings: Settings, make_engine: MakeEngine) -> None:
     assert References.seconds <= 0.5
     one, other = make_engine(settings), make_engine(settings)
-    one.adapt(colour_support(), name="shared")
+    one.adapt(colour_support(), NewClassifier(name="shared"))
     assert used(other, "shared") is not None
-    newer = one.adapt(colour_support(2), name="shared").classifier
+    newer = one.adapt(colour_support(2), NewClassifier(name="shared")).classifier
     wait_until(lambda: used(other, "shared") == newer.id)
 
 
@@ -116,8 +116,8 @@ def test_what_was_read_before_a_change_is_not_remembered_after_it(
 ) -> None:
     """A prediction that is slow to read, and a promotion meanwhile."""
     monkeypatch.setattr(References, "seconds", 1e9)
-    first = engine.adapt(colour_support(), name="cats").classifier
-    second = engine.adapt(colour_support(2), name="cats", promote=False).classifier
+    first = engine.adapt(colour_support(), NewClassifier(name="cats")).classifier
+    second = engine.adapt(colour_support(2), NewClassifier(name="cats", promote=False)).classifier
     catalogue = Catalogue(engine.store, 2**20)
     resolve = TenantStore.resolve
 

@@ -9,6 +9,7 @@ from threading import Thread
 import numpy as np
 
 from comln_serve.domain.classifier import Classifier
+from comln_serve.domain.report import Report
 from comln_serve.engine.classifiers.cache import ClassifierCache, _size
 
 
@@ -58,10 +59,13 @@ def test_what_is_counted_is_what_it_takes() -> None:
     """Of many classes, most of it is the report's confusion matrix."""
     ways = 200
     labels = tuple(f"class {n}" for n in range(ways))
-    report = json.dumps({"held_out": {"confusion": np.eye(ways, dtype=int).tolist()}, "notes": []})
+    held_out = {"folds": 2, "judged": 2, "accuracy": 1, "confusion": np.eye(ways, dtype=int).tolist(), "suspects": []}
+    content = {"held_out": held_out, "notes": [], "own_horizon": True, "unknown_threshold": None}
+    report = json.dumps(content)
     tracemalloc.start()
     made = [
-        replace(classifier(f"{n}", 64, labels), report=json.loads(report), metadata={"a": f"{n}"}) for n in range(20)
+        replace(classifier(f"{n}", 64, labels), report=Report.model_validate_json(report), metadata={"a": f"{n}"})
+        for n in range(20)
     ]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

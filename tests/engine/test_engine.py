@@ -9,7 +9,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import softmax
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, StartupError
 from comln_serve.flow import solve_flow
 from comln_serve.imaging import prepare_image
@@ -27,7 +27,7 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 def test_adaptation_is_the_flow_on_torch_embeddings(engine: Engine, start: str, model: str) -> None:
     """Unequal numbers of examples: 1 of class 0 up to 5 of class 4, in shuffled order."""
     support = [(image_bytes(COLOURS[i], seed=10 * i + n), f"class {i}") for n in range(5) for i in range(n, 5)]
-    adapted = engine.adapt(support, model=model, horizon=30.0).classifier
+    adapted = engine.adapt(support, NewClassifier(model=model, horizon=30.0)).classifier
     assert adapted.labels == tuple(f"class {i}" for i in range(5))
     assert adapted.examples == (1, 2, 3, 4, 5)
 
@@ -67,7 +67,7 @@ def test_a_second_predict_equals_the_first(engine: Engine) -> None:
 
 
 def test_it_learns_colours(engine: Engine) -> None:
-    adapted = engine.adapt(colour_support(), name="colours").classifier
+    adapted = engine.adapt(colour_support(), NewClassifier(name="colours")).classifier
     assert adapted.support_accuracy == 1.0
     queries = [image_bytes(colour, seed=99) for colour in COLOURS[:3]]
     predicted = engine.predict(queries, "colours").probabilities
@@ -97,19 +97,19 @@ def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     assert own.horizon == engine.models["tiny"].bundle.head.horizon
     losses = [own.support_loss]
     for factor in (3.0, 10.0):
-        longer = engine.adapt(colour_support(), horizon=factor * own.horizon).classifier
+        longer = engine.adapt(colour_support(), NewClassifier(horizon=factor * own.horizon)).classifier
         assert longer.horizon == factor * own.horizon
         losses.append(longer.support_loss)
     assert losses == sorted(losses, reverse=True), "the flow descends"
     assert losses[0] > losses[-1]
-    none = engine.adapt(colour_support(), horizon=1e-12).classifier
+    none = engine.adapt(colour_support(), NewClassifier(horizon=1e-12)).classifier
     assert none.support_loss == pytest.approx(np.log(3), abs=1e-6), "a zero start knows nothing"
 
 
 @pytest.mark.parametrize("ways", [2, 4, 6])
 def test_learned_start_refuses_another_number_of_classes(engine: Engine, ways: int) -> None:
     support = [(image_bytes(seed=i), f"class {i}") for i in range(ways)]
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support, model="tiny-learned"))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support, NewClassifier(model="tiny-learned")))
     assert error.detail == {"received_classes": ways, "needed_classes": 5}
     assert engine.store.count() == 0
 
@@ -125,7 +125,7 @@ def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: P
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda content: content["solver"].update(max_steps=1))
     engine = make_engine(settings.model_copy(update={"models_dir": models}))
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), horizon=1e6))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), NewClassifier(horizon=1e6)))
     assert "shorter horizon" in error.message
     assert error.detail == {"horizon": 1e6}
     assert engine.store.count() == 0
@@ -145,7 +145,7 @@ def test_a_classifier_of_another_backbone_is_not_used(
 ) -> None:
     engine = make_engine(settings)
     engine.warm()
-    adapted = engine.adapt(colour_support(), model="tiny").classifier
+    adapted = engine.adapt(colour_support(), NewClassifier(model="tiny")).classifier
     engine.close()
 
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
@@ -161,16 +161,16 @@ def test_a_classifier_of_another_backbone_is_not_used(
     changed = make_engine(settings.model_copy(update=update))
     error = fails(ErrorCode.MODEL_CHANGED, lambda: changed.predict([image_bytes()], adapted.id))
     assert error.detail["model"] == "tiny"
-    assert changed.find_classifier(adapted.id).id == adapted.id, "it can still be looked at"
+    assert changed.classifiers.find(adapted.id).id == adapted.id, "it can still be looked at"
 
 
 def test_unknown_names(engine: Engine) -> None:
-    error = fails(ErrorCode.MODEL_NOT_FOUND, lambda: engine.adapt(colour_support(), model="absent"))
+    error = fails(ErrorCode.MODEL_NOT_FOUND, lambda: engine.adapt(colour_support(), NewClassifier(model="absent")))
     assert error.detail["available"] == ["tiny", "tiny-learned", "tiny-prototype"]
     for action in (
         lambda: engine.predict([image_bytes()], "absent"),
-        lambda: engine.find_classifier("absent"),
-        lambda: engine.delete_classifier("absent"),
+        lambda: engine.classifiers.find("absent"),
+        lambda: engine.classifiers.delete("absent"),
     ):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, action)
 

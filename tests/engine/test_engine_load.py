@@ -12,8 +12,8 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
-from comln_serve.engine.embedding.backbone import Backbone
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import ImageFile, Preprocessing, fit_image
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails
@@ -37,7 +37,7 @@ def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
 
     def work(thread: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
         support, queries = task(thread)
-        adapted = engine.adapt(support, name=f"t{thread}").classifier
+        adapted = engine.adapt(support, NewClassifier(name=f"t{thread}")).classifier
         predicted = engine.predict(queries, f"t{thread}")
         assert predicted.classifier.id == adapted.id
         assert predicted.classifier.labels == adapted.labels
@@ -65,7 +65,7 @@ def test_fifty_adaptations_at_once_do_not_mix(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     """Whether their images share batches or not, each classifier is the one it would be alone."""
-    monkeypatch.setattr(Backbone, "batches", together)
+    monkeypatch.setattr(OnnxBackbone, "batches", together)
     engine = make_engine(settings)
     engine.warm()
 
@@ -89,7 +89,7 @@ def test_fifty_adaptations_at_once_do_not_mix(
 def test_one_batch_answers_for_many_classifiers(settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(settings)
     engine.warm()
-    made = [engine.adapt(colour_support(), horizon=10.0 * (i + 1)).classifier for i in range(8)]
+    made = [engine.adapt(colour_support(), NewClassifier(horizon=10.0 * (i + 1))).classifier for i in range(8)]
     queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
     alone = [engine.predict([query], c.id) for query, c in zip(queries, made, strict=True)]
     batcher = batcher_of(engine)
@@ -172,10 +172,10 @@ def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
     embedded: list[int] = []
     before_each_batch(engine, embedded.append)
     for action in (
-        lambda: engine.adapt(colour_support(), cancellation=gone),
-        lambda: engine.predict([image_bytes()], adapted.id, cancellation=gone),
+        lambda: engine.adapt(colour_support(), caller=Caller(cancellation=gone)),
+        lambda: engine.predict([image_bytes()], adapted.id, Caller(cancellation=gone)),
         # Not blamed on the image, which nobody looked at.
-        lambda: engine.predict([b"not an image"], adapted.id, cancellation=gone),
+        lambda: engine.predict([b"not an image"], adapted.id, Caller(cancellation=gone)),
     ):
         fails(ErrorCode.CLIENT_GONE, action)
     assert embedded == []
@@ -194,7 +194,7 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
         return solve(head, *arguments, **options)
 
     monkeypatch.setattr(Head, "adapt", leaves)
-    fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), cancellation=cancellation))
+    fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), caller=Caller(cancellation=cancellation)))
     assert engine.store.count() == 0
 
 
@@ -234,7 +234,7 @@ def test_a_listener_that_fails_ends_no_thread(engine: Engine, caplog: pytest.Log
     for _ in range(20):
         assert engine.predict([image_bytes()], adapted.id).probabilities.shape == (1, 3)
     wait_until(lambda: caplog.text.count("recording a batch's metrics failed") == 20)
-    engine.check_models()
+    engine.check()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -245,7 +245,7 @@ def test_a_thread_that_has_ended_is_told(
     engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
     engine.warm()
     adapted = engine.adapt(colour_support()).classifier
-    engine.check_models()
+    engine.check()
 
     def ends(_: object, *, alone: bool) -> None:
         raise SystemExit
@@ -253,5 +253,5 @@ def test_a_thread_that_has_ended_is_told(
     monkeypatch.setattr(batcher_of(engine), "_embed", ends)
     fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.predict([image_bytes()], adapted.id))
     wait_until(lambda: batcher_of(engine).stuck)
-    error = fails(ErrorCode.NOT_READY, engine.check_models)
+    error = fails(ErrorCode.NOT_READY, engine.check)
     assert "'tiny'" in error.message

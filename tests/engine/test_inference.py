@@ -8,7 +8,7 @@ import pytest
 from comln_serve.bundle import load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.backbone import Backbone, batch_sizes
+from comln_serve.engine.embedding.backbone import OnnxBackbone, batch_sizes
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -17,7 +17,7 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 def test_padded_batches_give_what_single_images_give(settings: Settings, max_batch_size: int) -> None:
     """The path of accelerators, run on the CPU."""
     bundle = load_bundle(settings.models_dir / "tiny")
-    backbone = Backbone(bundle, "cpu", max_batch_size=max_batch_size)
+    backbone = OnnxBackbone(bundle, "cpu", max_batch_size=max_batch_size)
     images = np.random.default_rng(0).integers(0, 256, (13, 16, 16, 3), dtype=np.uint8)
     alone = np.concatenate([backbone.embed(images[i : i + 1]) for i in range(13)])
     np.testing.assert_array_equal(backbone.embed(images), alone)
@@ -36,7 +36,7 @@ def test_batch_sizes() -> None:
 
 
 def test_an_interrupted_backbone_raises_and_goes_on(settings: Settings) -> None:
-    backbone = Backbone(load_bundle(settings.models_dir / "tiny"), "cpu")
+    backbone = OnnxBackbone(load_bundle(settings.models_dir / "tiny"), "cpu")
     images = np.zeros((4000, 16, 16, 3), dtype=np.uint8)
     cancellation = Cancellation()
     with ThreadPoolExecutor(1) as pool:

@@ -11,7 +11,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support
@@ -102,12 +102,12 @@ def test_removals_at_once_are_made_one_after_another(
     engine: Engine, fits: Callable[[], tuple[int, int]], name: str | None
 ) -> None:
     """Each solves once: none starts over because another was faster."""
-    made = engine.adapt(colour_support(shots=9), name=name).classifier
+    made = engine.adapt(colour_support(shots=9), NewClassifier(name=name)).classifier
     reference = name or made.id
     with ThreadPoolExecutor(17) as pool:
         list(pool.map(lambda number: engine.remove_example(reference, number), range(1, 18)))
     assert fits() == (18, 1)
-    assert engine.examples(reference)[1].numbers == tuple(range(18, 28))
+    assert engine.classifiers.support(reference)[1].numbers == tuple(range(18, 28))
 
 
 def test_a_solve_has_its_whole_time_however_long_it_waited(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comln_serve.bundle.head import Head, HorizonExponents, SolverSettings
+from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
+from comln_serve.domain.report import HeldOutReport, Report
 from comln_serve.flow import FlowSolution
-from comln_serve.report import Adaptation, HeldOutReport, Report, adapt, held_out, make_report, similarity
+from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import THRESHOLD, suspicion
@@ -60,7 +61,7 @@ def held_out_of(report: Report) -> HeldOutReport:
         Head("zero", 20.0, 0.05, "balanced", SOLVER),
         PROTOTYPE,
         replace(PROTOTYPE, weighting="uniform", similarity=0.3),
-        replace(PROTOTYPE, exponents=HorizonExponents(0.3, -0.2, 0.5)),
+        replace(PROTOTYPE, exponents=HorizonLaw(0.3, -0.2, 0.5)),
         Head("learned", 20.0, 0.0, "balanced", SOLVER),
         replace(PROTOTYPE, whitening=3.0),
         Head("learned", 20.0, 0.0, "balanced", SOLVER, whitening=0.5),

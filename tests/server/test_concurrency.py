@@ -78,9 +78,9 @@ def test_examples_added_at_the_same_time_are_all_there(
     with ThreadPoolExecutor(12) as pool:
         revisions = list(pool.map(work, range(1, 13)))
     assert sorted(revisions) == list(range(2, 14))
-    labels = engine.examples(made.id)[1].labels
+    labels = engine.classifiers.support(made.id)[1].labels
     assert sorted(labels[2:]) == sorted(f"more {client}" for client in range(1, 13))
     # The order is that of the changes, and the weights are those of adapting to all at once.
     images = {f"more {client}": image_bytes(seed=client) for client in range(1, 13)}
     anew = support_of(0) + [(images[label], label) for label in labels[2:]]
-    assert engine.adapt(anew).classifier.W.tobytes() == engine.find_classifier(made.id).W.tobytes()
+    assert engine.adapt(anew).classifier.W.tobytes() == engine.classifiers.find(made.id).W.tobytes()

@@ -16,7 +16,7 @@ import uvicorn
 
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import database
@@ -79,7 +79,7 @@ def served(engine: Engine, *, wait: bool = True) -> Generator[str, None, None]:
 @pytest.fixture(params=[True, False], ids=["batches", "one by one"])
 def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether images are embedded as on a GPU, or as on a CPU."""
-    monkeypatch.setattr(Backbone, "batches", request.param)
+    monkeypatch.setattr(OnnxBackbone, "batches", request.param)
     return bool(request.param)
 
 

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers import housekeeping
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import ChangedError, Store, TenantStore
 from comln_serve.storage import store as store_module
@@ -113,7 +113,7 @@ def test_a_server_purges_by_itself(
 ) -> None:
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
     engine = make_engine(settings.model_copy(update={"database_url": database_url}))
-    made = engine.adapt(colour_support(1), expires_in_seconds=3600).classifier
+    made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=3600)).classifier
     assert made.expires_at == made.created_at + timedelta(hours=1)
     kept = engine.adapt(colour_support(1)).classifier
     assert engine.predict([image_bytes()], made.id).classifier is made
@@ -152,7 +152,7 @@ def test_a_server_goes_on_purging_after_a_bug(
     monkeypatch.setattr(engine.store, "purge", purge)
     engine.warm()
     wait_until(lambda: len(calls) >= 3)
-    engine.check_housekeeping()
+    engine.check()
     assert "ZeroDivisionError: made up" in caplog.text
 
 

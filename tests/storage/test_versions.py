@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import References
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Store, open_store
 from tests.storage.test_storage import add
@@ -148,16 +148,16 @@ def test_two_servers_see_each_others_promotions(
         return engine.predict([image_bytes()], reference).classifier.version
 
     for shots in (1, 2, 3):
-        one.adapt(colour_support(shots), name=NAME, promote=shots != 2)
+        one.adapt(colour_support(shots), NewClassifier(name=NAME, promote=shots != 2))
         assert answers(other) == answers(one) == {1: 1, 2: 1, 3: 3}[shots]
     assert [answers(other, f"{NAME}@{version}") for version in (1, 2, 3)] == [1, 2, 3]
-    assert one.promote(f"{NAME}@2").promoted
+    assert one.classifiers.promote(f"{NAME}@2").promoted
     assert answers(other) == 2
-    assert other.roll_back(NAME).version == 3
+    assert other.classifiers.roll_back(NAME).version == 3
     assert answers(one) == 3
-    assert one.describe_classifier(f"{NAME}@3").promoted
-    one.delete_classifier(NAME)
+    assert one.classifiers.describe(f"{NAME}@3").promoted
+    one.classifiers.delete(NAME)
     assert answers(other) == 1
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, f"{NAME}@3"))
-    fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: other.roll_back(NAME))
-    assert other.adapt(colour_support(), name=NAME).classifier.version == 4
+    fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: other.classifiers.roll_back(NAME))
+    assert other.adapt(colour_support(), NewClassifier(name=NAME)).classifier.version == 4

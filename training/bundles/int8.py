@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import drop_provenance
 from training.bundles.backbone_graph import ExportError
 from training.bundles.quantise import QuantisationError, cosines, quantise
@@ -82,5 +82,5 @@ def _describe(bundle: Bundle, draft: Path, note: str) -> None:
 
 
 def _compare(floats: Bundle, integers: Bundle, images: NDArray[np.uint8]) -> Similarity:
-    found = cosines(*(Backbone(bundle, "cpu").embed(images) for bundle in (floats, integers)))
+    found = cosines(*(OnnxBackbone(bundle, "cpu").embed(images) for bundle in (floats, integers)))
     return Similarity(least=float(found.min()), mean=float(found.mean()))

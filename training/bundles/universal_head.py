@@ -1,7 +1,7 @@
 """The head of a bundle that was made without data: `comln-train wrap`."""
 
 from comln_serve.bundle import Head
-from comln_serve.bundle.head import HorizonExponents
+from comln_serve.bundle.head import HorizonLaw
 from training.config import HeadConfig
 from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
 
@@ -14,7 +14,7 @@ WHITENING = 5.8
 # T = HORIZON M for M support examples, the learned one at 5-way 5-shot; then chosen by task
 # around that.
 HORIZON = 217.0
-EXPONENTS = HorizonExponents(examples=1.0, classes=0.0, norm=0.0)
+EXPONENTS = HorizonLaw(examples=1.0, classes=0.0, norm=0.0)
 
 UNIVERSAL_HEAD = Head(
     start="prototype",

@@ -20,16 +20,14 @@ from comln_serve.bundle.manifest import (
     CARD,
     HEAD,
     MANIFEST,
-    ExponentsEntry,
     FileEntry,
     Files,
     HeadEntry,
     Shots,
-    SolverEntry,
     TrainingEntry,
     format_version,
 )
-from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import store_in_half
 from training.bundles.backbone_graph import ExportError, backbone_graph
 from training.bundles.card import render_card
@@ -150,7 +148,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
         horizon=head.horizon,
         regularisation=head.regularisation,
         weighting=head.weighting,
-        exponents=head.exponents and ExponentsEntry(**vars(head.exponents)),
+        exponents=head.exponents,
         similarity=head.similarity,
         whitening=head.whitening,
         horizon_rule=head.horizon_rule,
@@ -164,7 +162,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
         preprocessing=config.data.preprocessing,
         embedding_size=model.backbone.embedding_size,
         head=head_entry,
-        solver=SolverEntry(**vars(head.solver)),
+        solver=head.solver,
         training=TrainingEntry(
             data=about.data,
             command=origin.command,
@@ -243,7 +241,7 @@ def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
     size = model.config.data.preprocessing.image_size
     images = rng.integers(0, 256, size=(5, size, size, 3), dtype=np.uint8)
     expected = model.embed(images)
-    found = ServedBackbone(load_bundle(folder), "cpu").embed(images)
+    found = OnnxBackbone(load_bundle(folder), "cpu").embed(images)
     difference = float(np.abs(found - expected).max() / np.abs(expected).max())
     if not difference <= tolerance:
         raise ExportError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle, BundleError, load_bundle
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import MANIFEST
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.checkpoint import BEST, Checkpoint
 from training.config import Config
 
@@ -50,4 +50,4 @@ def open_subject(folder: Path) -> Subject:
         return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)
     config = Config.model_validate(bundle.manifest.training.config)
-    return Subject(config, bundle.head, Backbone(bundle, "auto").embed, bundle)
+    return Subject(config, bundle.head, OnnxBackbone(bundle, "auto").embed, bundle)

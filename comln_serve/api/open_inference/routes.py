@@ -133,7 +133,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
 def _find(request: Request, model: str, version: str | None) -> Classifier:
     """Find the classifier. Raises ServiceError if it or its model cannot be used."""
     engine = engine_of(request)
-    classifier = engine.find_classifier(_reference(model, version), tenant_of(request))
+    classifier = engine.classifiers.find(_reference(model, version), tenant_of(request))
     engine.models.of(classifier)
     return classifier
 

@@ -3,16 +3,16 @@
 from fastapi import APIRouter, Request, Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import needs, tenant_of
+from comln_serve.api.authentication import needs
 from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
-from comln_serve.api.routes.shared import BODY_ERRORS, IdempotencyKey, as_json, make
+from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
 from comln_serve.api.work import classify, engine_of
-from comln_serve.engine.engine import Predicted
+from comln_serve.engine.engine import NewClassifier, Predicted
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -39,7 +39,7 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
     openapi_extra=openapi_body(requests.AdaptRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
-async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
+async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = engine_of(request)
     record = current_record()
@@ -49,22 +49,15 @@ async def adapt(request: Request, key: IdempotencyKey = None) -> Response:
     request.app.state.requests.check()
     support, options = await read_adapt(request, engine.settings)
     record.images = len(support)
-    return await make(
-        request,
-        lambda cancellation: engine.adapt(
-            support,
-            model=options.model,
-            name=options.name,
-            horizon=options.horizon,
-            promote=options.promote,
-            metadata=options.metadata or {},
-            expires_in_seconds=options.expires_in_seconds,
-            idempotency_key=key,
-            tenant=tenant_of(request),
-            cancellation=cancellation,
-        ),
-        status=201,
+    new = NewClassifier(
+        model=options.model,
+        name=options.name,
+        horizon=options.horizon,
+        promote=options.promote,
+        metadata=options.metadata or {},
+        expires_in_seconds=options.expires_in_seconds,
     )
+    return await make(request, lambda caller: engine.adapt(support, new, caller), key=key, status=201)
 
 
 @router.post(
@@ -108,12 +101,12 @@ def _predictions(predicted: Predicted, top_k: int) -> list[schemas.JudgedPredict
             schemas.ClassProbability(label=labels[i], probability=float(row[i]))
             for i in (-row).argsort(kind="stable")[:top_k]
         ]
-        best = schemas.Prediction(label=top[0].label, probability=top[0].probability, top=top)
+        best, chance = top[0].label, top[0].probability
         if predicted.similarity is None:
-            predictions.append(best)
+            predictions.append(schemas.Prediction(label=best, probability=chance, top=top))
             continue
         alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
         unknown = None if threshold is None else alike < threshold
-        judged = schemas.JudgedPrediction(**dict(best), unknown=unknown, similarity=alike)
+        judged = schemas.JudgedPrediction(label=best, probability=chance, top=top, unknown=unknown, similarity=alike)
         predictions.append(judged)
     return predictions

@@ -31,10 +31,11 @@ def classifiers(
         str | None, Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model.")
     ] = None,
 ) -> schemas.ClassifierPage:
-    page, following = engine_of(request).list_classifiers(
-        limit=limit, before=before, name=name, model=model, tenant=tenant_of(request)
+    page, following = (
+        engine_of(request).classifiers.of(tenant_of(request)).page(limit=limit, before=before, name=name, model=model)
     )
-    return schemas.ClassifierPage(classifiers=[schemas.ClassifierInfo.of(item) for item in page], next=following)
+    listed = [schemas.ClassifierInfo.model_validate(item) for item in page]
+    return schemas.ClassifierPage(classifiers=listed, next=following)
 
 
 @router.get(
@@ -44,7 +45,7 @@ def classifiers(
 )
 @needs(*READING)
 def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
-    return schemas.ClassifierDetail.of(engine_of(request).describe_classifier(ref, tenant_of(request)))
+    return schemas.ClassifierDetail.model_validate(engine_of(request).classifiers.describe(ref, tenant_of(request)))
 
 
 @router.delete(
@@ -58,8 +59,8 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
     """If the promoted version is deleted, the name stands for the version promoted before it, or
     else for the newest that is left.
     """
-    engine, tenant = engine_of(request), tenant_of(request)
-    await change(request, lambda: engine.delete_classifier(ref, tenant))
+    stored, tenant = engine_of(request).classifiers, tenant_of(request)
+    await change(request, lambda: stored.delete(ref, tenant))
     return Response(status_code=204)
 
 
@@ -71,8 +72,8 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
 @needs(Scope.ADAPT)
 async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id."""
-    engine, tenant = engine_of(request), tenant_of(request)
-    return schemas.ClassifierInfo.of(await change(request, lambda: engine.promote(ref, tenant)))
+    stored, tenant = engine_of(request).classifiers, tenant_of(request)
+    return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.promote(ref, tenant)))
 
 
 @router.post(
@@ -83,5 +84,5 @@ async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more promotion."""
-    engine, tenant = engine_of(request), tenant_of(request)
-    return schemas.ClassifierInfo.of(await change(request, lambda: engine.roll_back(ref, tenant)))
+    stored, tenant = engine_of(request).classifiers, tenant_of(request)
+    return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.roll_back(ref, tenant)))

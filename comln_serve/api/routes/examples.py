@@ -11,7 +11,7 @@ from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_examples
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, IdempotencyKey, Ref, make
+from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -34,7 +34,7 @@ _CHANGE_ERRORS = (
 @needs(*READING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """The server keeps the images' embeddings, not the images."""
-    return schemas.ExampleList.of(*engine_of(request).examples(ref, tenant_of(request)))
+    return schemas.ExampleList.of(*engine_of(request).classifiers.support(ref, tenant_of(request)))
 
 
 @router.post(
@@ -46,7 +46,7 @@ def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
-async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -> Response:
+async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes.
     """
@@ -57,16 +57,7 @@ async def add_examples(request: Request, ref: Ref, key: IdempotencyKey = None) -
     support, options = await read_examples(request, engine.settings)
     record.images = len(support)
     return await make(
-        request,
-        lambda cancellation: engine.add_examples(
-            ref,
-            support,
-            promote=options.promote,
-            idempotency_key=key,
-            tenant=tenant_of(request),
-            cancellation=cancellation,
-        ),
-        status=201,
+        request, lambda caller: engine.add_examples(ref, support, caller, promote=options.promote), key=key, status=201
     )
 
 
@@ -94,10 +85,4 @@ async def remove_example(
     """
     engine = engine_of(request)
     current_record().operation = "adapt"
-    return await make(
-        request,
-        lambda cancellation: engine.remove_example(
-            ref, number, promote=promote, tenant=tenant_of(request), cancellation=cancellation
-        ),
-        status=200,
-    )
+    return await make(request, lambda caller: engine.remove_example(ref, number, caller, promote=promote))

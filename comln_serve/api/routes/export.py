@@ -13,7 +13,7 @@ from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
 from comln_serve.api.work import engine_of, work
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
-from comln_serve.export import head_file
+from comln_serve.export.head_file import head_file
 
 router = APIRouter()
 
@@ -61,7 +61,7 @@ async def export(
 
 def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[str, bytes]:
     """The file's name and its bytes."""
-    classifier = engine.find_classifier(reference, tenant)
+    classifier = engine.classifiers.find(reference, tenant)
     bundle = engine.models.of(classifier).bundle
     if kind == "onnx":
         # Imported on first use, as the import takes a third of a second.

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request
 from comln_serve.api import schemas
 from comln_serve.api.authentication import READING, needs
 from comln_serve.api.work import engine_of
-from comln_serve.engine.model import Model
+from comln_serve.engine.models import Model
 
 router = APIRouter()
 
@@ -20,29 +20,21 @@ async def models(request: Request) -> schemas.ModelList:
 
 
 def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
-    manifest = model.bundle.manifest
-    exponents = manifest.head.exponents
+    manifest, head = model.bundle.manifest, model.bundle.manifest.head
+    calibration = manifest.calibration
     return schemas.ModelInfo(
         name=model.name,
         default=default,
         description=manifest.description,
-        ways=manifest.head.ways,
-        start=manifest.head.start,
-        horizon=manifest.head.horizon,
-        horizon_rule=manifest.head.horizon_rule,
-        whitening=manifest.head.whitening,
-        horizon_exponents=exponents and schemas.HorizonLaw(**exponents.model_dump()),
+        ways=head.ways,
+        start=head.start,
+        horizon=head.horizon,
+        horizon_rule=head.horizon_rule,
+        whitening=head.whitening,
+        horizon_exponents=head.exponents,
         image_size=manifest.preprocessing.image_size,
         embedding_size=manifest.embedding_size,
-        accuracy=[
-            schemas.AccuracyInfo(**entry.model_dump(include=set(schemas.AccuracyInfo.model_fields)))
-            for entry in manifest.accuracy
-        ],
-        calibration=manifest.calibration
-        and schemas.CalibrationInfo(
-            split=manifest.calibration.split,
-            episodes=manifest.calibration.episodes,
-            tasks=list(manifest.calibration.tasks),
-        ),
+        accuracy=[schemas.AccuracyInfo.model_validate(entry) for entry in manifest.accuracy],
+        calibration=calibration and schemas.CalibrationInfo.model_validate(calibration),
         provider=model.provider,
     )

@@ -38,8 +38,7 @@ async def ready(request: Request) -> schemas.Ready:
         raise ServiceError(ErrorCode.NOT_READY, "The server is stopping; use another.")
     if not engine.ready:
         raise ServiceError(ErrorCode.NOT_READY, "The server is starting or stopping; try again in a moment.")
-    await probe(request, engine.check_models)
-    engine.check_housekeeping()
+    await probe(request, engine.check)
     stored = await probe(request, engine.store.count)
     return schemas.Ready(
         status="ready",

@@ -7,10 +7,11 @@ from fastapi import Header, Path, Request, Response
 from pydantic import BaseModel
 
 from comln_serve.api import schemas
+from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.api.work import work
 from comln_serve.engine.adapting.adaptation import Adapted
-from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.errors import ErrorCode
 
 _Result = TypeVar("_Result")
@@ -37,7 +38,7 @@ ONE_CLASSIFIER_ERRORS = (
 )
 
 Ref = Annotated[str, Path(description="Id, name or name@version of a classifier.")]
-IdempotencyKey = Annotated[
+KeyHeader = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
@@ -56,17 +57,21 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
         return await work(request, lambda _cancellation: call())
 
 
-async def make(request: Request, call: Callable[[Cancellation], Adapted], *, status: int) -> Response:
+async def make(
+    request: Request, call: Callable[[Caller], Adapted], *, key: str | None = None, status: int = 200
+) -> Response:
     """Run an engine call that makes or changes a classifier. Answer with the classifier."""
-    record = current_record()
+    record, tenant = current_record(), tenant_of(request)
 
     def written(cancellation: Cancellation) -> Response:
-        adapted = call(cancellation)
+        adapted = call(Caller(tenant, key, cancellation))
         record.stages_ms = adapted.timings_ms
         headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
         if not adapted.replayed:
             record.model = adapted.classifier.model
-        body = schemas.AdaptResponse.of(adapted.classifier, timings_ms=adapted.timings_ms)
+        body = schemas.AdaptResponse(
+            **dict(schemas.ClassifierDetail.model_validate(adapted.classifier)), timings_ms=adapted.timings_ms
+        )
         return as_json(body, status, headers)
 
     with request.app.state.requests.admit():

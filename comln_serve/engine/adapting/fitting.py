@@ -1,39 +1,27 @@
 """Adapts a head to a support set, and reports on the result."""
 
-from dataclasses import dataclass
+import uuid
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.domain.classifier import HorizonOrigin, softmax
+from comln_serve.domain.classifier import Classifier, softmax
+from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.deadline import raised_after
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.model import Model
+from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.flow import FlowError
 from comln_serve.report import adapt, make_report
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The fields of a `Classifier` that are computed from its support set."""
-
-    labels: tuple[str, ...]
-    examples: tuple[int, ...]
-    horizon: float
-    horizon_rule: HorizonOrigin
-    support_loss: float
-    support_accuracy: float
-    report: dict[str, object]
-    W: NDArray[np.float32]
+from comln_serve.storage import utc_now
 
 
 def fit(
     model: Model, support: SupportSet, horizon: float | HorizonRule | None, max_seconds: float, clock: StageClock
-) -> Fit:
-    """Adapt a model's head to a support set, and report on the result.
+) -> Classifier:
+    """Make a new classifier without a name, with its report: adapt a model's head to a support set.
 
     Args:
         horizon: T, or the rule that sets it; None: the model's own rule.
@@ -66,14 +54,19 @@ def fit(
     probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
     of_truth = probabilities[np.arange(len(classes)), classes]
     weights = head.example_weights(classes, len(labels))
-    return Fit(
+    return Classifier(
+        id=ID_PREFIX + uuid.uuid4().hex,
+        name=None,
+        model=model.name,
+        embedder_sha256=model.embedder_sha256,
         labels=labels,
         examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
         horizon=adaptation.horizon,
         horizon_rule=rule if isinstance(rule, str) else "given",
         support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
         support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
-        report=report.model_dump(mode="json"),
+        created_at=utc_now(),
+        report=report,
         W=W,
     )
 
@@ -85,7 +78,7 @@ def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceErro
     )
 
 
-def check_classes(labels: tuple[str, ...], model: Model) -> None:
+def check_classes(labels: Sequence[str], model: Model) -> None:
     """Check that the model can be adapted to a support set with these labels (M,).
 
     Raises:

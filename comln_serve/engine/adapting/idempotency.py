@@ -3,10 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 
-def fingerprint(operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, Any]) -> str:
+def fingerprint(operation: str, support: Sequence[tuple[bytes, str]], options: Mapping[str, object]) -> str:
     """A hash of a request's content: the same for equal requests in any encoding.
 
     Args:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from threading import Lock
 
 from cachetools import LRUCache
+from pydantic import BaseModel
 
 from comln_serve.domain.classifier import Classifier
 
@@ -52,10 +53,12 @@ def _size(classifier: Classifier) -> int:
 
 
 def _memory(value: object) -> int:
-    """Memory of a JSON value, such as a report or metadata, in bytes."""
+    """Memory of a report or a JSON value, such as metadata, in bytes."""
     if isinstance(value, int):  # Python shares one object among equal small integers
         return 0
     size = sys.getsizeof(value)
+    if isinstance(value, BaseModel):
+        return size + _memory(vars(value))
     if isinstance(value, Mapping):
         return size + sum(_memory(key) + _memory(item) for key, item in value.items())
     if isinstance(value, list | tuple):

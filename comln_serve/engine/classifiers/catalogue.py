@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from comln_serve.domain.classifier import Classifier, ClassifierInfo
+from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.classifiers.cache import ClassifierCache
 from comln_serve.errors import ErrorCode, ServiceError
@@ -50,28 +50,20 @@ class Catalogue:
         """Put a classifier that has just been stored into the cache."""
         self._cache.put(classifier)
 
-    def find(self, reference: str, tenant: str) -> Classifier:
+    def find(self, reference: str, tenant: str = "") -> Classifier:
         """The classifier that a reference stands for; its `promoted` may be out of date.
 
         Raises:
             ServiceError: CLASSIFIER_NOT_FOUND.
         """
-        found = None
-        if self._references.read((tenant, reference)) is not None:
-            found = self.remembered(reference, tenant)
-            if found is None:
-                found = self.of(tenant).find(reference)
-                if found is not None:
-                    self._cache.put(found)
-        return _found(found, reference)
+        resolved = _found(self._references.read((tenant, reference)), reference)
+        found = self._cache.get(resolved.id, resolved.revision)
+        if found is None or (found.expires_at is not None and self._store.is_past(found.expires_at)):
+            found = _found(self.of(tenant).find(reference), reference)
+            self._cache.put(found)
+        return found
 
-    def remembered(self, reference: str, tenant: str) -> Classifier | None:
-        """The classifier from the caches alone; None if the store must be queried."""
-        known = self._references.remembered((tenant, reference))
-        found = None if known is None else self._cache.get(known.id, known.revision)
-        return None if found is None or self._store.is_past(found.expires_at) else found
-
-    def describe(self, reference: str, tenant: str) -> ClassifierInfo:
+    def describe(self, reference: str, tenant: str = "") -> ClassifierRecord:
         """A classifier's current description, without its weights.
 
         Raises:
@@ -79,7 +71,7 @@ class Catalogue:
         """
         return _found(self.of(tenant).describe(reference), reference)
 
-    def support(self, reference: str, tenant: str) -> tuple[ClassifierInfo, SupportSet]:
+    def support(self, reference: str, tenant: str = "") -> tuple[ClassifierRecord, SupportSet]:
         """A classifier's current description and its support set.
 
         Raises:
@@ -87,7 +79,7 @@ class Catalogue:
         """
         return _found(self.of(tenant).support(reference), reference)
 
-    def promote(self, reference: str, tenant: str) -> ClassifierInfo:
+    def promote(self, reference: str, tenant: str = "") -> ClassifierRecord:
         """Let a classifier's name stand for it.
 
         Raises:
@@ -96,7 +88,7 @@ class Catalogue:
         with self.changing(tenant) as store:
             return _found(store.promote(reference), reference)
 
-    def roll_back(self, name: str, tenant: str) -> ClassifierInfo:
+    def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
         """Let a name stand for the version that was promoted before.
 
         Raises:
@@ -106,7 +98,7 @@ class Catalogue:
         with self.changing(tenant) as store:
             return _found(store.roll_back(name), name)
 
-    def delete(self, reference: str, tenant: str) -> None:
+    def delete(self, reference: str, tenant: str = "") -> None:
         """Delete the classifier that a reference stands for.
 
         Raises:

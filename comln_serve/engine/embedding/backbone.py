@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
-class Backbone:
+class OnnxBackbone:
     """f_Phi: uint8 RGB images (n, S, S, 3) -> embeddings (n, d) float32.
 
     On CUDA a batch is padded with zeros to one of a few sizes: CUDA plans each new input shape

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import waited_too_long
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.errors import ErrorCode, ServiceError
@@ -27,6 +28,11 @@ class JobLimits:
 
     max_queue_s: float = 10.0
     max_run_s: float = 30.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> "JobLimits":
+        """The limits in the settings."""
+        return cls(settings.max_queue_seconds, settings.max_inference_seconds)
 
 
 class Run(Protocol):
@@ -64,6 +70,10 @@ class Job:
     def over(self) -> bool:
         """Whether the job has all its embeddings or an error."""
         return self._error is not None or self._delivered == self.count
+
+    def decoding_share(self) -> float:
+        """Share of the work so far that was decoding."""
+        return self.decoding_s / ((self.decoding_s + self.embedding_s) or 1.0)
 
     def wait(self) -> NDArray[np.float32]:
         """Wait for the embeddings (count, d).

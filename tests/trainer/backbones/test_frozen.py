@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_torchvision_backbones import IMAGENET, trained
@@ -105,7 +105,7 @@ def test_frozen_torchvision_weights_stay_and_travel(tmp_path: Path) -> None:
     export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.manifest.training.config["backbone"]["weights"] == "weights.pt"
-    session = ServedBackbone(bundle, "cpu")
+    session = OnnxBackbone(bundle, "cpu")
     for count in (1, 7):
         found = session.embed(data.images[:count])
         np.testing.assert_allclose(found, expected[:count], rtol=1e-3, atol=1e-4)
@@ -204,7 +204,7 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
     export_bundle(with_backbone(checkpoint, overrides), tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.head.horizon == checkpoint.restore_model().head().horizon
-    session = ServedBackbone(bundle, "cpu")
+    session = OnnxBackbone(bundle, "cpu")
     for count in (1, 7):
         np.testing.assert_allclose(
             session.embed(images.images[:count]), source.embed(images.images[:count]), rtol=1e-4, atol=1e-5

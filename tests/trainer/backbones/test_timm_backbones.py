@@ -16,7 +16,7 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import Tensor, nn
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import Preprocessing, prepare_pixels
 from tests.support.paths import REPOSITORY
 from tests.support.tiny import ABOUT, tiny_config
@@ -161,7 +161,7 @@ def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.manifest.training.config["backbone"]["weights"] == "weights.pth"
     expected = checkpoint.restore_model().embed(data.images)
-    session = ServedBackbone(bundle, "cpu")
+    session = OnnxBackbone(bundle, "cpu")
     for count in (1, 7):
         found = session.embed(data.images[:count])
         np.testing.assert_allclose(found, expected[:count], rtol=1e-3, atol=1e-4)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import Backbone as Served
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import tiny_config, write_bundle
 from tests.trainer.runs.test_training import colour_classes
 from training.backbones.errors import BackboneError
@@ -41,7 +41,7 @@ def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_
     images = colour_classes().images
     model = MetaModel(started(bundle, mirror=mirror))
     warm_start(model.backbone, bundle, torch.from_numpy(images))
-    served = Served(load_bundle(bundle), "cpu").embed(images)
+    served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
     np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
     assert served.std() > 1e-3
     if mirror:  # only what is served looks at both images
@@ -56,7 +56,7 @@ def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_
 def test_fit_starts_there(bundle: Path, tmp_path: Path) -> None:
     data = colour_classes()
     images = data.images[::3]
-    served = Served(load_bundle(bundle), "cpu").embed(images)
+    served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
 
     def distance(config: Config, out: str) -> float:
         still = override_config(config, ("optimiser.lr=1e-9", "optimiser.momentum=0.0"))

@@ -17,7 +17,7 @@ from PIL import Image
 from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.imaging import Preprocessing
 from tests.export.test_export import assert_same_answers, files
@@ -91,7 +91,7 @@ def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     floats, integers = (load_bundle(tmp_path / name) for name in ("floats", "int8"))
     images = load_calibration_images(photos, 24, integers.manifest.preprocessing)
-    expected, found = (Backbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers))
+    expected, found = (OnnxBackbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers))
     cosines = (expected * found).sum(1)
     cosines /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
     assert 0.97 < cosines.mean() < 1 - 1e-9

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone as ServedBackbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.engine import NewClassifier
 from tests.support.engines import MakeEngine
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.paths import REPOSITORY
@@ -47,7 +48,7 @@ def refusal(capsys: pytest.CaptureFixture[str], model: Path, *flags: str) -> str
 
 def embed(bundle: Path, x: torch.Tensor) -> torch.Tensor:
     """What the server computes."""
-    return torch.from_numpy(ServedBackbone(load_bundle(bundle), "cpu").embed(x.numpy()))
+    return torch.from_numpy(OnnxBackbone(load_bundle(bundle), "cpu").embed(x.numpy()))
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
@@ -287,7 +288,7 @@ def test_serving_a_wrapped_model(tmp_path: Path, make_engine: MakeEngine) -> Non
     manifest = load_bundle(bundle).manifest
     assert manifest.head.horizon_rule == "auto"
     assert load_bundle(bundle).head == UNIVERSAL_HEAD
-    classifier = engine.adapt(colour_support(4), name="colours").classifier
+    classifier = engine.adapt(colour_support(4), NewClassifier(name="colours")).classifier
     assert classifier.horizon > 0
     queries = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
     queries_of = [image_bytes(colour, seed=9) for colour in queries.values()]

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import Head, SolverSettings
-from comln_serve.bundle.head import HorizonExponents
+from comln_serve.bundle.head import HorizonLaw
 from tests.trainer.evaluation.test_baselines import clusters
 from training.evaluation.evaluate import adapted
 from training.evaluation.study import Episodes, Horizon, Steps, horizons, solvers
 from training.evaluation.tasks import Task
 
 SOLVER = SolverSettings(1e-6, 1e-6, 100_000)
-LAW = HorizonExponents(examples=-1.0, classes=0.5, norm=-1.0)
+LAW = HorizonLaw(examples=-1.0, classes=0.5, norm=-1.0)
 HEAD = Head("prototype", 60.0, 0.0, "balanced", SOLVER, alpha=0.1, exponents=LAW)
 TASK = Task(4, (1, 4), 5)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.paths import REPOSITORY
 from training.config import Config
 from training.data import DataError, ImageSet, load_split, sample_episode
@@ -52,7 +52,7 @@ def test_a_recorded_accuracy_is_measured_again() -> None:
     bundle = load_bundle(REPOSITORY / "models" / "omniglot-conv4")
     config = Config.model_validate(bundle.manifest.training.config)
     data = load_split(config.data, ARCHIVE, "val")
-    embeddings = Backbone(bundle, "cpu").embed(data.images)
+    embeddings = OnnxBackbone(bundle, "cpu").embed(data.images)
     recorded = {(entry.ways, entry.shots): entry for entry in bundle.manifest.accuracy if entry.split == "val"}
     for ways, shots in ((5, 1), (20, 1)):
         entry = recorded[ways, shots]

@@ -13,7 +13,7 @@ from PIL import Image
 from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import Backbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.imaging import prepare_image
 from comln_serve.storage import open_store
@@ -182,7 +182,7 @@ def test_predictions_do_not_depend_on_the_rest_of_the_batch() -> None:
 @pytest.mark.parametrize("image_size", [16, 32, 84])
 def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) -> None:
     model = write_bundle(tmp_path / "bundle", tiny_config(image_size=image_size))
-    session = Backbone(load_bundle(tmp_path / "bundle"), "cpu")
+    session = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu")
     rng = np.random.default_rng(1)
     for count in (1, 3, 70):
         images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
@@ -222,7 +222,7 @@ def test_other_backbones_export(tmp_path: Path, backbone: dict[str, object], siz
     expected = model.embed(images)
     tolerance = 5e-3 if half else 1e-4
     assert export_bundle(checkpoint, tmp_path / "bundle", ABOUT, half=half) < tolerance
-    session = Backbone(load_bundle(tmp_path / "bundle"), "cpu")
+    session = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu")
     for count in (1, 7):
         found = session.embed(images[:count])
         assert np.abs(found - expected[:count]).max() < tolerance * np.abs(expected).max()
@@ -242,7 +242,7 @@ def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> No
     tree["backbone"] |= {"colour": "grey", "mean": [0.9], "std": [0.3], "scale": "sqrt_d"}
     model = write_bundle(tmp_path / "bundle", Config.model_validate(tree))
     images = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 3), dtype=np.uint8)
-    found = Backbone(load_bundle(tmp_path / "bundle"), "cpu").embed(images)
+    found = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu").embed(images)
     np.testing.assert_allclose(found, model.embed(images), rtol=1e-3, atol=1e-5)
 
 

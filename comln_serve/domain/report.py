@@ -1,4 +1,4 @@
-"""The content of a report, as it is stored and sent."""
+"""The report on a classifier: made when it is adapted, stored with it and sent as JSON."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
