@@ -127,9 +127,8 @@ class MetaModel(nn.Module):
         log_T = log_T + classes * math.log(n_classes / REFERENCE_CLASSES)
         return log_T.exp()
 
-    def amounts(self) -> list[nn.Parameter]:
-        """The learned scalars of the head: log T, its exponents, log alpha, the similarity, log r
-        of the metric."""
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The head's learned scalars: log T, its exponents, log alpha, similarity odds, log r of the metric."""
         found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening)
         return [p for p in found if p is not None and p.requires_grad]
 
