@@ -30,6 +30,7 @@ from training.backbones.onnx_graph import store_in_half
 from training.bundles.backbone_graph import ExportError, backbone_graph
 from training.bundles.manifest import file_entry, write_manifest
 from training.config import Config
+from training.config.backbone import FILE_KEYS
 from training.model import MetaModel
 
 # Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
@@ -180,7 +181,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
 def _without_folders(config: Config) -> dict[str, Any]:
     """The configuration for others to read: files by their names, not where they lay here."""
     tree = config.model_dump(mode="json")
-    for key in ("path", "warm_start", "weights"):
+    for key in FILE_KEYS:
         if tree["backbone"][key] is not None:
             tree["backbone"][key] = PurePath(tree["backbone"][key]).name
     return tree

@@ -7,6 +7,7 @@ from typing import Any
 
 from training.commands.options import add_overrides
 from training.config import load_config
+from training.config.backbone import FILE_KEYS
 from training.data.several import load_training, named_path
 from training.memory import keep_freed_memory
 from training.runs.fit import fit
@@ -77,5 +78,5 @@ def _shown_recipe(recipe: Path) -> str:
 def _shown_override(override: str) -> str:
     """An override for the model card: a file is shown by its name, without its folders."""
     key, _, value = override.partition("=")
-    is_file = key in {"backbone.path", "backbone.warm_start", "backbone.weights"}
-    return f"{key}={PurePath(value).name}" if is_file else override
+    section, _, name = key.partition(".")
+    return f"{key}={PurePath(value).name}" if section == "backbone" and name in FILE_KEYS else override
