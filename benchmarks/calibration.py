@@ -19,20 +19,20 @@ from scipy.special import log_softmax, logsumexp
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.report import adapt, similarity
+from training.commands.subject import open_subject
 from training.data import load_split
 from training.evaluation.calibrate import (
-    Answers,
-    answers,
+    Predictions,
     area_under_curve,
     calibration_error,
     fit_temperature,
-    mislabel,
+    predict,
+    suspicion_of_wrong_labels,
 )
-from training.evaluation.evaluate import mean_and_interval
-from training.evaluation.strangers import Encounter, Encounters
-from training.evaluation.subject import open_subject
-from training.evaluation.tables import markdown
+from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
 from training.evaluation.tasks import parse_task
+from training.results.accuracy import mean_and_interval
+from training.results.tables import markdown
 
 TASKS = ("5x1", "5x5", "5x1-10", "10x1", "10x5")
 SUSPECT_TASKS, THRESHOLDS = ("5x5", "10x5"), (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -48,7 +48,7 @@ SCORES = (
 )
 
 
-def scores(head: Head, episode: Encounter, images: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+def scores(head: Head, episode: OpenSetEpisode, images: NDArray[np.float32]) -> list[NDArray[np.float64]]:
     """(n,) each, in the order of SCORES; higher is more like a class."""
     ways = int(episode.classes.max()) + 1
     phi, q = episode.phi.astype(np.float64), images.astype(np.float64)
@@ -68,11 +68,11 @@ def scores(head: Head, episode: Encounter, images: NDArray[np.float32]) -> list[
     ]
 
 
-def table_of_scores(head: Head, plans: Sequence[Encounters]) -> str:
-    def areas(episode: Encounter, _: int) -> list[float]:
+def table_of_scores(head: Head, plans: Sequence[OpenSetEpisodes]) -> str:
+    def areas(episode: OpenSetEpisode, _: int) -> list[float]:
         known = scores(head, episode, episode.query)
-        strange = scores(head, episode, episode.strangers)
-        return [area_under_curve(a, b) for a, b in zip(known, strange, strict=True)]
+        unknown = scores(head, episode, episode.unknown)
+        return [area_under_curve(a, b) for a, b in zip(known, unknown, strict=True)]
 
     columns = [np.array(list(plan.map(areas))) for plan in plans]
     rows = [
@@ -82,15 +82,15 @@ def table_of_scores(head: Head, plans: Sequence[Encounters]) -> str:
     return markdown(["AUROC", *(str(plan.task) for plan in plans)], rows)
 
 
-def error_at(law: TaskLaw, episodes: Sequence[Answers]) -> float:
+def error_at(law: TaskLaw, episodes: Sequence[Predictions]) -> float:
     coefficients = np.array([law.constant, law.shots, law.ways])
     logits = [e.logits / np.exp(e.task @ coefficients) for e in episodes]
     return calibration_error(np.concatenate(logits), np.concatenate([e.classes for e in episodes]))
 
 
-def table_of_laws(head: Head, plans: Sequence[Encounters]) -> str:
-    fitted = [answers(head, plan) for plan in plans]
-    measured = [answers(head, replace(plan, seed=plan.seed + 1)) for plan in plans]
+def table_of_laws(head: Head, plans: Sequence[OpenSetEpisodes]) -> str:
+    fitted = [predict(head, plan) for plan in plans]
+    measured = [predict(head, replace(plan, seed=plan.seed + 1)) for plan in plans]
     alike = [[replace(e, task=np.array([1.0, 0.0, 0.0])) for e in task] for task in fitted]
     laws = {
         "plain softmax": TaskLaw(constant=0, shots=0, ways=0),
@@ -101,10 +101,10 @@ def table_of_laws(head: Head, plans: Sequence[Encounters]) -> str:
     return markdown(["calibration error, %", *(str(plan.task) for plan in plans)], rows)
 
 
-def table_of_thresholds(head: Head, calibration: Calibration, plans: Sequence[Encounters]) -> str:
+def table_of_thresholds(head: Head, calibration: Calibration, plans: Sequence[OpenSetEpisodes]) -> str:
     rows: list[list[str]] = []
     for plan in plans:
-        found = plan.map(lambda episode, number: mislabel(head, calibration, episode, number))
+        found = plan.map(lambda episode, number: suspicion_of_wrong_labels(head, calibration, episode, number))
         both = [result for result in found if result is not None]
         values = np.concatenate([scores for scores, _ in both])
         wrong = np.concatenate([wrong for _, wrong in both])
@@ -127,7 +127,7 @@ def main() -> None:
     subject = open_subject(args.bundle)
     data = load_split(subject.config.data, args.data, args.split)
     embeddings = subject.embed(data.images)
-    plans = [Encounters(embeddings, data, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
+    plans = [OpenSetEpisodes(embeddings, data, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
     calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
     if calibration is not None:
         some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]

@@ -28,16 +28,16 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle import Head
 from comln_serve.report import adapt
+from training.commands.domains import add_data_arguments, find_domains
+from training.commands.subject import open_subject
 from training.config import Config
 from training.data import ImageSet
 from training.evaluation.baselines import BASELINES
-from training.evaluation.compare import Difference, Measured, difference, measure
-from training.evaluation.domains import add_data_arguments, find_domains
+from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.evaluate import Classify, adapted
-from training.evaluation.subject import open_subject
-from training.evaluation.tables import markdown
 from training.evaluation.tasks import Task, parse_task
-from training.evaluation.verdict import mean_difference
+from training.results.accuracy import Difference, mean_over
+from training.results.tables import markdown
 from training.runs.fit import fit
 
 RECIPE = Path("training/recipes/photos-efficientnet-lite0.yaml")
@@ -179,8 +179,7 @@ def report(
     ahead = {(row.data, str(row.task), row.head): row.ahead for row in rows}
     shared = [text for text in TASKS if all((name, text, "auto") in ahead for name in sets)]
     table = [
-        [head, *(str(mean_difference([ahead[name, text, head] for name in sets])) for text in shared)]
-        for head in names[1:]
+        [head, *(str(mean_over([ahead[name, text, head] for name in sets])) for text in shared)] for head in names[1:]
     ]
     lines += [markdown(["head", *shared], table), "", "## What was learned", ""]
     lines += [

@@ -17,9 +17,9 @@ from PIL import Image
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.storage import open_store
+from training.commands.subject import open_subject
 from training.data import load_split, sample_episode
-from training.evaluation.subject import open_subject
-from training.evaluation.tables import markdown
+from training.results.tables import markdown
 
 CASES = [(5, 5), (10, 10), (20, 20), (25, 20)]
 STAGES = ("decode", "embed", "solve", "report", "total")

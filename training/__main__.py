@@ -1,4 +1,4 @@
-"""`python -m training` is `comln-train`: what `torchrun -m training fit ...` starts."""
+"""`python -m training` is `comln-train`; `torchrun -m training fit ...` starts it in several processes."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Checkpoints: plain tensors and numbers, written whole or not at all."""
+"""Checkpoints: plain tensors and numbers, written atomically."""
 
 import os
 from collections.abc import Callable
@@ -25,10 +25,10 @@ class Checkpoint:
 
     Attributes:
         update: number of updates (epochs, in pre-training) done.
-        model: state dict of what was trained. optimiser, schedule: their state dicts.
+        model: state dict of the trained module. optimiser, schedule: their state dicts.
         best: best mean validation accuracy so far. seconds: training time spent.
-        validation: the last validation, as plain values.
-        command: what the user typed. hardware: what the run was made on, in words.
+        validation: results of the last validation, as plain values.
+        command: what the user typed. hardware: the machine, in words.
     """
 
     config: Config
@@ -54,10 +54,10 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
-        """Read a checkpoint; tensors and plain values only, no pickled code.
+        """Read a checkpoint of tensors and plain values; pickled code is never run.
 
         Raises:
-            CheckpointError: missing, or not a checkpoint of this program.
+            CheckpointError: missing, damaged, or written by another program.
         """
         try:
             content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -65,7 +65,7 @@ class Checkpoint:
             return cls(**content)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path}: no such checkpoint") from error
-        except Exception as error:  # torch and pydantic raise many kinds for a damaged file
+        except Exception as error:  # torch and pydantic raise many types for a damaged file
             raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
 
     def restore(
@@ -76,7 +76,7 @@ class Checkpoint:
         schedule.load_state_dict(self.schedule)
 
     def restore_model(self) -> MetaModel:
-        """The model for use after training: in float32, as a bundle computes it."""
+        """The trained model in float32, the precision of a bundle."""
         model = MetaModel(self.config.model_copy(update={"precision": "float32"}), pretrained=False)
         model.load_state_dict(self.model)
         return model
@@ -85,13 +85,13 @@ class Checkpoint:
 def resume_from(
     path: Path, config: Config, *, resume: bool, part: Callable[[Config], dict[str, Any]] = Config.model_dump
 ) -> Checkpoint | None:
-    """The checkpoint at `path` to go on from; None where there is none.
+    """The checkpoint at `path` to continue from; None if there is none.
 
     Args:
-        part: of a configuration, what must be as it was.
+        part: the part of a configuration that must not have changed.
 
     Raises:
-        CheckpointError: there is one and `resume` is false, or it is of another configuration.
+        CheckpointError: there is one and `resume` is false, or it has another configuration.
     """
     if not path.exists():
         return None
@@ -102,7 +102,7 @@ def resume_from(
     changed = [key for key in now if then[key] != now[key]]
     if changed:
         raise CheckpointError(
-            f"{path} belongs to another configuration: {', '.join(changed)} changed. Take the "
-            "recipe it was begun with, or another folder"
+            f"{path} belongs to another configuration: {', '.join(changed)} changed. Use the "
+            "recipe that it was started with, or another folder"
         )
     return last

@@ -1,4 +1,4 @@
-"""`comln-train`, with a word of advice where the trainer's libraries are not installed."""
+"""`comln-train`; says what to install if the trainer's libraries are missing."""
 
 import sys
 from importlib.util import find_spec
@@ -10,11 +10,11 @@ def main() -> int:
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         print(
-            f"comln-train needs {', '.join(missing)}, which the server does without: "
+            f"comln-train needs {', '.join(missing)}, which the server does not need: "
             "pip install 'comln-serve[train]' (in a clone: make test sets everything up)",
             file=sys.stderr,
         )
         return 2
-    from training.cli import main as run  # noqa: PLC0415 (only once its imports can succeed)
+    from training.cli import main as run  # noqa: PLC0415 (its imports need these libraries)
 
     return run()

@@ -1,4 +1,4 @@
-"""What the C library does with freed memory, where training on CPU profits from a say in it."""
+"""Settings of the C library's allocator that make training on CPU faster."""
 
 import ctypes
 import sys
@@ -10,8 +10,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Let glibc reuse freed buffers instead of returning them to the system after every update.
 
-    A training step allocates and frees the same tens of megabytes again and again; without this
-    each page is faulted in anew. Does nothing elsewhere than on glibc.
+    Every update allocates and frees the same tens of megabytes; without this, each page is faulted
+    in again every time. Does nothing with other C libraries.
     """
     mallopt = _glibc("mallopt")
     if mallopt is not None:
@@ -20,10 +20,10 @@ def keep_freed_memory() -> None:
 
 
 def trim_freed_memory() -> None:
-    """Return what is free to the system, once in a while.
+    """Return free memory to the system; to be called every few updates.
 
-    Batches of ever other sizes leave holes that the next one does not fit in: kept for good, they
-    grew to several times what an update needs.
+    Batches of varying sizes fragment the heap: without this, memory grew to several times what an
+    update needs. Does nothing with other C libraries.
     """
     malloc_trim = _glibc("malloc_trim")
     if malloc_trim is not None:
@@ -31,7 +31,7 @@ def trim_freed_memory() -> None:
 
 
 def _glibc(name: str) -> Any:
-    """A function of the C library, or None where it has none of that name."""
+    """A function of the C library; None if it has no function of that name."""
     if not sys.platform.startswith("linux"):
         return None
-    return getattr(ctypes.CDLL(None), name, None)  # musl has neither
+    return getattr(ctypes.CDLL(None), name, None)  # musl has neither of the two

@@ -1,4 +1,4 @@
-"""What is meta-learned: Phi (the backbone), the start of the classifier, and log T."""
+"""The meta-learned parameters: Phi (the backbone), the classifier's start, and log T."""
 
 import copy
 import math
@@ -25,12 +25,12 @@ REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
 class MetaModel(nn.Module):
     """Backbone and head; `adapt` is equation 4 from the configured start.
 
-    T = exp(log_T) and alpha = exp(log_alpha) stay positive whatever SGD does, and the similarity
-    sigmoid(similarity_odds) of a levelled start between 0 and 1. A T that follows the task is
-    T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e: measured against a
-    task of 5-way 5-shot, so that T and the exponents are not learned against each other. With a
-    metric of strength r = exp(log_whitening) a flow needs a time in proportion to M, and e_1 starts
-    at 1.
+    SGD updates the logarithms of T = exp(log_T) and alpha = exp(log_alpha), which therefore stay
+    positive, and the log odds of the similarity sigmoid(similarity_odds) of a levelled start. A T
+    that depends on the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned
+    exponents e. It is relative to a 5-way 5-shot task, so that T and the exponents are learned
+    independently. With a metric of strength r = exp(log_whitening) a flow needs a time proportional
+    to M, so e_1 starts at 1.
     """
 
     W0: nn.Parameter | None
@@ -45,7 +45,8 @@ class MetaModel(nn.Module):
         """The model before training.
 
         Args:
-            pretrained: false leaves out weights that the recipe names; a checkpoint's follow.
+            pretrained: false does not load the weights that the recipe names, because those of a
+                checkpoint will replace them.
         """
         super().__init__()
         self.config = config
@@ -74,7 +75,7 @@ class MetaModel(nn.Module):
                 )
 
     def mixed_precision(self) -> torch.autocast:
-        """The context in which the backbone is run, in the configured precision."""
+        """The context that runs the backbone in the configured precision."""
         mixed = self.config.precision == "bfloat16"
         return torch.autocast(self.log_T.device.type, torch.bfloat16, enabled=mixed)
 
@@ -85,7 +86,7 @@ class MetaModel(nn.Module):
         return embeddings
 
     def on_embeddings(self) -> Self:
-        """This very model, with the same parameters and state, fed with embeddings for images."""
+        """The same model, sharing parameters and state, that takes embeddings in place of images."""
         if not isinstance(self.backbone, Backbone) or not self.backbone.frozen:
             raise ValueError("only a frozen backbone's embeddings can be computed in advance")
         model = copy.copy(self)
@@ -117,7 +118,7 @@ class MetaModel(nn.Module):
         )
 
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
-        """T of each task, (B,) or the scalar all share, for support phi (B, M, d)."""
+        """T of each task (B,), or one scalar for all, for support phi (B, M, d)."""
         if self.exponents is None:
             return self.log_T.exp()
         norm = phi.double().square().sum(dim=2).mean(dim=1)
@@ -127,14 +128,13 @@ class MetaModel(nn.Module):
         log_T = log_T + classes * math.log(n_classes / REFERENCE_CLASSES)
         return log_T.exp()
 
-    def amounts(self) -> list[nn.Parameter]:
-        """The learned scalars of the head: log T, its exponents, log alpha, the similarity, log r
-        of the metric."""
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The head's learned scalars: log T, its exponents, log alpha, similarity odds, log r of the metric."""
         found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening)
         return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:
-        """The head as a bundle holds it, with the current values."""
+        """The head as stored in a bundle, with the current values."""
         W0 = None if self.W0 is None else self.W0.detach().cpu().numpy().astype(np.float32)
         alpha = None if self.log_alpha is None else float(self.log_alpha.detach().exp())
         odds, log_r = self.similarity_odds, self.log_whitening
@@ -159,9 +159,9 @@ class MetaModel(nn.Module):
 
     @torch.no_grad()
     def embed(self, images: np.ndarray, batch_size: int | None = None) -> np.ndarray:
-        """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), with running statistics."""
+        """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), in evaluation mode."""
         if batch_size is None:
-            # 512 images of 84 px at a time, fewer that are larger: activations take the memory.
+            # 512 images of 84 px, or fewer larger ones: the memory is used by activations.
             batch_size = max(1, min(512, _BATCH_PIXELS // math.prod(images.shape[1:3])))
         was_training = self.training
         self.eval()

@@ -1,9 +1,10 @@
 """Dependencies point one way, and the server carries none of the trainer's."""
 
 import ast
+import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,32 @@ ABOVE = {
     "server": {"cli", "engine", "ray_app", "storage"},
     "storage": {"api", "engine", "export", "report", "bundle", "imaging", "flow", "configuration"},
 }
-MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
+# The trainer's layers from the top: each may import those below it, not one beside it in its row.
+TRAINER = (
+    ("__main__",),
+    ("entry",),
+    ("cli",),
+    ("commands",),
+    ("bundles", "runs"),
+    ("checkpoint", "evaluation"),
+    ("model", "results"),
+    ("backbones", "data", "gradient_flow"),
+    ("config", "memory"),
+)
+# What the trainer takes from the server.
+SHARED = ("bundle", "engine.embedding.backbone", "errors", "flow", "imaging", "machine", "report")
+
+
+def modules(package: str) -> dict[str, Path]:
+    """The files of a package by their dotted names."""
+    files = sorted((REPOSITORY / package).rglob("*.py"))
+    assert files
+    return {
+        ".".join(file.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): file for file in files
+    }
+
+
+SERVER_FILES = sorted(modules(PACKAGE).values())
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -63,6 +89,30 @@ def imports(path: Path) -> Iterator[str]:
             assert node.module is not None
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files_of(package: str, layer: str) -> list[Path]:
+    """The files of a layer, which is a folder or a file."""
+    root = REPOSITORY / package
+    files = sorted((root / layer).rglob("*.py")) if (root / layer).is_dir() else [root / f"{layer}.py"]
+    assert files
+    return files
+
+
+def violations(files: list[Path], package: str, layers: Iterable[str]) -> list[str]:
+    """The imports of these files that are of one of the layers."""
+    forbidden = tuple(f"{package}.{layer}" for layer in layers)
+    return [
+        f"{name_of(path)} imports {name}"
+        for path in files
+        for name in imports(path)
+        if any(name == module or name.startswith(f"{module}.") for module in forbidden)
+    ]
+
+
+def layers_of(package: str) -> set[str]:
+    """Folders and files at the top of a package."""
+    return {name.split(".")[1] for name in modules(package) if "." in name}
 
 
 def name_of(path: Path) -> str:
@@ -80,9 +130,9 @@ def test_importing_the_server_loads_neither_trainer_nor_ray() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@pytest.mark.parametrize("path", SERVER_FILES, ids=name_of)
 def test_the_server_never_imports_the_trainer(path: Path) -> None:
-    """Exporting takes `onnx`, once it is asked for; the test above holds that it waits."""
+    """Export imports `onnx` inside the function that needs it; the test above checks that it is not loaded before."""
     allowed = {"onnx"} if path.parent == REPOSITORY / PACKAGE / "export" else set[str]()
     found = {name.partition(".")[0] for name in imports(path)}
     assert found.isdisjoint(TRAINER_ONLY - allowed)
@@ -90,21 +140,54 @@ def test_the_server_never_imports_the_trainer(path: Path) -> None:
 
 @pytest.mark.parametrize("layer", sorted(ABOVE))
 def test_layers_point_one_way(layer: str) -> None:
-    root = REPOSITORY / PACKAGE
-    files = sorted((root / layer).rglob("*.py")) if (root / layer).is_dir() else [root / f"{layer}.py"]
-    assert files
-    forbidden = tuple(f"{PACKAGE}.{name}" for name in ABOVE[layer])
-    found = [
-        f"{name_of(path)} imports {name}"
-        for path in files
-        for name in imports(path)
-        if any(name == module or name.startswith(f"{module}.") for module in forbidden)
-    ]
-    assert found == []
+    assert violations(files_of(PACKAGE, layer), PACKAGE, ABOVE[layer]) == []
 
 
-def test_the_table_above_names_every_layer() -> None:
+def test_the_table_of_the_server_names_every_folder() -> None:
     """A new folder has to take its place in the order."""
-    inside = [path.relative_to(REPOSITORY / PACKAGE) for path in MODULES]
-    folders = {path.parts[0] for path in inside if len(path.parts) > 1}
+    folders = {layer for layer in layers_of(PACKAGE) if (REPOSITORY / PACKAGE / layer).is_dir()}
     assert folders <= set(ABOVE)
+
+
+@pytest.mark.parametrize("row", range(len(TRAINER)))
+def test_layers_of_the_trainer_point_one_way(row: int) -> None:
+    for layer in TRAINER[row]:
+        forbidden = {other for others in TRAINER[: row + 1] for other in others} - {layer}
+        assert violations(files_of("training", layer), "training", forbidden) == []
+
+
+def test_the_table_of_the_trainer_names_every_layer() -> None:
+    assert layers_of("training") == {layer for row in TRAINER for layer in row}
+
+
+def test_the_trainer_imports_only_what_is_shared_of_the_server() -> None:
+    allowed = tuple(f"{PACKAGE}.{name}" for name in SHARED)
+    found = {
+        f"{name_of(path)} imports {name}"
+        for path in modules("training").values()
+        for name in imports(path)
+        if name.startswith(f"{PACKAGE}.")
+        and not any(name == module or name.startswith(f"{module}.") for module in allowed)
+        # `from comln_serve.engine.embedding.backbone import ...` is seen as its parents, too.
+        and not any(module.startswith(f"{name}.") for module in allowed)
+    }
+    assert found == set()
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    """Imports inside functions count, too: a circle that works thanks to their order is still one."""
+    files = modules(PACKAGE) | modules("training")
+
+    def imported(path: Path) -> Iterator[str]:
+        """Unlike `imports`: `from package import module` is the module alone, not the package's __init__."""
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                parent = node.module if isinstance(node, ast.ImportFrom) else None
+                name = f"{parent}.{alias.name}" if parent else alias.name
+                yield name if name in files or parent is None else parent
+
+    below = {name: set(imported(path)) & set(files) - {name} for name, path in files.items()}
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"files import each other in a circle: {' <- '.join(error.args[1])}")

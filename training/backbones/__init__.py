@@ -1,4 +1,4 @@
-"""Embedding networks f_Phi, one a file."""
+"""Embedding networks f_Phi, one per file."""
 
 from training.backbones.backbone import Backbone, Precomputed
 from training.backbones.errors import BackboneError

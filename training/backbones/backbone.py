@@ -1,4 +1,4 @@
-"""The embedding network f_Phi that a recipe asks for, from uint8 images to embeddings."""
+"""The embedding network f_Phi of a recipe, from uint8 images to embeddings."""
 
 import math
 from typing import Self
@@ -20,26 +20,27 @@ _LEAST_PIXELS = 16
 
 
 class Backbone(nn.Module):
-    """What a bundle exports: uint8 RGB images (B, S, S, 3) -> embeddings (B, d) float32.
+    """The network that a bundle contains: uint8 RGB images (B, S, S, 3) -> embeddings (B, d) float32.
 
-    Scaling, colour and normalisation are part of the network, so that whoever runs the exported
-    graph feeds it the trainer's pixels. Kind "identity" takes embeddings (B, d) float32 instead.
+    Scaling, colour conversion and normalisation are part of it, so the exported graph takes the same
+    pixels as the trainer. Kind "identity" takes embeddings (B, d) float32 instead.
 
     Attributes:
-        network: the network proper. pixels: what turns images into its input, if not itself.
+        network: without preprocessing. pixels: converts images to its input; None if it takes
+            images itself.
         embedding_size: d.
-        frozen: nothing here is learned; it then stays in evaluation mode, batch norm and dropout
-            included.
+        frozen: no parameter is learned, and batch norm and dropout stay in evaluation mode.
     """
 
     def __init__(self, config: BackboneConfig, image_size: int, *, pretrained: bool = True) -> None:
-        """Build the network, at random or from the weights that the recipe names.
+        """Build the network, with random weights or those that the recipe names.
 
         Args:
-            pretrained: false leaves the named weights out, because a checkpoint's follow.
+            pretrained: false does not load the named weights, because those of a checkpoint will
+                replace them.
 
         Raises:
-            BackboneError: what the recipe asks for does not exist, cannot be read or does not fit.
+            BackboneError: the network or its weights do not exist, cannot be read or do not fit.
         """
         super().__init__()
         self.config, self.image_size = config, image_size
@@ -57,17 +58,17 @@ class Backbone(nn.Module):
 
     @property
     def trainable(self) -> list[nn.Parameter]:
-        """The parameters that are learned; none where the backbone is frozen."""
+        """The parameters that are learned; none if the backbone is frozen."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def train(self, mode: bool = True) -> Self:
         return super().train(mode and not self.frozen)
 
     def features(self, images: Tensor) -> Tensor:
-        """What the network gives (B, d) float32, neither normalised nor scaled."""
+        """The network's output (B, d) float32, neither normalised nor scaled."""
         features = self._features(images)
         if self.config.mirror and not self.training:
-            # Not as one batch of both: the activations of few images stay in a CPU's cache.
+            # Two batches rather than one of both: the smaller activations stay in a CPU's cache.
             features = (features + self._features(images.flip(2))) / 2
         return features
 
@@ -84,9 +85,9 @@ class Backbone(nn.Module):
 
 
 class Precomputed(nn.Module):
-    """Stands in for a frozen backbone where its embeddings were computed before.
+    """Replaces a frozen backbone when its embeddings were computed in advance.
 
-    Passes them on, and has the backbone's own state, so that checkpoints are the same.
+    It returns its input, and has the backbone's state, so that checkpoints are the same.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -100,7 +101,7 @@ class Precomputed(nn.Module):
         return []
 
     def train(self, mode: bool = True) -> Self:
-        self.training = mode  # not the network's: it stays in evaluation mode
+        self.training = mode  # the network itself stays in evaluation mode
         return self
 
     def forward(self, embeddings: Tensor) -> Tensor:
@@ -108,9 +109,9 @@ class Precomputed(nn.Module):
 
 
 def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, Pixels | None, int]:
-    """Network, what prepares its input, and the size of its embeddings."""
+    """The network, the conversion of images to its input, and the size of its embeddings."""
     if config.kind == "identity":
-        size = config.embedding_size or 0  # the configuration insists on it
+        size = config.embedding_size or 0  # the configuration requires it
         return Identity(size), None, size
     if config.kind == "torchvision":
         mean, std = torchvision_normalisation(config)
@@ -120,7 +121,7 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
     mean, std = default_normalisation(config)
     pixels = Pixels(config.colour, image_size, mean, std)
     if config.kind == "timm":
-        # Imported where it is asked for: it takes a second.
+        # Imported only if needed: it takes a second.
         from training.backbones.timm_model import timm_network  # noqa: PLC0415
 
         network, size = timm_network(config, image_size, pretrained=pretrained)

@@ -6,8 +6,7 @@ from torch import nn
 class Conv4(nn.Sequential):
     """4 x [3x3 convolution, batch norm, ReLU, 2x2 max-pool], flattened.
 
-    ReLU and max-pool commute, values and gradients alike; pooling first leaves ReLU a quarter of
-    the work.
+    Pooling comes before ReLU: values and gradients are the same, and ReLU has a quarter of the work.
 
     (B, channels_in, S, S) -> (B, d) with d = channels (S // 16)^2: 64 at 28 px, 1600 at 84 px.
     """

@@ -11,19 +11,19 @@ from training.config import DropBlockConfig
 class DropBlock(nn.Module):
     """Zeroes square blocks of a feature map in training; passes it unchanged in evaluation.
 
-    A block is dropped at each place it fits in with probability gamma, for each channel and example
-    by itself; what is left is scaled by the mask's size over what it keeps, so that the mean
-    stays. The rate grows linearly from 0 to `config.rate` over `config.updates` updates.
+    At every position where a block fits it is dropped with probability gamma, independently for each
+    channel and example. The rest is scaled by the number of positions over the number kept, which
+    preserves the mean. The rate grows linearly from 0 to `config.rate` over `config.updates` updates.
 
     Attributes:
-        updates: () int64, training batches seen; part of the state, so that a resumed run goes on
-            where it was.
+        updates: () int64, training batches seen; part of the state, so that a resumed run continues
+            with the same rate.
     """
 
     updates: Tensor
 
     def __init__(self, config: DropBlockConfig, size: int) -> None:
-        """Drop blocks of maps of size x size positions.
+        """Drop blocks of feature maps with size x size positions.
 
         Raises:
             BackboneError: a block is larger than the map.
@@ -31,7 +31,7 @@ class DropBlock(nn.Module):
         super().__init__()
         if config.block_size > size:
             raise BackboneError(
-                f"drop_block.block_size is {config.block_size}, but a map it is for has "
+                f"drop_block.block_size is {config.block_size}, but one of the feature maps has "
                 f"{size} x {size} positions; use {size} at most, or larger images"
             )
         self.config, self.size = config, size
@@ -39,13 +39,13 @@ class DropBlock(nn.Module):
 
     @property
     def rate(self) -> Tensor:
-        """Share of the positions to drop now (0-dimensional)."""
+        """Current share of the positions to drop (0-dimensional)."""
         grown = self.updates * (self.config.rate / self.config.updates)
         return grown.clamp(max=self.config.rate)
 
     @property
     def gamma(self) -> Tensor:
-        """Probability of a block at a place it fits in: equation 1 of the DropBlock paper."""
+        """Probability that a block starts at a position: equation 1 of the DropBlock paper."""
         block, size = self.config.block_size, self.size
         return self.rate / block**2 * (size**2 / (size - block + 1) ** 2)
 
@@ -57,7 +57,7 @@ class DropBlock(nn.Module):
         block = self.config.block_size
         places = self.size - block + 1
         corners = torch.rand(*x.shape[:2], places, places, device=x.device) < self.gamma
-        # A position is dropped where any of the blocks that cover it is.
+        # A position is dropped if any block that covers it is dropped.
         dropped = functional.max_pool2d(functional.pad(corners.to(x.dtype), [block - 1] * 4), block, stride=1)
         kept = 1 - dropped
         # Counted in float32: bfloat16 cannot count beyond 256.

@@ -1,7 +1,7 @@
-"""Names of weights: from the EfficientNet-PyTorch port's to timm's.
+"""Names of weights in the EfficientNet-PyTorch port, converted to timm's.
 
-The port numbers its blocks through, `_blocks.5`; timm numbers them within stages, `blocks.2.1`. A
-block without expansion has other names in timm than one with.
+The port numbers all blocks in one sequence, `_blocks.5`; timm numbers them within stages,
+`blocks.2.1`. In timm, layers of blocks with and without expansion have different names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,15 +22,15 @@ _EXPANDING_BLOCK = _SQUEEZE | {
 
 
 def is_port(state: Mapping[str, Tensor]) -> bool:
-    """Whether a state dict is named as the port names its weights."""
+    """Whether a state dict has the port's names."""
     return "_conv_stem.weight" in state
 
 
 def timm_names(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """The port's state dict under timm's names; a name that is not the port's stays as it is.
+    """The port's state dict with timm's names; other names are unchanged.
 
     Args:
-        names: of timm's state dict, in its order, which says how many blocks each stage has.
+        names: of timm's state dict, in order; they give the number of blocks in each stage.
     """
     blocks = list(dict.fromkeys(".".join(name.split(".")[:3]) for name in names if name.startswith("blocks.")))
     return {_timm_name(name, state, blocks): tensor for name, tensor in state.items()}

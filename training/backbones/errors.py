@@ -1,5 +1,5 @@
-"""What is wrong with a network somebody asked for."""
+"""The error of all backbones."""
 
 
 class BackboneError(ValueError):
-    """A network that cannot be made, or cannot take its input; the message says what to do."""
+    """A network that cannot be built, or input that it does not take; the message says what to do."""

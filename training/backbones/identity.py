@@ -1,4 +1,4 @@
-"""Data that are embeddings already."""
+"""The network of data that are already embeddings."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from training.backbones.errors import BackboneError
 
 
 class Identity(nn.Module):
-    """(B, d) float32 -> the same; anything else is refused."""
+    """Returns embeddings (B, d) float32 unchanged; refuses anything else."""
 
     def __init__(self, embedding_size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Embeddings of several depths: a network's own beside the means of feature maps inside it."""
+"""Embeddings from several depths: a network's own, and the means of its inner feature maps."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -13,28 +13,28 @@ from training.backbones.probe import embedding_size
 
 
 def with_layers(network: nn.Module, size: int, names: Sequence[str], image_size: int) -> tuple[nn.Module, int]:
-    """The network with these layers in its embedding, and d; itself where there are none.
+    """The network with these layers in its embedding, and d; the network itself if there are none.
 
     Raises:
-        BackboneError: the network has no layer of a name, or one gives no feature maps.
+        BackboneError: a name is not a layer of the network, or the layer gives no feature maps.
     """
     if not names:
         return network, size
-    listening = Layers(network, names)
-    return listening, embedding_size(listening, "the network", image_size)
+    layers = Layers(network, names)
+    return layers, embedding_size(layers, "the network", image_size)
 
 
 class Layers(nn.Module):
-    """The network's embedding and the mean over positions of inner feature maps, side by side.
+    """The network's embedding and the means over positions of inner feature maps, concatenated.
 
-    Each part is divided by its norm, so that all count the same whatever their scales.
+    Each part is divided by its norm, so that all have the same weight.
     """
 
     def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
-        """Take the maps of the layers of these names.
+        """Use the feature maps of the layers with these names.
 
         Raises:
-            BackboneError: the network has no layer of a name.
+            BackboneError: a name is not a layer of the network.
         """
         super().__init__()
         self.network, self.names = network, tuple(names)
@@ -65,7 +65,7 @@ class Layers(nn.Module):
 
 
 def _keep(maps: dict[str, object], name: str) -> Callable[[nn.Module, object, object], None]:
-    """A hook that keeps the output of a layer."""
+    """A forward hook that stores the layer's output in `maps`."""
 
     def keep(_layer: nn.Module, _inputs: object, output: object) -> None:
         maps[name] = output

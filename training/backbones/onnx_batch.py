@@ -1,7 +1,7 @@
-"""Open the batch axis of a graph that was exported for one image.
+"""Make the batch axis dynamic in a graph that was exported for one image.
 
-Declaring another shape of the input is enough for most operators. A Reshape to a stored shape that
-begins with 1 is not among them; PyTorch's exporter writes one before a classifier's last layer.
+For most operators it is enough to declare another input shape. The exception is a Reshape to a stored
+shape that begins with 1; PyTorch's exporter writes one before a classifier's last layer.
 """
 
 import numpy as np
@@ -10,10 +10,9 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 
 def open_batch(graph: GraphProto, image: str) -> None:
-    """Let every Reshape of what is computed from `image` take any batch.
+    """Let every Reshape of a tensor computed from `image` take any batch size.
 
-    That the result is right is for the caller to try: an image must have the embedding that it has
-    alone, whatever batch it is in.
+    The caller must check the result: an image must have the same embedding alone and in a batch.
     """
     shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
@@ -29,8 +28,8 @@ def open_batch(graph: GraphProto, image: str) -> None:
         if node.op_type == "Reshape" and node.input[0] in from_image:
             shape = shapes.get(node.input[1])
             if shape is not None and _is_of_one_image(shape):
-                # -1 is what is left over; where another axis is that, 0 is as many as before,
-                # unless the attribute allowzero gives it its plain meaning.
+                # -1 is the remaining size. If another axis is -1, 0 keeps the size of the input,
+                # unless the attribute allowzero says that 0 means 0.
                 first = 0 if -1 in shape else -1
                 name = f"{node.input[1]}_any_batch"
                 if name not in names:

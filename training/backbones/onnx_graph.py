@@ -1,7 +1,7 @@
-"""ONNX graphs: read from elsewhere, cut to the embedding, wrapped and stored for a bundle.
+"""ONNX graphs: read from a file, cut at the embedding, and extended for a bundle.
 
-A graph keeps its own operator set, so every node added here is one that all sets from
-`_LEAST_OPSET` on have.
+A graph keeps its own operator set, so every node added here exists in all sets from `_LEAST_OPSET`
+on.
 """
 
 import difflib
@@ -22,21 +22,21 @@ Layout = Literal["nchw", "nhwc", "as_is"]
 
 _LEAST_OPSET = 8  # Max broadcasts from here on
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-_LARGE = 256  # numbers from which storing a tensor in 16 bits pays for the node it takes
-_MOST_BYTES = 2**31 - 1  # of one protobuf file
+_LARGE = 256  # tensors with fewer numbers are not stored in 16 bits: the cast takes as much space
+_MOST_BYTES = 2**31 - 1  # limit of a protobuf file
 
 
 def read_graph(path: Path, layout: Layout, channels: int, image_size: int, output: str | None) -> ModelProto:
     """The graph at `path`, cut to one input and one output, its batch axis named "batch".
 
     Args:
-        layout: what the graph takes; see `BackboneConfig.layout`.
-        channels: of an image as the graph sees it.
-        output: the tensor that holds the embedding; None: the graph's only output.
+        layout: of the input; see `BackboneConfig.layout`.
+        channels: of the graph's input images.
+        output: the tensor that is the embedding; None: the graph's only output.
 
     Raises:
-        BackboneError: not a readable graph; another number of inputs, or an input of another type,
-            rank or size; no such output, or several to choose from.
+        BackboneError: the file is not a readable graph; the input is not one tensor of the expected
+            type, rank and size; there is no such output, or there are several to choose from.
     """
     model = load_graph(path)
     graph = model.graph
@@ -50,11 +50,11 @@ def read_graph(path: Path, layout: Layout, channels: int, image_size: int, outpu
     _shape(images, layout, channels, image_size)
     del graph.input[:]
     graph.input.append(images)
-    # Its type is left to ONNX Runtime, and so are inner shapes: they may state a fixed batch.
+    # ONNX Runtime infers its type, and inner shapes, which may declare a fixed batch size.
     del graph.output[:]
     graph.output.append(helper.make_empty_tensor_value_info(name))
     del graph.value_info[:]
-    model.ir_version = max(model.ir_version, 4)  # before 4, weights had to be inputs
+    model.ir_version = max(model.ir_version, 4)  # before version 4, weights had to be inputs
     drop_provenance(model)
     return model
 
@@ -67,7 +67,7 @@ def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
     """
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {tensor.values.name for tensor in graph.sparse_initializer}
-    # Old files list their weights among the inputs, too.
+    # Old files list their weights among the inputs.
     inputs = [value for value in graph.input if value.name not in stored]
     if len(inputs) != 1:
         raise BackboneError(
@@ -78,7 +78,7 @@ def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
 
 
 def drop_provenance(model: ModelProto) -> None:
-    """Remove what exporters note of the machine: where in whose source files a node came from."""
+    """Remove metadata about the exporting machine, such as source file paths of nodes."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
@@ -96,15 +96,15 @@ def bundle_graph(
     normalise: bool,
     scale: float,
 ) -> ModelProto:
-    """The graph a bundle holds: uint8 RGB (batch, S, S, 3) -> float32 (batch, d).
+    """The graph of a bundle: uint8 RGB (batch, S, S, 3) -> float32 (batch, d).
 
     Args:
-        model: from `read_graph`. pixels: what turns images into its input; None: it does itself.
-        flatten: its embeddings have more than two axes.
-        normalise, scale: divide embeddings by their norm; multiply them, after that.
+        model: from `read_graph`. pixels: converts images to its input; None: it takes images.
+        flatten: its output has more than two axes.
+        normalise: divide embeddings by their norm. scale: multiply them, after that.
 
     Raises:
-        BackboneError: the whole is too large for one file.
+        BackboneError: the result is too large for one file.
     """
     wrapped = ModelProto()
     wrapped.CopyFrom(model)
@@ -122,9 +122,10 @@ def bundle_graph(
 
 
 def store_in_half(model: ModelProto) -> None:
-    """Store large float32 weights in 16 bits, with a cast back to 32 that they are read through.
+    """Store large float32 weights in 16 bits, each followed by a cast back to 32 bits.
 
-    ONNX Runtime does the casts when it opens the graph. Weights that 16 bits cannot hold stay.
+    ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits
+    are left as they are.
     """
     graph, builder = model.graph, _Builder(model)
     casts: list[NodeProto] = []
@@ -141,7 +142,7 @@ def store_in_half(model: ModelProto) -> None:
 
 
 class _Builder:
-    """Adds nodes before and behind a graph, under names it does not use yet."""
+    """Adds nodes at the start and end of a graph, with names that it does not use yet."""
 
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
@@ -149,7 +150,7 @@ class _Builder:
         self.taken = set(_names(self.graph))
 
     def prepend_pixels(self, pixels: Pixels, layout: Layout) -> None:
-        """What `Pixels` does, in the order of channels of the images, then of the graph."""
+        """Nodes that do what `Pixels` does: with channels last as in the images, then as in the graph."""
         value = self.graph.input[0]
         kind, shape = value.type.tensor_type.elem_type, [pixels.image_size] * 2
         images = self.fresh("images")
@@ -162,7 +163,7 @@ class _Builder:
 
         x = add("Cast", images, to=TensorProto.FLOAT)
         if pixels.colour == "grey":
-            # The mean as a product: ReduceMean takes its axes in two ways, by operator set.
+            # The mean as a matrix product: how ReduceMean takes its axes depends on the operator set.
             x = add("MatMul", x, self.constant("grey", np.full((3, 1), 1 / 3, dtype=np.float32)))
         elif pixels.colour == "bgr":
             x = add("Gather", x, self.constant("bgr", np.array([2, 1, 0])), axis=3)
@@ -179,6 +180,7 @@ class _Builder:
         self.graph.input.append(helper.make_tensor_value_info(images, TensorProto.UINT8, ["batch", *shape, 3]))
 
     def append_tail(self, *, flatten: bool, normalise: bool, scale: float) -> None:
+        """Nodes that flatten, normalise and scale the embedding."""
         x = self.graph.output[0].name
 
         def add(op: str, *inputs: str, **attributes: Any) -> str:
@@ -218,33 +220,34 @@ class _Builder:
         return found
 
     def insert(self, nodes: list[NodeProto]) -> None:
-        """Before the graph's own: nodes are stored in an order they can be run in."""
+        """Put nodes before the graph's own; nodes are stored in an order in which they can run."""
         rest = list(self.graph.node)
         del self.graph.node[:]
         self.graph.node.extend([*nodes, *rest])
 
 
 def load_graph(path: Path) -> ModelProto:
-    """The ONNX file at `path`, with weights that lie beside it.
+    """The ONNX file at `path`, with weights stored in other files beside it.
 
     Raises:
-        BackboneError: not a readable graph, or one of too old an operator set.
+        BackboneError: not a readable graph, or its operator set is too old.
     """
     try:
         model = onnx.load(path)
     except FileNotFoundError as error:
         raise BackboneError(f"{path}: no such file, or a file of its weights is missing ({error})") from error
-    except Exception as error:  # protobuf and onnx raise many kinds for a damaged file
+    except Exception as error:  # protobuf and onnx raise many types for a damaged file
         raise BackboneError(f"{path}: not a readable ONNX file ({error})") from error
     if not model.graph.node:
-        raise BackboneError(f"{path}: not an ONNX file, or one without a single node")
+        raise BackboneError(f"{path}: not an ONNX file, or one without nodes")
     if _opset(model) < _LEAST_OPSET:
         raise BackboneError(
             f"{path}: operator set {_opset(model)}; {_LEAST_OPSET} or later is needed. Export "
             "the model anew, or convert it with onnx.version_converter"
         )
     for tensor in model.graph.initializer:
-        # Weights read from another file say so no more: the graph is the same as one with them in.
+        # Weights read from another file must no longer say so: the graph, and its hash, are then the
+        # same as if they had been stored in it.
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")
     return model
@@ -287,7 +290,7 @@ def _check_input(path: Path, value: ValueInfoProto, layout: Layout, channels: in
 
 
 def _shape(value: ValueInfoProto, layout: Layout, channels: int, image_size: int) -> None:
-    """State the input's shape: any batch, the recipe's images."""
+    """Declare the input's shape: any batch size, images as in the recipe."""
     side = [image_size, image_size]
     sides = {"nchw": [channels, *side], "nhwc": [*side, channels], "as_is": [*side, 3]}[layout]
     kind = value.type.tensor_type.elem_type
@@ -314,7 +317,7 @@ def _choose_output(path: Path, graph: GraphProto, output: str | None) -> str:
 
 
 def _cut(graph: GraphProto, output: str) -> None:
-    """Remove the nodes and weights that `output` does not depend on."""
+    """Remove nodes and weights on which `output` does not depend."""
     needed, kept = {output}, list[NodeProto]()
     for node in reversed(graph.node):
         if needed.intersection(node.output):
@@ -335,7 +338,7 @@ def _cut(graph: GraphProto, output: str) -> None:
 
 
 def _read(node: NodeProto) -> Iterator[str]:
-    """Names a node reads, those that its subgraphs take from outside included."""
+    """Names that a node reads, including those that its subgraphs take from outside."""
     yield from node.input
     for graph in _subgraphs(node):
         yield from (name for inner in graph.node for name in _read(inner))
@@ -343,7 +346,7 @@ def _read(node: NodeProto) -> Iterator[str]:
 
 
 def _names(graph: GraphProto) -> Iterator[str]:
-    """Every name in a graph, of nodes and tensors alike."""
+    """Every name of a node or tensor in a graph."""
     yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
     yield from (tensor.values.name for tensor in graph.sparse_initializer)
     for node in graph.node:

@@ -1,6 +1,6 @@
-"""What an ONNX file says of how it is to be fed, and where its embedding is.
+"""Guesses from an ONNX graph: its input's layout, size and normalisation, and the embedding's tensor.
 
-Every guess comes with its reason, for a person to check. What a graph does not say is None.
+Every guess has a reason, for a person to check. It is None if the graph does not tell.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,29 +18,29 @@ from training.backbones.onnx_graph import Layout, describe_value
 T = TypeVar("T")
 
 PixelRange = Literal["none", "raw"]
-"""What a graph that normalises takes: values in [0, 1], or 0 to 255."""
+"""Pixel values that a normalising graph takes: in [0, 1] ("none"), or 0 to 255 ("raw")."""
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 _PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
-# Of a stored tensor they make one of the same shape.
+# Their output has the shape of their input.
 _COPYING = {"Cast", "Identity", "DequantizeLinear"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
 _EMBEDDING_WORDS = ("embed", "feature", "descriptor")
-# Of values in [0, 1] means are below 1 and standard deviations not far from it.
+# For pixel values in [0, 1] means and standard deviations are below 1.
 _LARGE_OFFSET, _LARGE_DIVISOR = 2.0, 2.0
 
 
 @dataclass(frozen=True)
 class Guess(Generic[T]):
-    """A value read off a graph, and from what."""
+    """A value, and what in the graph suggests it."""
 
     value: T
     reason: str
 
 
 def guess_layout(value: ValueInfoProto) -> Guess[Layout] | None:
-    """How the input lays out an image, from its type and shape."""
+    """The layout of the input, from its type and shape."""
     tensor = value.type.tensor_type
     if tensor.elem_type == TensorProto.UINT8:
         return Guess("as_is", "the input is uint8")
@@ -55,13 +55,13 @@ def guess_layout(value: ValueInfoProto) -> Guess[Layout] | None:
 
 
 def guess_channels(value: ValueInfoProto, layout: Layout) -> int | None:
-    """Channels of the input."""
+    """Number of channels of the input; None if its shape does not tell."""
     sizes = _sizes(value)
     return None if sizes is None else sizes[1 if layout == "nchw" else 3]
 
 
 def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess[int] | None:
-    """The side of the square images that the input takes.
+    """The side of the square input images.
 
     Raises:
         BackboneError: the input is not square.
@@ -81,7 +81,7 @@ def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess
 
 
 def guess_normalisation(model: ModelProto, image: str) -> Guess[PixelRange] | None:
-    """Whether the first node that computes on the input normalises it, and from which range."""
+    """The pixel range, if the first node that computes on the input normalises it."""
     graph = model.graph
     constants = _constants(graph)
     name = image
@@ -119,8 +119,8 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
     """The tensor that holds the embedding: the input of a classifier's last layer, or an output.
 
     Raises:
-        BackboneError: no output of floats, several that may be the embedding, or a classifier of
-            the pixels themselves.
+        BackboneError: no floating-point output, several that may be the embedding, or a linear
+            classifier directly on the pixels.
     """
     graph = _with_shapes(model).graph
     outputs = [v for v in graph.output if v.type.tensor_type.elem_type in (*_FLOATS, 0)]
@@ -145,7 +145,7 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
 
 
 def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[str]:
-    """The tensor before the classifier that makes `output`, or the output itself."""
+    """The input of the classifier that computes `output`, or the output itself if there is none."""
     name = output.name
     if any(word in name.lower() for word in _EMBEDDING_WORDS):
         return Guess(name, f"the name of the output {name}")
@@ -154,7 +154,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
     node = _behind(made_by, name, _PASSING | _PROBABILITIES)
     layer = None if node is None else _linear(made_by, constants, node)
     if layer is None:
-        return Guess(name, f"the output {name}, which no classifier makes")
+        return Guess(name, f"the output {name}, which is not made by a classifier")
     features, kind, classes = layer
     source = _behind(made_by, features, _PASSING)
     if source is None:
@@ -170,7 +170,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
 def _linear(
     made_by: Mapping[str, NodeProto], constants: Mapping[str, NDArray[np.generic]], node: NodeProto
 ) -> tuple[str, str, int] | None:
-    """Input, kind and width of a linear layer that ends in `node`; None if it is none."""
+    """Input, kind and width of the linear layer that ends in `node`; None if it is no linear layer."""
     kind = node.op_type
     if kind == "Add":
         products = [made_by[name] for name in node.input if name in made_by]
@@ -186,7 +186,7 @@ def _linear(
     transposed = any(a.name == "transB" and a.i for a in node.attribute)
     width = int(weight.shape[-1])
     if node.op_type == "Conv":
-        # Many networks for phones end in a 1 x 1 convolution of the pooled features.
+        # Many mobile networks end in a 1 x 1 convolution of the pooled features.
         source = _behind(made_by, node.input[0], _PASSING)
         if set(weight.shape[2:]) != {1} or source is None or source.op_type not in _POOLING:
             return None
@@ -197,7 +197,7 @@ def _linear(
 
 
 def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
-    """What makes a tensor, behind nodes of the `skipped` kinds; None: it is the graph's input."""
+    """The node that computes a tensor, before any nodes of the `skipped` kinds; None: the graph's input."""
     node = made_by.get(name)
     while node is not None and node.op_type in skipped:
         node = made_by.get(node.input[0])
@@ -205,7 +205,7 @@ def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> N
 
 
 def _constants(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
-    """Stored tensors by name, those behind a cast, a transposition or a copy included."""
+    """Stored tensors by name, including their casts, transpositions and copies."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
@@ -224,19 +224,19 @@ def _constants(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:
-    """The graph with inferred shapes; as it is where they cannot be inferred."""
+    """The graph with inferred shapes; unchanged if they cannot be inferred."""
     try:
         return shape_inference.infer_shapes(model)
-    except Exception:  # noqa: BLE001 (kinds that onnx does not publish; shapes only help)
+    except Exception:  # noqa: BLE001 (types that onnx does not publish; shapes are optional)
         return model
 
 
 def _sizes(value: ValueInfoProto) -> list[int | None] | None:
-    """Sizes of the four axes, None for one that is open; None where there are not four axes."""
+    """Sizes of the four axes, None for a dynamic one; None if there are not four axes."""
     dims = value.type.tensor_type.shape.dim
     if len(dims) != 4:
         return None
-    # Some exporters write 0 or -1 for a size that is open.
+    # Some exporters write 0 or -1 for a dynamic size.
     return [dim.dim_value if dim.dim_value > 0 else None for dim in dims]
 
 

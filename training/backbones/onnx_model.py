@@ -1,4 +1,4 @@
-"""An ONNX graph from elsewhere as a frozen network."""
+"""An ONNX graph as a frozen network."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,26 +23,26 @@ _BATCH_TOLERANCE = 1e-2
 
 
 class OnnxNetwork(nn.Module):
-    """Runs a graph in ONNX Runtime: (B, C, S, S) float32, or images where taken as is -> (B, d).
+    """Runs a graph in ONNX Runtime: (B, C, S, S) float32, or images with layout "as_is" -> (B, d).
 
-    Gradients end here. The SHA-256 of the graph with its weights is part of the state: a checkpoint
-    is not restored over another graph than the one it was trained with.
+    It has no gradient. The SHA-256 of the graph with its weights is part of the state: a checkpoint
+    is refused with any other graph than the one it was trained with.
 
     Attributes:
-        graph: the file's graph, cut to the embedding. embedding_size: d.
-        flattens: the graph's own output has more than two axes.
+        graph: the file's graph, cut at the embedding. embedding_size: d.
+        flattens: the graph's output has more than two axes.
     """
 
     digest: Tensor
 
     def __init__(self, config: BackboneConfig, image_size: int) -> None:
-        """Open the graph and try it.
+        """Open the graph and run it once.
 
         Raises:
             BackboneError: the file is missing or not a graph that can be used; see `read_graph`.
         """
         super().__init__()
-        self.path = Path(config.path or "")  # the configuration insists on it
+        self.path = Path(config.path or "")  # the configuration requires it
         self.layout: Layout = config.layout
         self.image_size = image_size
         self.graph = read_graph(self.path, config.layout, config.channels_in, image_size, config.output)
@@ -65,7 +65,7 @@ class OnnxNetwork(nn.Module):
             check_images(x, self.image_size)
         elif self.layout == "nhwc":
             x = x.permute(0, 2, 3, 1)
-        # A copy that is contiguous: ONNX Runtime takes no strides.
+        # ONNX Runtime takes contiguous arrays only.
         values = np.ascontiguousarray(x.detach().cpu().numpy().astype(self._dtype, copy=False))
         found = torch.from_numpy(self._run(values).astype(np.float32, copy=False))
         return found.flatten(1).to(x.device)
@@ -120,7 +120,7 @@ class OnnxNetwork(nn.Module):
         if saved is not None and not torch.equal(saved.cpu(), self.digest.cpu()):
             raise BackboneError(
                 f"{self.path} is not the graph this run was trained with: SHA-256 "
-                f"{_hex(self.digest)} now, {_hex(saved)} then. Restore the file, or train anew"
+                f"{_hex(self.digest)} now, {_hex(saved)} then. Restore the file, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

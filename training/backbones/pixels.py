@@ -1,4 +1,4 @@
-"""From the trainer's and server's pixels to what a network sees."""
+"""Conversion of uint8 images to a network's input."""
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +40,14 @@ def check_images(images: Tensor, size: int) -> None:
     if images.dtype != torch.uint8 or tuple(images.shape[1:]) != (size, size, 3):
         advice = ""
         if images.ndim == 2:
-            advice = '; for data that are embeddings already, set backbone.kind to "identity"'
+            advice = '; for data that are already embeddings, set backbone.kind to "identity"'
         raise BackboneError(
             f"the backbone takes uint8 images (n, {size}, {size}, 3); got {images.dtype} {tuple(images.shape)}{advice}"
         )
 
 
 def default_normalisation(config: BackboneConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of the recipe, or those for networks that start at random."""
+    """Mean and std of the recipe, or the defaults for networks with random weights."""
     if config.mean is not None and config.std is not None:
         return config.mean, config.std
     return (0.5,) * config.channels_in, (0.25,) * config.channels_in

@@ -1,4 +1,4 @@
-"""What a network from elsewhere gives for one image."""
+"""The embedding size of a network from a library, found by running it."""
 
 import torch
 from torch import nn
@@ -7,20 +7,20 @@ from training.backbones.errors import BackboneError
 
 
 def embedding_size(network: nn.Module, name: str, image_size: int) -> int:
-    """Size d of the embedding that the network gives for an image (1, 3, S, S).
+    """Size d of the network's embedding of an image (1, 3, S, S).
 
     Args:
-        name: of the network, for errors. image_size: S in pixels.
+        name: of the network, for error messages. image_size: S in pixels.
 
     Raises:
-        BackboneError: the network does not take images of this size, or gives no vector.
+        BackboneError: the network does not take images of this size, or its output is not a vector.
     """
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
             embedding = network(torch.zeros(1, 3, image_size, image_size))
-    except BackboneError:  # it says itself what is wrong
+    except BackboneError:  # its message already says what is wrong
         raise
     except (AssertionError, IndexError, RuntimeError, ValueError) as error:
         raise BackboneError(
@@ -30,5 +30,5 @@ def embedding_size(network: nn.Module, name: str, image_size: int) -> int:
     finally:
         network.train(was_training)
     if embedding.ndim != 2:
-        raise BackboneError(f"{name} gives {tuple(embedding.shape)}, not one vector an image")
+        raise BackboneError(f"{name} gives {tuple(embedding.shape)}, not one vector per image")
     return int(embedding.shape[1])

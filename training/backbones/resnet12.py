@@ -9,10 +9,10 @@ from training.config import DropBlockConfig
 
 
 class ResidualBlock(nn.Module):
-    """3 x [3x3 convolution, batch norm] beside a 1x1 convolution; ends in a 2x2 max-pool.
+    """3 x [3x3 convolution, batch norm] plus a 1x1 convolution as shortcut, then a 2x2 max-pool.
 
-    LeakyReLU(0.1) after the first two convolutions and after the sum. Like ReLU it commutes with
-    the max-pool.
+    LeakyReLU(0.1) follows the first two convolutions and the sum; the last is applied after the
+    max-pool, with the same result.
     """
 
     def __init__(self, channels_in: int, channels: int, drop_block: DropBlock | None = None) -> None:
@@ -42,8 +42,8 @@ class ResNet12(nn.Sequential):
     """Four residual blocks of 1, 2.5, 5 and 10 times `channels`, flattened.
 
     Without global pooling (B, channels_in, S, S) -> (B, 10 channels (S // 16)^2): 16000 at 84 px
-    with 64 channels, as in the paper. With it, (B, 10 channels). DropBlock, where asked for, comes
-    after the last two blocks.
+    with 64 channels, as in the paper. With it, (B, 10 channels). DropBlock, if configured, follows the
+    last two blocks.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ResNet12(nn.Sequential):
         widths = [channels_in, channels, 5 * channels // 2, 5 * channels, 10 * channels]
         drops: dict[int, DropBlock] = {}
         if drop_block is not None:
-            # The smallest map first: it is the one that limits the size of a block.
+            # The smallest map is checked first, as it limits the size of a block.
             drops = {i: DropBlock(drop_block, image_size // 2 ** (i + 1)) for i in (3, 2)}
         blocks: list[nn.Module] = [ResidualBlock(*pair, drops.get(i)) for i, pair in enumerate(pairwise(widths))]
         if global_pooling:

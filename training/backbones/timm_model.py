@@ -10,7 +10,7 @@ from torch import nn
 from training.backbones.efficientnet_names import is_port, timm_names
 from training.backbones.errors import BackboneError
 from training.backbones.probe import embedding_size
-from training.backbones.weights_file import read_weights
+from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
 
 
@@ -18,11 +18,11 @@ def timm_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -
     """The network, normalised (B, 3, S, S) -> (B, d), and d.
 
     Args:
-        pretrained: false leaves the weights random, because a checkpoint's follow.
+        pretrained: false does not load weights, because those of a checkpoint will replace them.
 
     Raises:
         BackboneError: unknown architecture, weights that cannot be read or do not fit, or an image
-            size the network does not take.
+            size that the network does not take.
     """
     name = _architecture(config)
     network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
@@ -33,7 +33,7 @@ def timm_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -
 
 def _architecture(config: BackboneConfig) -> str:
     name = str(config.architecture)
-    # A name from a hub is none of these, so nothing is downloaded.
+    # Names of a model hub are refused here, so nothing is downloaded.
     if not timm.is_model(name):
         known = timm.list_models()
         close = difflib.get_close_matches(name, known, n=3) or known[:3]
@@ -47,12 +47,8 @@ def _load(network: nn.Module, path: Path, name: str) -> None:
     state = read_weights(path)
     if is_port(state):
         state = timm_names(state, network.state_dict())
-    # The classifier is gone, whatever number of classes it had; some networks have two.
+    # The network has no classifier, so its weights are not loaded; some networks have two.
     found: Any = cast("Any", network).pretrained_cfg.get("classifier") or ()
     classifiers = (found,) if isinstance(found, str) else tuple(found)
     dropped = tuple(f"{classifier}." for classifier in classifiers)
-    state = {key: value for key, value in state.items() if not key.startswith(dropped)}
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        raise BackboneError(f"{path} holds no weights of {name}: {error}") from error
+    load_weights(network, state, dropped, path, name)

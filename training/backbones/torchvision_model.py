@@ -12,33 +12,33 @@ from torchvision.models import WeightsEnum, get_model, get_model_weights, list_m
 from training.backbones.errors import BackboneError
 from training.backbones.pixels import default_normalisation
 from training.backbones.probe import embedding_size
-from training.backbones.weights_file import read_weights
+from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
 
-_CLASSES = 1000  # what every architecture's last layer gives unless told otherwise
+_CLASSES = 1000  # outputs of every architecture's last layer by default
 
 
 def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
     """The network, normalised (B, 3, S, S) -> (B, d), and d.
 
     Args:
-        pretrained: false leaves the weights random, because a checkpoint's follow.
+        pretrained: false does not load weights, because those of a checkpoint will replace them.
 
     Raises:
         BackboneError: unknown architecture or weights, weights that cannot be read or do not fit,
-            no linear last layer, or an image size the network does not take.
+            no linear last layer, or an image size that the network does not take.
     """
     name = _architecture(config)
     named = _named_weights(config)
     with warnings.catch_warnings():
-        # Two architectures announce another way to draw their first weights.
+        # Two architectures warn that their initial weights will be drawn differently.
         warnings.simplefilter("ignore", FutureWarning)
         network = _build(name, named if pretrained else None)
     if hasattr(network, "transform_input"):
-        # The Inceptions were published with another normalisation, which they convert to inside.
+        # Inception networks convert internally to the normalisation of their published weights.
         network.transform_input = named is not None
     if hasattr(network, "aux_logits"):
-        # Auxiliary classifiers, which in training would come out beside the embedding.
+        # In training, auxiliary classifiers would add outputs to the embedding.
         network.aux_logits = False
         for auxiliary in ("aux1", "aux2", "AuxLogits"):
             if hasattr(network, auxiliary):
@@ -50,7 +50,7 @@ def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: 
 
 
 def torchvision_normalisation(config: BackboneConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of the recipe, else those the named weights were trained with."""
+    """Mean and std of the recipe, or else those with which the named weights were trained."""
     named = _named_weights(config)
     if config.mean is None and named is not None:
         transforms: Any = named.transforms()
@@ -93,7 +93,7 @@ def _build(name: str, weights: WeightsEnum | None) -> Any:
         if weights is None:
             raise
         raise BackboneError(
-            f"the weights {weights} could not be downloaded or read ({error}). Without a way to "
+            f"the weights {weights} could not be downloaded or read ({error}). Without access to "
             f"{weights.url}, fetch that file elsewhere, set backbone.weights to its path, and "
             "backbone.mean and backbone.std to "
             f"{weights.transforms().mean} and {weights.transforms().std}"
@@ -101,7 +101,7 @@ def _build(name: str, weights: WeightsEnum | None) -> Any:
 
 
 def _cut_classifier(network: nn.Module, name: str) -> str:
-    """Replace the last linear layer by nothing; returns its name."""
+    """Replace the last linear layer by the identity; returns its name."""
     linear = [(key, part) for key, part in network.named_modules() if isinstance(part, nn.Linear)]
     if not linear or linear[-1][1].out_features != _CLASSES:
         raise BackboneError(
@@ -115,10 +115,5 @@ def _cut_classifier(network: nn.Module, name: str) -> str:
 
 def _load(network: nn.Module, path: Path, classifier: str, name: str) -> None:
     state = read_weights(path)
-    # The classifier is gone, whatever number of classes it had; auxiliary ones are, too.
-    dropped = (f"{classifier}.", "aux1.", "aux2.", "AuxLogits.")
-    state = {key: value for key, value in state.items() if not key.startswith(dropped)}
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        raise BackboneError(f"{path} holds no weights of {name}: {error}") from error
+    # The network has neither its classifier nor auxiliary ones, so their weights are not loaded.
+    load_weights(network, state, (f"{classifier}.", "aux1.", "aux2.", "AuxLogits."), path, name)

@@ -1,8 +1,8 @@
-"""Weights of a bundle as the start of a training run.
+"""A bundle's weights as the start of a training run.
 
-An exported graph has batch norm folded into the convolutions before it, or beside them where two
-branches, image and mirror image, share them. What each normalised is measured again on images, so
-that the network computes what the bundle does and can go on learning.
+In an exported graph batch norm is folded into the convolution before it, or is a node of its own if
+two branches, image and mirror image, share the convolution. Batch norm's statistics are measured
+again on images, so that the network computes the same as the bundle and can be trained further.
 """
 
 from pathlib import Path
@@ -18,19 +18,19 @@ from training.backbones.backbone import Backbone
 from training.backbones.conv4 import Conv4
 from training.backbones.errors import BackboneError
 
-# What the network and its input depend on; a bundle that differs in one of them does not fit.
+# Keys on which the network and its input depend: a bundle must have the same values.
 _MATCHING = ("kind", "channels", "colour", "mean", "std")
 
 
 @torch.no_grad()
 def warm_start(backbone: Backbone, bundle: Path, images: Tensor) -> None:
-    """Make `backbone`, a conv4, compute what the bundle's graph does.
+    """Give `backbone`, a conv4, the weights of a bundle, so that it computes the same embeddings.
 
     Args:
-        images: (n, S, S, 3) uint8 training images, some hundreds, for the statistics of batch norm.
+        images: (n, S, S, 3) uint8, some hundreds of training images for the statistics of batch norm.
 
     Raises:
-        BackboneError: no usable bundle, or one of another network.
+        BackboneError: not a usable bundle, or a bundle of another network.
     """
     folded = _convolutions(backbone, bundle)
     if not isinstance(backbone.network, Conv4) or backbone.pixels is None:
@@ -57,7 +57,7 @@ def warm_start(backbone: Backbone, bundle: Path, images: Tensor) -> None:
 
 
 def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor]]:
-    """Kernel and bias of every convolution of the bundle, in order."""
+    """Kernel and bias of the bundle's convolutions, in order."""
     try:
         bundle = load_bundle(folder)
     except BundleError as error:
@@ -76,7 +76,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
         for tensor in graph.initializer
     }
     norms = {node.input[0]: node for node in graph.node if node.op_type == "BatchNormalization"}
-    found: dict[str, tuple[Tensor, Tensor]] = {}  # by the weights' name: each branch has them
+    found: dict[str, tuple[Tensor, Tensor]] = {}  # by the weights' name: both branches use the same
     for node in graph.node:
         if node.op_type == "Conv":
             norm = norms.get(node.output[0])
@@ -94,7 +94,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
 
 
 def _fold(parts: list[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
-    """Kernel and bias of a convolution and the batch norm behind it."""
+    """Kernel and bias of one convolution that equals a convolution and its batch norm."""
     weight, scale, bias, mean, var = parts
     factor = scale / (var + epsilon).sqrt()
     return weight * factor[:, None, None, None], bias - mean * factor

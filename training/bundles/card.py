@@ -1,16 +1,16 @@
 """The model card, rendered from the manifest so that the two cannot disagree."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import yaml
 
 from comln_serve.bundle import Calibration, Manifest
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.manifest import AccuracyEntry, ComparisonEntry, HeadEntry, TrainingEntry
-from training.evaluation.calibration_report import calibration_table, suspects_table, unknown_table
-from training.evaluation.compare import Difference
-from training.evaluation.tables import markdown
-from training.evaluation.verdict import mean_difference, verdict
+from training.results.accuracy import Difference, Estimate, mean_by_head
+from training.results.calibration_tables import calibration_table, suspects_table, unknown_table
+from training.results.tables import markdown
+from training.results.verdict import verdict
 
 _STARTS = {
     "learned": "a learned classifier W0, which ties the model to {ways} classes",
@@ -47,7 +47,7 @@ def render_card(name: str, manifest: Manifest) -> str:
                 *_data_cell(manifest, a),
                 a.split,
                 a.task,
-                _percent(a),
+                str(Estimate(a.mean, a.interval)),
                 str(a.episodes),
                 # A bar, as in a group expression, would end the cell.
                 str(a.queries),
@@ -130,9 +130,9 @@ def _verdicts(manifest: Manifest) -> str:
         ahead = by_data.setdefault(entry.data, {})
         ahead[entry.head] = Difference(entry.ahead, entry.ahead_interval)
     lines = [
-        f"- {task}, split {split}{_over(by_data)}: {verdict(common)}"
+        f"- {task}, split {split}{_over(by_data)}: {verdict(ahead)}"
         for (split, task), by_data in tasks.items()
-        if (common := _mean_ahead(list(by_data.values())))
+        if (ahead := mean_by_head(list(by_data.values())))
     ]
     if not lines:
         return (
@@ -149,12 +149,6 @@ def _over(by_data: Mapping[str | None, object]) -> str:
     return f", {names[0]}" if names else ""
 
 
-def _mean_ahead(parts: Sequence[Mapping[str, Difference]]) -> dict[str, Difference]:
-    """The mean over data sets, of the heads that were measured on all of them."""
-    common = [head for head in parts[0] if all(head in part for part in parts)]
-    return {head: mean_difference([part[head] for part in parts]) for head in common}
-
-
 def _data_column(manifest: Manifest) -> list[str]:
     entries = (*manifest.accuracy, *manifest.comparisons)
     return ["data"] if any(entry.data is not None for entry in entries) else []
@@ -162,10 +156,6 @@ def _data_column(manifest: Manifest) -> list[str]:
 
 def _data_cell(manifest: Manifest, entry: AccuracyEntry | ComparisonEntry) -> list[str]:
     return [entry.data or ""] if _data_column(manifest) else []
-
-
-def _percent(entry: AccuracyEntry | ComparisonEntry) -> str:
-    return f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}"
 
 
 def _comparisons(manifest: Manifest) -> str:
@@ -178,7 +168,7 @@ def _comparisons(manifest: Manifest) -> str:
             entry.split,
             entry.task,
             entry.head,
-            _percent(entry),
+            str(Estimate(entry.mean, entry.interval)),
             f"{100 * entry.ahead:+.2f} +- {100 * entry.ahead_interval:.2f}",
             str(entry.episodes),
             entry.description + (f"; {entry.unconverged} fits unfinished" if entry.unconverged else ""),

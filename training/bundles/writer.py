@@ -1,9 +1,7 @@
 """Write a bundle the server can load, of a model that was trained or wrapped as it is."""
 
-import hashlib
-import json
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,24 +12,23 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from comln_serve.bundle import AccuracyEntry, ComparisonEntry, Head, Manifest, load_bundle
+from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
 from comln_serve.bundle.manifest import (
     BACKBONE,
     CARD,
     HEAD,
     MANIFEST,
-    FileEntry,
     Files,
     HeadEntry,
-    Shots,
     TrainingEntry,
     format_version,
 )
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import store_in_half
 from training.bundles.backbone_graph import ExportError, backbone_graph
-from training.bundles.card import render_card
+from training.bundles.manifest import file_entry, write_manifest
 from training.config import Config
+from training.config.backbone import FILE_KEYS
 from training.model import MetaModel
 
 # Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
@@ -179,58 +176,10 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
     write_manifest(folder, manifest)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `bundle.json` and the model card that is rendered from it."""
-    content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    for name, text in ((CARD, render_card(folder.name, manifest)), (MANIFEST, content + "\n")):
-        temporary = folder / f".{name}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(folder / name)
-
-
-def record_measurements(
-    folder: Path, manifest: Manifest, accuracy: Sequence[AccuracyEntry], comparisons: Sequence[ComparisonEntry] = ()
-) -> None:
-    """Add measurements to a bundle, in place of earlier ones of the same split and task.
-
-    Earlier comparisons of a task are dropped, unless the bundle's accuracy on it is what it was;
-    then those of heads that were not measured again are kept.
-    """
-    before = {_task(entry): _figures(entry) for entry in manifest.accuracy}
-    measured = {_task(entry): _figures(entry) for entry in accuracy}
-    changed = {task for task, figures in measured.items() if before.get(task) != figures}
-    compared = {(_task(entry), entry.head) for entry in comparisons}
-    kept = [entry for entry in manifest.accuracy if _task(entry) not in measured]
-    kept_comparisons = [
-        entry
-        for entry in manifest.comparisons
-        if _task(entry) not in changed and (_task(entry), entry.head) not in compared
-    ]
-    merged = tuple(sorted([*kept, *accuracy], key=_task))
-    # Sorting is stable: the heads of a task stay in their order.
-    merged_comparisons = tuple(sorted([*kept_comparisons, *comparisons], key=_task))
-    update = {
-        "format_version": format_version(manifest.head, merged, merged_comparisons, manifest.calibration),
-        "accuracy": merged,
-        "comparisons": merged_comparisons,
-    }
-    write_manifest(folder, manifest.model_copy(update=update))
-
-
-def _task(entry: AccuracyEntry | ComparisonEntry) -> tuple[str, str, int, tuple[int, int]]:
-    shots: Shots = entry.shots
-    least_and_most = (shots, shots) if isinstance(shots, int) else shots
-    return entry.split, entry.data or "", entry.ways, least_and_most
-
-
-def _figures(entry: AccuracyEntry) -> tuple[object, ...]:
-    return entry.queries, entry.episodes, entry.seed, entry.mean, entry.interval
-
-
 def _without_folders(config: Config) -> dict[str, Any]:
     """The configuration for others to read: files by their names, not where they lay here."""
     tree = config.model_dump(mode="json")
-    for key in ("path", "warm_start", "weights"):
+    for key in FILE_KEYS:
         if tree["backbone"][key] is not None:
             tree["backbone"][key] = PurePath(tree["backbone"][key]).name
     return tree
@@ -248,9 +197,3 @@ def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
             f"{folder}: ONNX Runtime's embeddings differ from torch's by {difference:.2g} (allowed {tolerance:g})"
         )
     return difference
-
-
-def file_entry(path: Path) -> FileEntry:
-    """The file as a manifest lists it."""
-    content = path.read_bytes()
-    return FileEntry(path=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

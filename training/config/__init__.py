@@ -1,6 +1,7 @@
-"""Everything a training run depends on, as one typed value.
+"""The configuration of a training run, as one typed value.
 
-A recipe is this as YAML; it is stored in every checkpoint and in every bundle's manifest.
+A recipe is the configuration as YAML. It is stored in every checkpoint and in every bundle's
+manifest.
 """
 
 from training.config.backbone import BackboneConfig, DropBlockConfig

@@ -1,4 +1,4 @@
-"""The embedding network f_Phi."""
+"""Section `backbone`: the embedding network f_Phi."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,12 +6,20 @@ from pydantic import Field, model_validator
 
 from training.config.section import Count, Positive, Section
 
+FILE_KEYS = ("path", "warm_start", "weights")
+"""The keys of the section whose values are files; `weights` may also name published weights."""
+
+
+def is_path(weights: str) -> bool:
+    """Whether this value of `weights` is a path: names of published weights have no dot and no slash."""
+    return any(mark in weights for mark in "./\\")
+
 
 class DropBlockConfig(Section):
     """DropBlock after the last two blocks of resnet12, in training only.
 
     Attributes:
-        rate: share of the positions dropped in the end.
+        rate: final share of the positions that are dropped.
         block_size: side of a dropped block, in positions of the feature map.
         updates: number of updates over which the rate grows from 0.
     """
@@ -28,36 +36,37 @@ class BackboneConfig(Section):
         kind: "conv4": four blocks of 3x3 convolution, batch norm, ReLU, 2x2 max-pool. "resnet12":
             four residual blocks of three 3x3 convolutions. "torchvision": one of its classifiers
             without the last layer. "timm": one of timm's networks without its classifier. "onnx":
-            a graph from elsewhere, frozen. "identity": the data are embeddings already.
-        channels: width of every block of conv4; of resnet12's first, the others being 2.5, 5 and
-            10 times as wide.
-        global_pooling: resnet12: embeddings are the mean over the last block's positions.
+            an ONNX file, frozen. "identity": the data are already embeddings.
+        channels: width of every block of conv4; width of the first block of resnet12, whose other
+            blocks are 2.5, 5 and 10 times as wide.
+        global_pooling: resnet12: the embedding is the mean over the last block's positions.
         drop_block: resnet12: regularisation by DropBlock; null: none.
         architecture: torchvision: the name in `torchvision.models`, such as resnet18. timm: the
             name in `timm.list_models()`, such as tf_efficientnet_lite0.
         weights: null (random), or the path of a state dict (.pt, .pth or .safetensors).
             torchvision: also DEFAULT or another name of the architecture's published weights.
         layers: torchvision, timm: names of layers inside the network, such as blocks.6, whose
-            feature maps (batch, channels, height, width), averaged over positions, belong to the
-            embedding, too. Each part, the network's own first, is divided by its norm.
+            feature maps (batch, channels, height, width), averaged over positions, are appended to
+            the network's own embedding. Each part is divided by its norm.
         warm_start: conv4: a bundle of the same network whose weights training starts from; null:
-            random ones. Relative as `path`.
-        frozen: torchvision, timm: the weights stay; only the head is learned. Graphs and
-            embeddings are always frozen.
-        path: onnx: the file. A relative path is relative to the recipe; in an override, to the
-            working folder. So is one in `weights`.
-        layout: onnx: what the graph takes. "nchw" or "nhwc": normalised floats, channels second or
-            last. "as_is": uint8 RGB (B, S, S, 3), as a bundle's backbone does.
-        output: onnx: the tensor to take as the embedding, an inner one if need be; null: the only
-            output.
-        colour: what the first layer sees: "rgb", "bgr" or "grey".
-        mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Left out,
-            those of torchvision's named weights; 0.5 and 0.25 for a network that starts at random.
-        embedding_size: expected size; needed by "identity", checked with the others where given.
-        mirror: embeddings are the mean of those of the image and of its mirror image, in evaluation
-            and in the bundle. Twice the work, for images whose mirror image means the same.
-        normalise: "l2": embeddings are divided by their norm, before `scale`.
-        scale: embeddings are divided by the square root of their size ("sqrt_d"), or not ("none").
+            random weights. A relative path is resolved like `path`.
+        frozen: torchvision, timm: the weights do not change; only the head is learned. ONNX graphs
+            and embeddings are always frozen.
+        path: onnx: the file. A relative path is relative to the recipe, or in an override to the
+            working folder. The same holds for a path in `weights`.
+        layout: onnx: the graph's input. "nchw" or "nhwc": normalised floats, channels second or
+            last. "as_is": uint8 RGB (B, S, S, 3), like a bundle's backbone.
+        output: onnx: the tensor that is the embedding, which need not be an output of the graph;
+            null: the only output.
+        colour: channels of the first layer: "rgb", "bgr" or "grey".
+        mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Default:
+            those of torchvision's named weights; 0.5 and 0.25 for a network with random weights.
+        embedding_size: expected size; required for "identity", checked for the others if given.
+        mirror: the embedding is the mean of those of the image and of its mirror image, in
+            evaluation and in the bundle. Doubles the computation; for images whose mirror image
+            has the same class.
+        normalise: "l2": embeddings are divided by their norm, before `scale` applies.
+        scale: "sqrt_d": embeddings are divided by the square root of their size.
     """
 
     kind: Literal["conv4", "resnet12", "torchvision", "timm", "onnx", "identity"] = "conv4"
@@ -87,14 +96,13 @@ class BackboneConfig(Section):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the network has nothing to learn."""
+        """Whether the network has no parameters to learn."""
         return self.frozen or self.kind in {"onnx", "identity"}
 
     @property
     def weights_file(self) -> str | None:
-        """`weights` where it is a path; published weights have plain names."""
-        is_path = self.weights is not None and any(mark in self.weights for mark in _PATH_MARKS)
-        return self.weights if is_path else None
+        """`weights` if it is a path, and not the name of published weights."""
+        return self.weights if self.weights is not None and is_path(self.weights) else None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -140,8 +148,6 @@ class BackboneConfig(Section):
             raise ValueError("mean and std do not apply to a graph that is taken as_is")
 
 
-# Names of published weights have none of these.
-_PATH_MARKS = "./\\"
 _TRAINED = ("conv4", "resnet12")
 _LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {

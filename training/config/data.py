@@ -1,4 +1,4 @@
-"""Which images, and what happens to them in training."""
+"""Sections `data` and `augmentation`: the images of a run, and how they are varied in training."""
 
 import re
 from typing import Annotated, Literal, Self, cast
@@ -13,7 +13,7 @@ Use = Literal["both", "train", "val"]
 # "several" stands for the data sets in `sets`; every other kind is one data set.
 SEVERAL = "several"
 
-# Of a data set: it appears in NAME=PATH on the command line and in tables.
+# The name of a data set, used in NAME=PATH on the command line and in tables.
 NAME = r"[^/\\|=]+"
 
 
@@ -21,17 +21,18 @@ class SourceConfig(Section):
     """How one data set is read.
 
     Attributes:
-        kind: a data set, whatever form of it there is ("omniglot", "miniimagenet",
-            "tieredimagenet", "cifar_fs", "fc100", "cub"), with its standard split; images of your
-            own ("image_folder", "image_csv"); or "embeddings" in the format of LEO.
-        rotations: omniglot: 90-degree rotations count as classes of their own, in training.
+        kind: a public data set with its standard split, in any of its usual file formats
+            ("omniglot", "miniimagenet", "tieredimagenet", "cifar_fs", "fc100", "cub"); your own
+            images ("image_folder", "image_csv"); or "embeddings" in the format of LEO.
+        rotations: omniglot: in training, 90-degree rotations of a class are classes of their own.
         splits: image_folder: your class lists, a JSON file {split: [classes]} or a file for each
-            split, relative to the data; null: <split> folders, or else class_shares.
+            split, relative to the data; null: <split> folders if there are any, else class_shares.
         class_shares: image_folder and image_csv without splits of their own: shares of the classes
             for train, val and test.
-        group: a regular expression, searched for in file names: images of a class whose names have
-            the same first group of the match (or whole match) are so alike that no episode may
-            have them in its support set and among its queries, such as frames of one track.
+        group: a regular expression that is searched for in file names. Images of a class with the
+            same text in the match's first group (or in the whole match) are nearly the same, such
+            as frames of one video, and are never in both the support and the query set of an
+            episode.
     """
 
     kind: Literal[
@@ -76,12 +77,12 @@ class SourceConfig(Section):
 
 
 class DataSetConfig(SourceConfig):
-    """One of several data sets. Its preprocessing is that of all of them.
+    """One of several data sets. All share one preprocessing.
 
     Attributes:
-        name: under which its path is given, `--data NAME=PATH`, and its results are reported.
-        use: "both": training on its train classes, validation on its val classes. "train" or
-            "val": all of its classes, whatever their split, are for this alone.
+        name: for its path, `--data NAME=PATH`, and for its results.
+        use: "both": its train classes are for training, its val classes for validation. "train" or
+            "val": all its classes, of any split, are for this use only.
     """
 
     name: str
@@ -112,9 +113,10 @@ class DataConfig(SourceConfig):
     """Which images: the classes to train on and those to validate on. See docs/data.md.
 
     Attributes:
-        kind: that of the one data set, or "several".
+        kind: of the one data set, or "several".
         sets: several: the data sets. The keys of `SourceConfig` are then given for each of them.
-        preprocessing: resize-and-crop policy, carried over into the bundle; not for embeddings.
+        preprocessing: resize-and-crop policy, which a bundle of the run also has; not for
+            embeddings.
     """
 
     sets: tuple[DataSetConfig, ...] = ()
@@ -147,23 +149,25 @@ class DataConfig(SourceConfig):
         return self
 
     def used_for(self, use: Literal["train", "val"]) -> tuple[DataSetConfig, ...]:
-        """Those of `sets` that training, or validation, takes classes of."""
+        """The data sets of `sets` that are used for training, or for validation."""
         return tuple(part for part in self.sets if part.use in {"both", use})
 
     def one(self, part: DataSetConfig) -> "DataConfig":
-        """How one of `sets` is read, as if it were the only one."""
+        """The configuration of one of `sets` as the only data set."""
         return DataConfig.model_validate(
             part.model_dump(exclude={"name", "use"}) | {"preprocessing": self.preprocessing}
         )
 
 
 class AugmentationConfig(Section):
-    """What happens to training images; the default is nothing.
+    """Random changes of training images; none by default.
 
     Attributes:
-        crop_padding: crops of the original size from an image padded with this many black pixels.
+        crop_padding: random crops of the original size from the image padded with this many black
+            pixels.
         flip: half of the images are mirrored.
-        jitter: brightness, contrast and saturation change by factors of 1 - jitter to 1 + jitter.
+        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to
+            1 + jitter.
     """
 
     crop_padding: Annotated[int, Field(ge=0)] = 0

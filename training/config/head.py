@@ -1,4 +1,4 @@
-"""Start and amount of adaptation."""
+"""Section `head`: start, horizon and metric of adaptation."""
 
 from typing import Annotated, Self
 
@@ -9,19 +9,20 @@ from training.config.section import NonNegative, Positive, Section
 
 
 class HeadConfig(Section):
-    """Start and amount of adaptation; see `comln_serve.bundle.head.Head`.
+    """Start, horizon and metric of adaptation; see `comln_serve.bundle.head.Head`.
 
     Attributes:
         initial_horizon: T before training (log T is learned unless `learn_horizon` is false).
         condition_horizon: log T is learned as an affine function of log M, log N and
-            log mean ||phi||^2, so that it can follow the task; `initial_horizon` is of any task.
+            log mean ||phi||^2, and so depends on the task; before training it is
+            `initial_horizon` for every task.
         initial_alpha: scale of a prototype start before training (log alpha is learned).
         initial_similarity: rho of a levelled prototype start before training (its log odds are
-            learned); null: prototypes keep their own lengths.
-        initial_whitening: r of the metric of the flow before training (log r is learned); 0: the
-            paper's flow, without one.
-        horizon_rule: where the bundle takes T from unless a request says otherwise: "learned", or
-            "auto", each task's own support images.
+            learned); null: prototypes keep their own norms.
+        initial_whitening: strength r of the flow's metric before training (log r is learned); 0: the
+            paper's flow, without a metric.
+        horizon_rule: how the bundle chooses T unless a request says otherwise: "learned", or "auto",
+            by each task's own support images.
     """
 
     start: Start = "prototype"

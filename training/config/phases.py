@@ -1,4 +1,4 @@
-"""The two phases of a run, and how it is measured."""
+"""Sections `pretraining`, `episodes`, `optimiser` and `validation`: how a run is trained and measured."""
 
 from typing import Annotated, Self
 
@@ -8,13 +8,13 @@ from training.config.section import Count, NonNegative, Positive, Range, Section
 
 
 class EpisodeConfig(Section):
-    """What a training episode looks like.
+    """The training episodes.
 
     Attributes:
-        ways, shots: drawn anew for each update, from [least, most] where they are ranges.
-        unequal: share of the updates in which every class draws its own number of shots.
+        ways, shots: one number, or a range [least, most] from which each update draws its own.
+        unequal: share of the updates in which the number of shots is drawn for each class.
         queries: query images of each class. tasks: episodes an update.
-        label_smoothing: of the query loss.
+        label_smoothing: in the query loss.
     """
 
     ways: Range = (5, 5)
@@ -37,11 +37,11 @@ class OptimiserConfig(Section):
     """SGD with Nesterov momentum; the learning rate follows a half cosine to 0 after warm-up.
 
     Attributes:
-        steps: instead of the half cosine, [[update, learning rate], ...]: the rate from then on.
-            log T and log alpha follow in proportion.
-        lr: for the backbone and a learned W0. head_lr: for log T and log alpha.
-        weight_decay: on the backbone's convolution weights only.
-        clip_head: largest gradient norm of (log T, log alpha) in an update.
+        steps: instead of the half cosine, [[update, learning rate], ...]: `lr` from that update on.
+            `head_lr` changes by the same factors.
+        lr: for the backbone and a learned W0. head_lr: for the head's scalars, such as log T.
+        weight_decay: for the backbone's convolution weights only.
+        clip_head: largest norm of the gradient of the head's scalars in an update.
     """
 
     lr: Positive = 0.1
@@ -72,7 +72,7 @@ class PretrainingConfig(Section):
     Attributes:
         epochs: passes over the training images (and their rotations, where these count).
         warmup: updates over which the learning rate rises from 0.
-        validate_every: epochs between measurements with prototypes on the validation tasks.
+        validate_every: epochs between validations, with the untrained head.
     """
 
     epochs: Count
@@ -86,7 +86,10 @@ class PretrainingConfig(Section):
 
 
 class ValidationConfig(Section):
-    """How often, and on what, a run is validated; the best checkpoint by mean accuracy is kept."""
+    """How often a run is validated, and on which tasks, (ways, shots) each.
+
+    The checkpoint with the best mean accuracy is kept as the best.
+    """
 
     every: Count = 500
     episodes: Count = 200

@@ -1,4 +1,4 @@
-"""Recipes: a configuration as YAML, with overrides from the command line."""
+"""Recipes: configurations as YAML, with overrides from the command line."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -6,9 +6,8 @@ from typing import Any, cast
 import yaml
 from pydantic import ValidationError
 
+from training.config.backbone import FILE_KEYS, is_path
 from training.config.run import Config
-
-_PATH_MARKS = "./\\"
 
 
 class ConfigError(ValueError):
@@ -55,15 +54,14 @@ def _validated(tree: dict[str, Any], overrides: tuple[str, ...], what: str) -> C
 
 
 def _resolve_paths(tree: dict[str, Any], base: Path) -> None:
-    """Make the files that the backbone names absolute, taking relative paths from `base`."""
+    """Make the paths in the section `backbone` absolute; relative ones are relative to `base`."""
     backbone = tree.get("backbone")
     if not isinstance(backbone, dict):
         return
     section = cast("dict[str, Any]", backbone)
-    for key in ("path", "warm_start", "weights"):
+    for key in FILE_KEYS:
         value = section.get(key)
-        names_file = key != "weights"  # published weights have plain names
-        if isinstance(value, str) and (names_file or any(mark in value for mark in _PATH_MARKS)):
+        if isinstance(value, str) and (key != "weights" or is_path(value)):
             section[key] = str((base / Path(value).expanduser()).resolve())
 
 

@@ -1,4 +1,4 @@
-"""A whole run's configuration."""
+"""The whole configuration of a run."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,14 +12,15 @@ from training.config.section import Section
 
 
 class Config(Section):
-    """A whole run.
+    """The whole configuration of a run.
 
     Attributes:
-        updates: of the episodic training. 0: none; what a bundle says whose frozen network was
-            wrapped as it is. `fit` refuses it: the head is learned there.
-        precision: of the backbone's products and activations in training ("bfloat16": automatic
-            mixed precision); parameters and the flow are not affected, and bundles hold float32.
-        seed: of the first weights, the episodes and the augmentation.
+        updates: of meta-training. 0 is for a bundle whose frozen network was wrapped without
+            training; `fit` refuses it.
+        precision: of the backbone's matrix products and activations in training ("bfloat16":
+            automatic mixed precision). Parameters and the flow are not affected, and bundles hold
+            float32.
+        seed: of the initial weights, the episodes and the augmentation.
     """
 
     data: DataConfig
@@ -50,7 +51,7 @@ class Config(Section):
             )
         if not self.updates and not self.backbone.is_frozen:
             raise ValueError("updates must be 1 or more: the backbone starts at random")
-        # An ONNX graph may have made the embeddings: a bundle of such a run names it.
+        # A run on embeddings is exported with the ONNX graph that computed them.
         if self.data.kind == "embeddings" and self.backbone.kind not in {"identity", "onnx"}:
             raise ValueError('data.kind "embeddings" needs backbone.kind "identity"')
         if self.pretraining is not None and len(self.data.used_for("train")) > 1:

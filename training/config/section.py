@@ -1,4 +1,4 @@
-"""What the sections of a recipe are made of."""
+"""Base class and value types of a recipe's sections."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ def _ordered(value: tuple[int, int]) -> tuple[int, int]:
     return value
 
 
-# A range [least, most]; one number stands for itself.
+# A range [least, most]; a single number is a range of that number alone.
 Range = Annotated[tuple[Count, Count], BeforeValidator(_both_ends), AfterValidator(_ordered)]
 
 

@@ -40,22 +40,22 @@ _LOADERS: dict[str, Callable[[Path, str, DataConfig], ImageSet]] = {
 }
 
 
-# These know by themselves what all of their classes are.
+# Kinds whose loaders know the split "all".
 _OWN_IMAGES = {"image_folder", "image_csv"}
 
 
 def load_split(config: DataConfig, root: Path, split: str, *, use: Use = "both") -> ImageSet:
     """Images of one split ("train", "val" or "test"); docs/data.md says what `root` may hold.
 
-    Rotated classes are for training only. "all" in place of a split is every class of a folder or
-    CSV file of one's own images, and the three splits together of the other kinds.
+    Rotated classes are for training only. The split "all" is every class of an image folder or CSV
+    file; for other kinds it is the three splits together.
 
     Args:
-        use: "train" or "val": all classes are in this split, and there is no other split.
+        use: "train" or "val": this split has all the classes, and there is no other split.
 
     Raises:
-        DataError: missing, damaged or partial data; the message names the file. Also a
-            `config.group` that the images cannot be grouped by, or a split ruled out by `use`.
+        DataError: missing, damaged or incomplete data; the message names the file. Also a
+            `config.group` that matches no file name, or a split ruled out by `use`.
     """
     if use != "both" and split != ALL:
         if split != use:
@@ -64,8 +64,8 @@ def load_split(config: DataConfig, root: Path, split: str, *, use: Use = "both")
                 f"there is no split {split}; its splits are {use} and {ALL}"
             )
         everything = load_split(config, root, ALL)
-        turned = config.rotations and split == "train"
-        return replace(everything, rotations=4) if turned else everything
+        rotated = config.rotations and split == "train"
+        return replace(everything, rotations=4) if rotated else everything
     if split == ALL and config.kind not in _OWN_IMAGES:
         data = _together([_LOADERS[config.kind](root, part, config) for part in SPLITS])
     else:
@@ -79,7 +79,7 @@ def load_split(config: DataConfig, root: Path, split: str, *, use: Use = "both")
 
 
 def _together(parts: list[ImageSet]) -> ImageSet:
-    """The classes of several sets as one, without rotated ones."""
+    """One set of the classes of several, without rotated classes."""
     starts = np.cumsum([0, *(len(part.images) for part in parts[:-1])])
     files = [part.files for part in parts if part.files is not None]
     return ImageSet(

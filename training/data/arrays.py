@@ -1,4 +1,4 @@
-"""Images that come decoded, in one array with a label for each."""
+"""Data sets stored as one array of decoded images, with a label for each."""
 
 import zipfile
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
     content = load_pickle(path)
     images = pixels(entry(content, "data", path), f"{path}, 'data'")
     members, names = group(entry(content, "labels", path), len(images), f"{path}, 'labels'")
-    del content  # and with it the original, where the images have to be resized
+    del content  # frees the original images if they have to be resized
     return ImageSet(fit_pixels(images, preprocessing), members, names)
 
 
@@ -50,10 +50,10 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
 
 
 def load_npz(path: Path, key: str) -> NDArray[Any]:
-    """One array of an .npz file, never one of Python objects.
+    """One array of an .npz file; arrays of Python objects are refused.
 
     Raises:
-        DataError: unreadable, or without this array.
+        DataError: the file cannot be read, or has no such array.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -66,7 +66,7 @@ def load_npz(path: Path, key: str) -> NDArray[Any]:
 
 
 def entry(content: object, key: str, path: Path) -> object:
-    """The value of `key` in a pickled dictionary, else DataError."""
+    """The value of `key` in a pickled dictionary; DataError if there is none."""
     found = keys(content)
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dictionary with {key!r}, found {what(content)}")
@@ -76,19 +76,19 @@ def entry(content: object, key: str, path: Path) -> object:
 
 
 def keys(content: object) -> dict[str, object]:
-    """A pickled dictionary with its keys as text, as Python 2 wrote bytes; empty if it is none."""
+    """A pickled dictionary with its keys as text; empty if `content` is not a dictionary."""
     if not isinstance(content, dict):
         return {}
     return {text(name): value for name, value in cast("dict[object, object]", content).items()}
 
 
 def text(name: object) -> str:
-    """A name as text: Python 2 wrote bytes."""
+    """A name as text; pickles of Python 2 hold bytes."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 def pixels(value: object, where: str) -> NDArray[np.uint8]:
-    """`value`, if it is an array of RGB images (n, height, width, 3) uint8, else DataError."""
+    """`value` if it is an array of RGB images (n, height, width, 3) uint8, else DataError."""
     if not (
         isinstance(value, np.ndarray)
         and value.dtype == np.uint8
@@ -101,13 +101,13 @@ def pixels(value: object, where: str) -> NDArray[np.uint8]:
 
 
 def group(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
-    """The images of each class, and its name; classes in the order of their labels.
+    """Image indices and name of each class, in the order of the labels.
 
     Args:
-        labels: of `count` images, integers or strings: a list or an array.
+        labels: of `count` images: a list or an array of integers or strings.
 
     Raises:
-        DataError: neither, or of another length.
+        DataError: labels of another type or number.
     """
     if isinstance(labels, list | tuple):
         values = cast("Sequence[object]", labels)
@@ -126,17 +126,17 @@ def group(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp
 
 
 def check_classes(data: ImageSet, count: int, path: Path, split: str) -> ImageSet:
-    """`data`, if it holds as many classes as the standard split, else DataError."""
+    """`data` if it has as many classes as the standard split, else DataError."""
     if len(data.names) != count:
         raise DataError(
             f"{path}: {len(data.names)} classes; the {split} split has {count}, so the file is "
-            "partial or of another split"
+            "incomplete or of another split"
         )
     return data
 
 
 def what(value: object) -> str:
-    """A short description of a value that is not what it should be."""
+    """A short description of an unexpected value, for messages."""
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
     if isinstance(value, list | tuple | dict | set):
@@ -154,7 +154,7 @@ def _indices(indices: object, count: int, where: str) -> NDArray[np.intp]:
 
 
 def _array(values: object) -> NDArray[Any]:
-    """`values` as an array; one of no use, (0, 0), where lists differ in length."""
+    """`values` as an array; an empty (0, 0) array, which is refused, if lists differ in length."""
     try:
         return np.asarray(values)
     except ValueError:

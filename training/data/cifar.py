@@ -1,7 +1,7 @@
 """CIFAR-FS (Bertinetto et al. 2019) and FC100 (Oreshkin et al. 2018): two splits of CIFAR-100.
 
-CIFAR-FS splits the 100 classes 64 / 16 / 20; FC100 splits their 20 superclasses 12 / 4 / 4, so that
-its test classes are further from its training classes.
+CIFAR-FS splits the 100 classes 64 / 16 / 20. FC100 splits the 20 superclasses 12 / 4 / 4, so that
+its test classes are less similar to its training classes.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ _PYTHON_VERSION = "cifar-100-python"
 def load_cifar(kind: Literal["cifar_fs", "fc100"], root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
     """The classes of one split of CIFAR-FS or FC100.
 
-    The first of these that is in `root` is read: `CIFAR_FS_<split>.pickle` or
+    Reads the first of these that `root` has: `CIFAR_FS_<split>.pickle` or
     `FC100_<split>.pickle`, CIFAR-100 as its authors distribute it for Python (`cifar-100-python`,
     or `root` itself), class folders `<class>`, `data/<class>`, `<split>/<class>` or
     `<superclass>/<class>`.
@@ -62,7 +62,7 @@ def cifar_classes(kind: Literal["cifar_fs", "fc100"], split: str) -> dict[str, s
 
 
 def _from_python_version(folder: Path, names: list[str], preprocessing: Preprocessing) -> ImageSet:
-    """The named classes, of CIFAR-100's own training and test images alike."""
+    """The named classes, with the images of both CIFAR-100's training and its test set."""
     meta = folder / "meta"
     listed = entry(load_pickle(meta), "fine_label_names", meta)
     known = [text(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
@@ -81,7 +81,7 @@ def _from_python_version(folder: Path, names: list[str], preprocessing: Preproce
             if str(number) not in by_number:
                 raise DataError(f"{path}: no image of class {names[position]!r}")
             mine = by_number[str(number)]
-            # Stored as a plane for each colour.
+            # Stored as colour planes.
             images.append(np.asarray(rows)[mine].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
             labels.append(np.full(len(mine), position))
     members, _ = group(np.concatenate(labels), sum(map(len, labels)), str(folder))

@@ -1,7 +1,7 @@
-"""Which classes belong to train, val and test.
+"""The classes of the splits train, val and test.
 
-Few-shot splits are of classes, never of images: the classes a model is measured on must be new to
-it. `splits/*.json` are the standard ones: miniImageNet (Ravi and Larochelle 2017), CIFAR-FS
+Few-shot splits are of classes, never of images: a model is measured on classes that it was not
+trained on. `splits/*.json` are the standard ones: miniImageNet (Ravi and Larochelle 2017), CIFAR-FS
 (Bertinetto et al. 2019, [superclass, class]), FC100 (Oreshkin et al. 2018, superclasses), CUB
 (100 / 50 / 50 as in Chen et al. 2019: every second class is for training).
 """
@@ -18,7 +18,7 @@ from training.data.images import DataError
 
 SPLITS = ("train", "val", "test")
 ALL = "all"
-"""In place of a split: all classes of the data."""
+"""A split of its own: all classes of the data."""
 
 _SHUFFLE_SEED = 0
 
@@ -29,8 +29,8 @@ def standard_split(name: str, split: str) -> list[Any]:
     return json.loads(text)
 
 
-def share_out(names: list[str], split: str, shares: tuple[float, float, float]) -> list[str]:
-    """The part of sorted `names` that is `split`'s: shuffled, always the same way, and cut."""
+def classes_by_share(names: list[str], split: str, shares: tuple[float, float, float]) -> list[str]:
+    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed."""
     order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(names))
     ends = np.round(np.cumsum(shares) * len(names)).astype(int)
     starts = [0, *ends[:-1]]
@@ -39,15 +39,15 @@ def share_out(names: list[str], split: str, shares: tuple[float, float, float]) 
 
 
 def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[str]:
-    """A user's classes for `split`, sorted; all the lists are read, to see that they are disjoint.
+    """The user's classes for `split`, sorted. All lists are read, to check that they are disjoint.
 
     Args:
         lists: a JSON file {split: [classes]}, or a file for each split: one class a line, or a
             JSON list. Files are relative to `root`.
 
     Raises:
-        DataError: a file that is missing or none of these, no list for `split`, an empty list, a
-            class that is listed twice.
+        DataError: a file that is missing or has another format, no list for `split`, an empty list,
+            or a class that is listed twice.
     """
     if isinstance(lists, str):
         where: dict[str, Path] = dict.fromkeys(SPLITS, root / lists)
@@ -72,7 +72,7 @@ def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[st
 
 
 def check_disjoint(by_split: Mapping[str, Sequence[str]], where: Mapping[str, Path]) -> None:
-    """Refuse a class that appears twice in one split's list, or in those of two splits."""
+    """Refuse a class that is listed twice, in one split or in two."""
     seen: dict[str, str] = {}
     for split, names in by_split.items():
         for name in names:

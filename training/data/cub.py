@@ -1,4 +1,4 @@
-"""Caltech-UCSD Birds 200-2011 (CUB) with the split 100 / 50 / 50 of few-shot work."""
+"""Caltech-UCSD Birds 200-2011 (CUB) with the split 100 / 50 / 50 usual in few-shot learning."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from training.data.images import DataError, ImageSet
 
 
 def load_cub(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
-    """The classes of one split, such as 001.Black_footed_Albatross, in their numbers' order.
+    """The classes of one split, such as 001.Black_footed_Albatross, in the order of their numbers.
 
-    Read from `images/<class>`, as in CUB_200_2011 or in the folder that holds it, or from
-    `<class>` or `<split>/<class>`. Images are whole, not cut to the bounding boxes.
+    Read from `images/<class>` in CUB_200_2011 or in a folder that contains it, or from `<class>` or
+    `<split>/<class>`. Images are not cropped to the bounding boxes.
 
     Raises:
-        DataError: a class without folder or images.
+        DataError: a class without a folder or without images.
     """
     wanted: list[str] = standard_split("cub", split)
     bases = (root / "images", root / "CUB_200_2011" / "images", root / split, root)

@@ -1,7 +1,7 @@
-"""Embeddings in place of images, in the format of LEO (Rusu et al. 2019).
+"""Precomputed embeddings in the format of LEO (Rusu et al. 2019).
 
-`<split>_embeddings.pkl` holds {"keys": ["<number>-<class>-<image file>"], "embeddings": (n, d)}.
-LEO distributes those of a WRN-28-10, d = 640, for miniImageNet and tieredImageNet.
+`<split>_embeddings.pkl` is {"keys": ["<number>-<class>-<image file>"], "embeddings": (n, d)}. LEO's
+authors distribute embeddings by a WRN-28-10, d = 640, of miniImageNet and tieredImageNet.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ def load_embeddings(root: Path, split: str) -> ImageSet:
     """The embeddings (n, d) float32 of one split, classes in alphabetical order.
 
     Raises:
-        DataError: no such file, or not of this format; a value that is not finite.
+        DataError: no such file, another format, or a value that is not finite.
     """
     path = root / f"{split}_embeddings.pkl"
     content = load_pickle(path)
@@ -39,7 +39,7 @@ def _vectors(value: object, path: Path) -> NDArray[np.float32]:
         raise DataError(f"{path}, 'embeddings': vectors of different sizes") from error
     if array.ndim != 2 or array.dtype.kind != "f" or array.size == 0:
         raise DataError(f"{path}, 'embeddings': expected (n, d) floats, found {what(value)}")
-    with np.errstate(over="ignore"):  # of float64; refused below
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinity, refused below
         embeddings = array.astype(np.float32, copy=False)
     if not np.isfinite(embeddings).all():
         row = int(np.argmin(np.isfinite(embeddings).all(axis=1)))

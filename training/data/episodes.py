@@ -1,7 +1,7 @@
 """Few-shot episodes: N classes, k support and q query images of each.
 
-An episode is a function of a generator and the counts of images a class has, so equal seeds give
-equal episodes wherever the images come from.
+An episode depends only on the random generator and on the number of images in each class, so equal
+seeds give equal episodes in whatever format the images are stored.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class Episode:
 
 
 def check_episodes(data: ImageSet, ways: int, shots: int, queries: int) -> None:
-    """Refuse data that some episode of `ways` classes cannot be drawn from.
+    """Refuse data from which some episode of `ways` classes could not be drawn.
 
     Args:
-        shots, queries: images of a class, the most of an episode.
+        shots, queries: largest number of images of a class in an episode.
 
     Raises:
         DataError: fewer classes than ways, or a class with too few images or groups of images.
@@ -43,12 +43,12 @@ def check_episodes(data: ImageSet, ways: int, shots: int, queries: int) -> None:
 def sample_episode(rng: np.random.Generator, data: ImageSet, ways: int, shots: int, queries: int) -> Episode:
     """Draw classes, then images, without replacement.
 
-    Where the data has groups, the support images of a class are drawn first and its queries from
-    the groups that hold none of them.
+    If the data has groups, the support images of a class are drawn first, then its queries from
+    the groups without support images.
 
     Raises:
-        DataError: fewer classes than ways, or a class with fewer than shots + queries images, or
-            whose groups cannot be parted into these.
+        DataError: fewer classes than ways, a class with fewer than shots + queries images, or one
+            whose groups cannot be divided between support and query set.
     """
     _check_ways(data, ways)
     classes = rng.choice(data.n_classes, size=ways, replace=False)
@@ -59,17 +59,17 @@ def sample_episode(rng: np.random.Generator, data: ImageSet, ways: int, shots: i
         if data.groups is None:
             picked[row] = rng.choice(members, size=shots + queries, replace=False)
         else:
-            picked[row] = _part(rng, members, data.groups[members], shots, queries)
+            picked[row] = _draw_by_groups(rng, members, data.groups[members], shots, queries)
     return Episode(classes.astype(np.intp), picked[:, :shots], picked[:, shots:])
 
 
-def _part(
+def _draw_by_groups(
     rng: np.random.Generator, members: NDArray[np.intp], groups: NDArray[np.intp], shots: int, queries: int
 ) -> NDArray[np.intp]:
-    """(shots + queries,) images of a class, the queries of other groups than the support images.
+    """(shots + queries,) images of a class: support images, then queries of other groups.
 
-    Support images are taken in random order. One whose group would leave too few images for the
-    queries is passed over, so that a class with few groups keeps some for them.
+    Support images are drawn in random order. An image is skipped if the remaining groups would then
+    have too few images for the queries.
     """
     labels, groups = np.unique(groups, return_inverse=True)
     sizes = np.bincount(groups).tolist()
@@ -81,7 +81,7 @@ def _part(
         if group in undecided:
             undecided.remove(group)
             others = [sizes[g] for g in undecided]
-            if _can_part(taken + sizes[group], others, shots, len(members) - queries):
+            if _can_divide(taken + sizes[group], others, shots, len(members) - queries):
                 chosen.add(group)
                 taken += sizes[group]
         if group in chosen:
@@ -92,9 +92,9 @@ def _part(
     return members[np.concatenate([support, rng.choice(free, size=queries, replace=False)])]
 
 
-def _can_part(taken: int, others: list[int], least: int, most: int) -> bool:
-    """Whether groups of `taken` images in all and some of the `others` hold least to most."""
-    sums = 1 << taken  # bit n: n images can be reached
+def _can_divide(taken: int, others: list[int], least: int, most: int) -> bool:
+    """Whether `taken` images and those of some of the `others` groups can be from least to most images."""
+    sums = 1 << taken  # bit n: some choice of groups has n images
     for size in others:
         sums |= sums << size
     return (sums >> least) & ((1 << max(most - least + 1, 0)) - 1) != 0
@@ -111,9 +111,9 @@ def _check_class(data: ImageSet, name: str, members: NDArray[np.intp], shots: in
     if data.groups is None:
         return
     sizes = np.unique(data.groups[members], return_counts=True)[1].tolist()
-    if not _can_part(0, sizes, shots, len(members) - queries):
+    if not _can_divide(0, sizes, shots, len(members) - queries):
         raise DataError(
             f"class {name!r} has {len(members)} images in {len(sizes)} groups, the largest of "
-            f"{max(sizes)}; they cannot be parted into groups with {shots} support images and "
-            f"others with {queries} queries"
+            f"{max(sizes)}; they cannot be divided into groups with {shots} support images "
+            f"and other groups with {queries} queries"
         )

@@ -1,7 +1,7 @@
-"""Groups of images that must not be split between support and query of an episode.
+"""Groups of images that must not be in both the support and the query set of an episode.
 
-Frames of one track, crops of one photo or photos of one object are nearly the same image: a query
-that has its twin in the support set measures memory, not recognition.
+Frames of one video, crops of one photo or photos of one object are nearly the same image. With one
+of them in the support set, a query of the same group is too easy: the accuracy would be too high.
 """
 
 import re
@@ -13,13 +13,13 @@ from training.data.images import DataError, ImageSet
 
 
 def group_images(data: ImageSet, pattern: str) -> ImageSet:
-    r"""`data` with the groups that the names of its files say.
+    r"""`data` with its images grouped by their file names.
 
     Args:
         pattern: a regular expression, searched for in every file name (without its folders). Images
-            of a class whose first group of the match, or whole match where the expression has no
-            group, is the same text belong together; an image without a match stands for itself.
-            "^\d{5}" groups by the first five digits.
+            of a class belong to one group if the first group of the match, or the whole match if
+            the expression has no group, is the same text. An image without a match is a group of
+            its own. "^\d{5}" groups by the first five digits.
 
     Raises:
         DataError: images without file names, or an expression that no file name matches.
@@ -27,7 +27,7 @@ def group_images(data: ImageSet, pattern: str) -> ImageSet:
     if data.files is None:
         raise DataError(f"the images come in arrays, without file names that {pattern!r} could group")
     expression = re.compile(pattern)
-    groups = np.arange(len(data.files))  # of an image that stands for itself: its own number
+    groups = np.arange(len(data.files))  # a group is numbered by its first image
     matched = False
     for members in data.members:
         firsts: dict[str, int] = {}

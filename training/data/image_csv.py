@@ -1,9 +1,9 @@
 """Images listed in CSV files with a header line.
 
-One file with columns `path`, `label` and, if you split the classes yourself, `split`; paths are
-relative to the file. Or a folder with `train.csv`, `val.csv` and `test.csv` of columns `filename`,
-`label`, and the images in its `images/`, as miniImageNet is often distributed. Either column name
-works in both.
+Either one file with columns `path`, `label` and, if you split the classes yourself, `split`; paths
+are relative to the file. Or a folder with `train.csv`, `val.csv` and `test.csv` with columns
+`filename`, `label`, and the images in `images/`, as miniImageNet is often distributed. Both column
+names, `path` and `filename`, work in both.
 """
 
 import csv
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comln_serve.imaging import Preprocessing
-from training.data.class_lists import ALL, SPLITS, check_disjoint, share_out
+from training.data.class_lists import ALL, SPLITS, check_disjoint, classes_by_share
 from training.data.images import DataError, ImageSet, build_image_set
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a CSV file: an image, its class and, where there is such a column, its split."""
+    """A line of a CSV file: an image, its class, and its split if there is such a column."""
 
     path: Path
     label: str
@@ -32,15 +32,15 @@ def load_image_csv(
 
     Args:
         root: the CSV file, or the folder of `<split>.csv` and `images/`.
-        shares: of the classes that go to train, val and test where nothing else splits them.
+        shares: of the classes for train, val and test, if nothing else splits them.
 
     Raises:
         DataError: an unreadable file, a missing column, an incomplete line, an image listed twice,
             a class in two splits, no class of this split, or an unreadable image.
     """
     if root.is_dir() and split == ALL:
-        there = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or list(SPLITS)
-        rows = [row for name in there for row in split_rows(root, name)]
+        present = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or list(SPLITS)
+        rows = [row for name in present for row in split_rows(root, name)]
     elif root.is_dir():
         rows = split_rows(root, split)
     else:
@@ -50,13 +50,13 @@ def load_image_csv(
         elif rows[0].split is not None:
             rows = _of_split(rows, split, root)
         else:
-            names = set(share_out(sorted({row.label for row in rows}), split, shares))
+            names = set(classes_by_share(sorted({row.label for row in rows}), split, shares))
             rows = [row for row in rows if row.label in names]
     return load_rows(rows, preprocessing, f"{root}, split {split}")
 
 
 def split_rows(root: Path, split: str) -> list[Row]:
-    """The lines of `<root>/<split>.csv`, whose classes must not be those of another split."""
+    """The lines of `<root>/<split>.csv`; a class of another split in it is refused."""
     paths = {name: root / f"{name}.csv" for name in SPLITS}
     rows = {name: read_rows(path) for name, path in paths.items() if name == split or path.is_file()}
     labels = {name: sorted({row.label for row in listed}) for name, listed in rows.items()}
@@ -68,7 +68,8 @@ def read_rows(path: Path) -> list[Row]:
     """All lines of a CSV file.
 
     Raises:
-        DataError: unreadable, a column is missing, no line, an incomplete line or an image twice.
+        DataError: the file cannot be read or is empty, a column is missing, a line is incomplete,
+            or an image is listed twice.
     """
     rows: list[Row] = []
     seen: dict[Path, int] = {}
@@ -111,7 +112,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def load_rows(rows: list[Row], preprocessing: Preprocessing, where: str) -> ImageSet:
-    """The images of some lines, by class; `where` is for errors."""
+    """The images of these lines, by class; `where` is for error messages."""
     classes: dict[str, list[Path]] = defaultdict(list)
     for row in rows:
         classes[row.label].append(row.path)

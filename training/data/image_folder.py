@@ -1,9 +1,9 @@
 """Any image folder: `<root>/<split>/<class>/<image>`, or `<root>/<class>/<image>`.
 
-A class may lie deeper, `<root>/<group>/<class>/<image>`: the folder that directly holds images is
-the class, and its path below the root, or below the split, is its name. Without split folders the
-classes are split by the user's lists, or else here by the configured shares, the same way every
-time.
+A class may be nested deeper, `<root>/<group>/<class>/<image>`: the folder that directly contains
+images is the class, and its path below the root, or below the split, is its name. Without split
+folders the classes are split by the user's lists, or else by the configured shares, always the same
+way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from comln_serve.imaging import Preprocessing
-from training.data.class_lists import ALL, SPLITS, own_split, share_out
+from training.data.class_lists import ALL, SPLITS, classes_by_share, own_split
 from training.data.images import DataError, ImageSet, build_image_set
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"}
@@ -27,12 +27,12 @@ def load_image_folder(
     """The classes of one split ("train", "val" or "test"), or of "all", in alphabetical order.
 
     Args:
-        split: "all" is every class folder below the root, whatever would split them.
-        shares: of the classes that go to train, val and test where nothing else splits them.
+        split: "all" is every class folder below the root; lists and shares are ignored.
+        shares: of the classes for train, val and test, if nothing else splits them.
         lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
 
     Raises:
-        DataError: no such folder, no class in it, a listed class without folder, or a class
+        DataError: no such folder, no class in it, a listed class without a folder, or a class
             without images.
     """
     if not root.is_dir():
@@ -46,15 +46,15 @@ def load_image_folder(
         found = class_folders(root / split)
     else:
         folders = class_folders(root)
-        found = {name: folders[name] for name in share_out(sorted(folders), split, shares)}
+        found = {name: folders[name] for name in classes_by_share(sorted(folders), split, shares)}
     return load_class_folders(found, preprocessing, f"{root}, split {split}")
 
 
 def find_class_folders(candidates: Mapping[str, Sequence[Path]], split: str, root: Path) -> dict[str, Path]:
-    """For each class, the first of its candidate folders that is there.
+    """For each class, the first of its candidate folders that exists.
 
     Raises:
-        DataError: a class without folder.
+        DataError: a class without a folder.
     """
     found = {name: next((path for path in paths if path.is_dir()), None) for name, paths in candidates.items()}
     missing = [name for name, path in found.items() if path is None]
@@ -68,9 +68,9 @@ def find_class_folders(candidates: Mapping[str, Sequence[Path]], split: str, roo
 
 
 def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing, where: str) -> ImageSet:
-    """The images of each class's folder, files in alphabetical order; `where` is for errors."""
+    """The images of each class's folder, files in alphabetical order; `where` is for error messages."""
     classes = [
-        (name, [(path.name, path.read_bytes) for path in sorted(folder.iterdir()) if _shown(path)])
+        (name, [(path.name, path.read_bytes) for path in sorted(folder.iterdir()) if _is_image(path)])
         for name, folder in folders.items()
     ]
     try:
@@ -82,8 +82,8 @@ def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing
 def class_folders(folder: Path) -> dict[str, Path]:
     """The class folders below `folder`, by their paths, in alphabetical order.
 
-    A class folder holds images itself. One that holds nothing, neither images nor folders, counts
-    as a class without images, except inside another class.
+    A class folder directly contains images. An empty folder counts as a class without images, unless
+    it is inside another class.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; the splits are {', '.join(SPLITS)}")
@@ -93,24 +93,24 @@ def class_folders(folder: Path) -> dict[str, Path]:
 
 
 def _collect(folder: Path, name: str, above: tuple[Path, ...], found: dict[str, Path], *, inside: bool) -> None:
-    """Add the classes in `folder`, whose resolved parents are `above`, to `found`."""
+    """Add the classes in `folder` to `found`; `above` are its resolved parents."""
     children = sorted(folder.iterdir())
-    holds = name != "" and any(_shown(child) for child in children)
+    is_class = name != "" and any(_is_image(child) for child in children)
     folders = [c for c in children if c.is_dir() and not c.name.startswith(".")]
-    if holds or not (folders or inside):
+    if is_class or not (folders or inside):
         found[name] = folder
     for child in folders:
         real = child.resolve()
-        if real not in above:  # a link to a folder above it would go round for ever
+        if real not in above:  # a link to a folder above it would recurse without end
             _collect(
                 child,
                 f"{name}/{child.name}".lstrip("/"),
                 (*above, real),
                 found,
-                inside=holds or (inside and name != ""),
+                inside=is_class or (inside and name != ""),
             )
 
 
-def _shown(path: Path) -> bool:
-    """Whether a path is that of an image: archives of macOS hold a "._x.jpg" beside "x.jpg"."""
+def _is_image(path: Path) -> bool:
+    """Whether a file is an image by its name; archives made on macOS have a "._x.jpg" beside "x.jpg"."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")

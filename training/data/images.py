@@ -14,13 +14,13 @@ from comln_serve.machine import usable_cpus
 
 ReadFile = Callable[[], bytes]
 
-# Data sets also come in these. Their files are the user's own, so the trainer decodes formats that
-# the server does not accept from its callers.
+# Formats of data sets. The files are the user's own, so the trainer decodes more formats than the
+# server accepts from its callers.
 _READ = (*FORMATS, "PPM")
 
 
 class DataError(ValueError):
-    """Data that is missing or not what it should be; the message names the file."""
+    """Data that is missing or not usable; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class ImageSet:
         images: (n, S, S, 3) uint8 RGB; embeddings are (n, d) float32.
         members: for each base class, the indices of its images.
         names: name of each base class.
-        rotations: 1, or 4 when every base class stands for four, one a quarter turn.
-        files: (n,) file name of each image, None where the images come in arrays.
-        groups: (n,) group of each image, such as frames of one track, which are nearly the same
-            photo; None where every image stands for itself. A query of an episode is never of a
-            group that has a support image.
+        rotations: 1, or 4 if each base class is four classes, one for each quarter turn.
+        files: (n,) file name of each image, None if the images are stored in arrays.
+        groups: (n,) group of each image, such as frames of one video, which are nearly the same
+            image; None if there are no groups. A query of an episode is never in the same group as
+            a support image.
     """
 
     images: NDArray[Any]
@@ -53,9 +53,9 @@ class ImageSet:
 def build_image_set(
     classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]], preprocessing: Preprocessing, *, rotations: int = 1
 ) -> ImageSet:
-    """Decode the files of each class, (class name, [(file name, how to read it)]), with the policy.
+    """Decode and prepare the files of each class, (class name, [(file name, function that reads it)]).
 
-    A file is read when its turn to be decoded comes, so photos need not fit in memory.
+    Each file is read just before it is decoded, so the files need not fit in memory together.
 
     Raises:
         DataError: no class, a class without images, or a file that is not an image.
@@ -76,7 +76,7 @@ def build_image_set(
 
 
 def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Decoded RGB images (n, height, width, 3) as the policy wants them; themselves if they are."""
+    """Decoded RGB images (n, height, width, 3) as (n, S, S, 3); unchanged if they have that size."""
     side = preprocessing.image_size
     if pixels.shape[1:3] == (side, side):
         return pixels
@@ -84,7 +84,7 @@ def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArr
 
 
 def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Make `count` images on all CPUs, in place: a list of them would hold a data set twice."""
+    """An array of `count` images made on all CPUs, in place: a list first would double the memory."""
     side = preprocessing.image_size
     images = np.empty((count, side, side, 3), dtype=np.uint8)
 

@@ -1,8 +1,7 @@
 """miniImageNet (Vinyals et al. 2016) with the split of Ravi and Larochelle (2017).
 
-Whatever it was distributed as: two kinds of pickles, a CSV file for each split, or class folders.
-Classes are checked against the standard lists: a class in the wrong split would be measured on
-what it was trained on.
+In any of its usual forms: two kinds of pickles, a CSV file for each split, or class folders. Classes
+are checked against the standard lists, so that no model is measured on a class it was trained on.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ _PHASES = {"train": "train_phase_train", "val": "val", "test": "test"}
 def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
     """The 64, 16 or 20 classes of one split, in alphabetical order.
 
-    The first of these that is in `root` is read: `mini-imagenet-cache-<split>.pkl`,
+    Reads the first of these that `root` has: `mini-imagenet-cache-<split>.pkl`,
     `miniImageNet_category_split_<split>.pickle`, `<split>.csv` with `images/`, class folders
     (`<split>/<wnid>`, `<wnid>` or `images/<wnid>`).
 
@@ -32,14 +31,14 @@ def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> I
     cache = root / f"mini-imagenet-cache-{split}.pkl"
     if cache.is_file():
         data = load_image_cache(cache, preprocessing)
-        _same(data.names, wanted, cache, split)
+        _check_names(data.names, wanted, cache, split)
         return data
     pickled = root / f"miniImageNet_category_split_{_PHASES[split]}.pickle"
     if pickled.is_file():  # its labels are numbers
         return check_classes(load_data_and_labels(pickled, preprocessing), len(wanted), pickled, split)
     if (root / f"{split}.csv").is_file():
         rows = split_rows(root, split)
-        _same({row.label for row in rows}, wanted, root / f"{split}.csv", split)
+        _check_names({row.label for row in rows}, wanted, root / f"{split}.csv", split)
         return load_rows(rows, preprocessing, f"{root}, split {split}")
     if not any((root / folder).is_dir() for folder in (split, "images", *wanted)):
         raise DataError(
@@ -51,8 +50,8 @@ def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> I
     return load_class_folders(folders, preprocessing, f"{root}, split {split}")
 
 
-def _same(found: Iterable[str], wanted: list[str], path: Path, split: str) -> None:
-    """Refuse a file that does not hold exactly the classes of the split."""
+def _check_names(found: Iterable[str], wanted: list[str], path: Path, split: str) -> None:
+    """Refuse a file whose classes are not exactly those of the split."""
     other, missing = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
     if other or missing:
         first = f"{other[0]!r} is not one of them" if other else f"{missing[0]!r} is missing"

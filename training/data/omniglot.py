@@ -1,9 +1,9 @@
 """Omniglot (Lake et al. 2015) with the split of Vinyals et al. (2016): 1028 / 172 / 423 characters.
 
 The split's lists, `splits/omniglot-*.json`, are {"background" | "evaluation": {alphabet:
-[characters]}}. Two layouts are read: torchvision's (`omniglot-py/images_background/<alphabet>/
-<character>/*.png` and `images_evaluation`, or a folder that holds these two), and a tar archive of
-the two folders.
+[characters]}}. Two layouts are read: torchvision's folders (`omniglot-py/images_background/
+<alphabet>/<character>/*.png` and `images_evaluation`, with or without `omniglot-py`), and a tar
+archive of the two folders.
 """
 
 import json
@@ -19,7 +19,7 @@ from training.data.images import DataError, ImageSet, ReadFile, build_image_set
 
 _HALVES = {"background": "images_background", "evaluation": "images_evaluation"}
 
-# (half, alphabet, character) -> [(file name, how to read it)]
+# (half, alphabet, character) -> [(file name, function that reads it)]
 _Files = dict[tuple[str, str, str], list[tuple[str, ReadFile]]]
 
 
@@ -27,7 +27,7 @@ def load_omniglot(root: Path, split: str, preprocessing: Preprocessing, *, rotat
     """The characters of one split ("train", "val", "test"), in a fixed order.
 
     Raises:
-        DataError: nothing of the known layouts at `root`, or a character without drawings.
+        DataError: `root` has neither layout, or a character has no images.
     """
     wanted = _characters(split)
     found = _from_archive(root) if root.is_file() else _from_folders(root, wanted)

@@ -1,4 +1,4 @@
-"""Images on the device that trains, so that a batch costs no transfer."""
+"""Images kept on the training device, so that a batch needs no transfer."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ class ResidentImages:
         self.pixels = torch.from_numpy(data.images).to(device)
 
     def gather(self, classes: NDArray[np.intp], indices: NDArray[np.intp]) -> Tensor:
-        """Images (n, ...) at `indices` (n,), turned as their classes (n,) ask."""
+        """Images (n, ...) at `indices` (n,), rotated according to their `classes` (n,)."""
         device = self.pixels.device
         picked = self.pixels[torch.from_numpy(indices).to(device)]
         turns = classes % self.data.rotations

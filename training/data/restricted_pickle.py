@@ -1,9 +1,9 @@
-"""Pickles of arrays, opened without trusting them.
+"""Pickles of arrays, safe to open if they are hostile.
 
-A pickle is a program that calls what it names. Here it finds nothing but stand-ins for the few
-names that files of arrays use, each of which checks its arguments and makes a plain container,
-number, string or array. numpy's own `dtype` and `_reconstruct` are not among them: given states of
-a hostile file's choice, they read and write memory that is not the array's.
+A pickle is a program that calls functions by name. Here only the few names that files of arrays use
+are known, and each is a stand-in that checks its arguments and makes a plain container, number,
+string or array. numpy's own `dtype` and `_reconstruct` are never called: with a state chosen by a
+hostile file, they read and write memory outside the array.
 """
 
 import math
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 
 from training.data.images import DataError
 
-# Booleans, integers, floats, bytes, text and plain Python objects; no structures, no dates.
+# Booleans, integers, floats, bytes, text and Python objects; no structured types, no dates.
 _DTYPE = re.compile(r"[biufSU][0-9]{1,9}|O8?")
 _BYTE_ORDERS = {"<", ">", "=", "|"}
 
 
 class _RefusedError(Exception):
-    """What the file asks for is not what a file of arrays needs."""
+    """The file uses something that a file of arrays does not need."""
 
 
 def load_pickle(path: Path) -> object:
     """The content of a pickle made of builtin containers, strings, numbers and numpy arrays.
 
-    Byte strings of Python 2 stay bytes: an array of theirs is then not copied on its way.
+    Byte strings of Python 2 stay bytes, so that an array's content is not copied.
 
     Raises:
-        DataError: no such file, not a whole pickle, or one that names anything else.
+        DataError: no such file, not a complete pickle, or one that uses any other name.
     """
     try:
         with path.open("rb") as file:
@@ -63,7 +63,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _StandIn:
-    """A function for the pickle to call. Its BUILD opcode cannot alter it: nothing is settable."""
+    """A function for the pickle to call. No attribute can be set, so the BUILD opcode cannot change it."""
 
     __slots__ = ("_function",)
     _function: Callable[..., object]
@@ -79,7 +79,7 @@ class _StandIn:
 
 
 class _Dtype:
-    """numpy.dtype('u1', False, True), then its state, of which only the byte order is taken."""
+    """Stands in for numpy.dtype('u1', False, True). Only the byte order of its state is used."""
 
     __slots__ = ("value",)
 
@@ -99,7 +99,7 @@ class _Dtype:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """An array on its way: made empty, then given its content by the pickle, once."""
+    """An array that the pickle makes empty and then gives its content, once."""
 
     __slots__ = ()
 
@@ -108,7 +108,7 @@ class _Array(np.ndarray[Any, Any]):
             raise _RefusedError(f"gives an array the state {state!r:.80}")
         _, shape, dtype, fortran, content = cast("tuple[object, ...]", state)
         value, size = _checked(dtype), math.prod(_shape(shape))
-        # numpy checks neither the length of a list nor, everywhere, that of bytes.
+        # numpy does not check the length of a list, nor always that of bytes.
         if value.hasobject:
             whole = isinstance(content, list) and len(cast("list[object]", content)) == size
         else:
@@ -144,7 +144,7 @@ def _reconstruct(kind: object, *_: object) -> _Array:
 def _frombuffer(
     content: object, dtype: object, shape: object, order: object = "C", axes: object = None
 ) -> NDArray[Any]:
-    """Protocol 5; read-only arrays come as bytes and are copied, so that all can be written to."""
+    """Arrays of protocol 5. Read-only ones are stored as bytes; they are copied to be writable."""
     value, sizes = _checked(dtype), _shape(shape)
     if value.hasobject or not isinstance(content, bytes | bytearray) or order not in {*"CFK"}:
         raise _RefusedError(f"holds an array of type {value} in a buffer")

@@ -1,6 +1,6 @@
 """The data of a run: one data set, or several by their names.
 
-On the command line a data set is `PATH` or `NAME=PATH`.
+On the command line a data set is given as `PATH` or `NAME=PATH`.
 """
 
 import re
@@ -15,12 +15,12 @@ Data = ImageSet | Mapping[str, ImageSet] | Mapping[str | None, ImageSet]
 
 
 def by_name(data: Data) -> dict[str | None, ImageSet]:
-    """The data sets by their names; None is the name of the only one of an ordinary run."""
+    """The data sets by their names; the name is None if there is only one."""
     return {None: data} if isinstance(data, ImageSet) else dict(data.items())
 
 
 def named_path(text: str) -> tuple[str | None, str]:
-    """(name, path) of NAME=PATH; a path that is there is a path, whatever its characters."""
+    """(name, path) of NAME=PATH. A text that is an existing path has no name, even with a "=" in it."""
     name, separator, path = text.partition("=")
     if separator and path and re.fullmatch(NAME, name) and not Path(text).exists():
         return name, path
@@ -34,7 +34,7 @@ def load_training(config: DataConfig, given: Sequence[str]) -> tuple[Data, Data]
         given: PATH of the one data set, or NAME=PATH of each of several, in any order.
 
     Raises:
-        ConfigError: paths that are not those of the recipe's data sets.
+        ConfigError: names or a number of paths other than those of the recipe's data sets.
         DataError: as `load_split`.
     """
     if config.kind != SEVERAL:

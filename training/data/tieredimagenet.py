@@ -13,18 +13,18 @@ from training.data.images import DataError, ImageSet, ReadFile, build_image_set,
 from training.data.restricted_pickle import load_pickle
 
 _CLASSES = {"train": 351, "val": 97, "test": 160}
-# Images turned from BGR to RGB at a time, in place.
+# Images converted from BGR to RGB at a time, in place.
 _CHUNK = 4096
 
 
 def load_tieredimagenet(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
     """The classes of one split, in the order of their labels.
 
-    The first of these that is in `root` is read: `<split>_images.npz` or `<split>_images_png.pkl`,
+    Reads the first of these that `root` has: `<split>_images.npz` or `<split>_images_png.pkl`,
     each with `<split>_labels.pkl`; class folders `<split>/<class>`.
 
     Raises:
-        DataError: none of these, damaged files, or not as many classes as the split has.
+        DataError: none of these, damaged files, or another number of classes than the split has.
     """
     npz, png = root / f"{split}_images.npz", root / f"{split}_images_png.pkl"
     labels = root / f"{split}_labels.pkl"
@@ -46,7 +46,7 @@ def load_tieredimagenet(root: Path, split: str, preprocessing: Preprocessing) ->
 def _from_npz(path: Path, labels: Path, preprocessing: Preprocessing) -> ImageSet:
     images = pixels(load_npz(path, "images"), f"{path}, 'images'")
     members, names = _labels(labels, len(images))
-    # Written from what OpenCV decodes, which is BGR; the PNG files are right.
+    # The .npz files were written by OpenCV and are BGR; the PNG files are RGB.
     for start in range(0, len(images), _CHUNK):
         images[start : start + _CHUNK] = images[start : start + _CHUNK, ..., ::-1]
     return ImageSet(fit_pixels(images, preprocessing), members, names)
@@ -71,7 +71,7 @@ def _from_png(path: Path, labels: Path, preprocessing: Preprocessing) -> ImageSe
 
 
 def _encoded(image: object, where: str) -> ReadFile:
-    """How to read an image that is encoded in an array (size,) or (size, 1) of uint8, or bytes."""
+    """A function that reads an image encoded in an array (size,) or (size, 1) of uint8, or in bytes."""
     if isinstance(image, np.ndarray) and image.dtype == np.uint8:
         return image.tobytes
     if isinstance(image, bytes):

@@ -1,4 +1,4 @@
-"""Temperature and threshold of `unknown`, fitted on episodes and measured on others."""
+"""Temperature and threshold of `unknown`: fitted on some episodes, measured on others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspect
 from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import THRESHOLD, suspicion
 from comln_serve.report.unknown import REFUSED
-from training.evaluation.evaluate import mean_and_interval
-from training.evaluation.strangers import Encounter, Encounters
+from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
+from training.results.accuracy import mean_and_interval
 
 BINS = 15
 WRONG_LABELS = 0.1
@@ -24,12 +24,12 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a head says of the queries of one episode.
+class Predictions:
+    """A head's predictions for the queries of one episode.
 
     Attributes:
-        logits: (Q, N). classes: (Q,) right answers. similarity: (Q,).
-        task: (3,) 1, ln of the images a class, ln of the classes: what a `TaskLaw` multiplies.
+        logits: (Q, N). classes: (Q,) true classes. similarity: (Q,) to the nearest row of W.
+        task: (3,) what a `TaskLaw`'s coefficients are multiplied by: 1, ln of the shots, ln of the ways.
     """
 
     logits: Array
@@ -38,25 +38,25 @@ class Answers:
     task: Array
 
 
-def answers(head: Head, encounters: Encounters) -> list[Answers]:
-    """The head's answers to the queries of every episode."""
+def predict(head: Head, episodes: OpenSetEpisodes) -> list[Predictions]:
+    """The head's predictions for the known queries of every episode."""
 
-    def work(episode: Encounter, _: int) -> Answers:
-        ways = encounters.task.ways
+    def run(episode: OpenSetEpisode, _: int) -> Predictions:
+        ways = episodes.task.ways
         adaptation = adapt(head, episode.phi, episode.classes, ways, judge=False)
         W = adaptation.solution.W.astype(np.float32)
-        return Answers(
+        return Predictions(
             episode.query.astype(np.float64) @ W.T.astype(np.float64),
             episode.query_classes,
             similarity(episode.query, W),
             np.array([1.0, np.log(shots_of(np.bincount(episode.classes))), np.log(ways)]),
         )
 
-    return list(encounters.map(work))
+    return list(episodes.map(run))
 
 
-def fit_temperature(tasks: Sequence[Sequence[Answers]]) -> TaskLaw:
-    """The law of ln(temperature) of greatest likelihood; every task weighs the same."""
+def fit_temperature(tasks: Sequence[Sequence[Predictions]]) -> TaskLaw:
+    """The maximum-likelihood law of ln(temperature); every task has the same weight."""
     varies = _varies(tasks)
 
     def loss(coefficients: Array) -> float:
@@ -70,30 +70,30 @@ def fit_temperature(tasks: Sequence[Sequence[Answers]]) -> TaskLaw:
     return _law(minimize(loss, np.zeros(varies.sum()), method="L-BFGS-B").x, varies)
 
 
-def fit_unknown(tasks: Sequence[Sequence[Answers]]) -> TaskLaw:
-    """The law through what a twentieth of the known queries of each task lies below."""
+def fit_unknown(tasks: Sequence[Sequence[Predictions]]) -> TaskLaw:
+    """The least-squares law of the similarity below which 5% of each task's known queries are."""
     varies = _varies(tasks)
-    lowest = [np.quantile(np.concatenate([e.similarity for e in t]), REFUSED) for t in tasks]
-    middle = np.array([np.mean([e.task for e in t], axis=0)[varies] for t in tasks])
-    values: Array = np.linalg.lstsq(middle, np.array(lowest), rcond=None)[0].astype(np.float64)
+    thresholds = [np.quantile(np.concatenate([e.similarity for e in t]), REFUSED) for t in tasks]
+    mean_task = np.array([np.mean([e.task for e in t], axis=0)[varies] for t in tasks])
+    values: Array = np.linalg.lstsq(mean_task, np.array(thresholds), rcond=None)[0].astype(np.float64)
     return _law(values, varies)
 
 
-def ranges(tasks: Sequence[Sequence[Answers]]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Least and most images a class, and classes, of the episodes."""
+def ranges(tasks: Sequence[Sequence[Predictions]]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Smallest and largest shots, and smallest and largest ways, of the episodes."""
     points = np.array([e.task for episodes in tasks for e in episodes])
     (_, shots, ways), (_, most_shots, most_ways) = points.min(axis=0), points.max(axis=0)
-    # To three digits: what a range is worth, and 10.000000000000002 helps nobody.
+    # Rounded, since exp(ln(10)) is 10.000000000000002.
     return (
         (round(float(np.exp(shots)), 3), round(float(np.exp(most_shots)), 3)),
         (round(float(np.exp(ways)), 3), round(float(np.exp(most_ways)), 3)),
     )
 
 
-def measure(head: Head, calibration: Calibration, encounters: Encounters) -> CalibrationTask:
-    """What the laws come to on the episodes of a task."""
-    task = encounters.task
-    results = list(encounters.map(lambda e, number: _judge(head, calibration, e, number)))
+def measure(head: Head, calibration: Calibration, episodes: OpenSetEpisodes) -> CalibrationTask:
+    """How well calibrated the head is on the episodes of a task with the laws of `calibration`."""
+    task = episodes.task
+    results = list(episodes.map(lambda episode, number: _measure_episode(head, calibration, episode, number)))
     plain = np.concatenate([r.plain for r in results])
     calibrated = np.concatenate([r.calibrated for r in results])
     right = np.concatenate([r.classes for r in results])
@@ -105,27 +105,27 @@ def measure(head: Head, calibration: Calibration, encounters: Encounters) -> Cal
         ece_after=calibration_error(calibrated, right),
         nll_before=cross_entropy(plain, right),
         nll_after=cross_entropy(calibrated, right),
-        strangers=encounters.strangers,
+        strangers=episodes.unknown_classes,
         auroc=auroc,
         interval=interval,
         known_refused=float(np.mean([r.known_refused for r in results])),
-        strangers_refused=float(np.mean([r.strangers_refused for r in results])),
+        strangers_refused=float(np.mean([r.unknown_refused for r in results])),
         suspects=_suspects([r.noisy for r in results if r.noisy is not None]),
     )
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _EpisodeResult:
     plain: Array  # (Q, N) logits
-    calibrated: Array  # the same over the temperature
+    calibrated: Array  # (Q, N) logits divided by the temperature
     classes: NDArray[np.intp]
     auroc: float
     known_refused: float
-    strangers_refused: float
+    unknown_refused: float
     noisy: tuple[Array, NDArray[np.bool_]] | None  # (n,) scores, (n,) whether the label was wrong
 
 
-def _judge(head: Head, calibration: Calibration, episode: Encounter, number: int) -> _Judged:
+def _measure_episode(head: Head, calibration: Calibration, episode: OpenSetEpisode, number: int) -> _EpisodeResult:
     per_class = np.bincount(episode.classes)
     adaptation = adapt(head, episode.phi, episode.classes, len(per_class))
     W = adaptation.solution.W.astype(np.float32)
@@ -134,30 +134,30 @@ def _judge(head: Head, calibration: Calibration, episode: Encounter, number: int
     threshold = report.unknown_threshold
     if threshold is None:
         threshold = calibration.unknown_of(per_class)
-    known, strange = similarity(episode.query, W), similarity(episode.strangers, W)
+    known, unknown = similarity(episode.query, W), similarity(episode.unknown, W)
     logits = episode.query.astype(np.float64) @ W.T.astype(np.float64)
-    return _Judged(
+    return _EpisodeResult(
         logits,
         logits / calibration.temperature_of(per_class),
         episode.query_classes,
-        area_under_curve(known, strange),
+        area_under_curve(known, unknown),
         float((known < threshold).mean()),
-        float((strange < threshold).mean()),
-        mislabel(head, calibration, episode, number),
+        float((unknown < threshold).mean()),
+        suspicion_of_wrong_labels(head, calibration, episode, number),
     )
 
 
-def mislabel(
-    head: Head, calibration: Calibration, episode: Encounter, number: int
+def suspicion_of_wrong_labels(
+    head: Head, calibration: Calibration, episode: OpenSetEpisode, number: int
 ) -> tuple[Array, NDArray[np.bool_]] | None:
-    """Scores of the support images when a tenth of them, one at least, get another label.
+    """Suspicion of every support image after a tenth of them, at least one, got a wrong label.
 
     Args:
-        number: the episode's; which labels are made wrong depends on it.
+        number: of the episode; it seeds which labels are made wrong.
 
     Returns:
-        (n,) `suspicion` of the images that can be judged, and (n,) whether their label is wrong;
-        None where a class has lost all its images, or nothing can be held out.
+        (n,) `suspicion` of the images that can be held out, and (n,) whether their label is wrong;
+        None if a class has lost all its images, or no image can be held out.
     """
     rng = np.random.default_rng((number, 1))
     M, ways = len(episode.classes), int(episode.classes.max()) + 1
@@ -195,12 +195,12 @@ def _suspects(noisy: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Suspects | No
 
 
 def cross_entropy(logits: Array, classes: NDArray[np.intp]) -> float:
-    """Mean negative log-likelihood of right answers (Q,) under logits (Q, N)."""
+    """Mean negative log-likelihood of the true classes (Q,) under logits (Q, N)."""
     return -float(log_softmax(logits, axis=1)[np.arange(len(classes)), classes].mean())
 
 
 def calibration_error(logits: Array, classes: NDArray[np.intp]) -> float:
-    """Expected calibration error: the gap between confidence and accuracy in 15 equal bins."""
+    """Expected calibration error: the mean gap between confidence and accuracy in 15 equal bins."""
     confidence = np.exp(log_softmax(logits, axis=1).max(axis=1))
     right = logits.argmax(axis=1) == classes
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
@@ -209,14 +209,14 @@ def calibration_error(logits: Array, classes: NDArray[np.intp]) -> float:
 
 
 def area_under_curve(higher: Array, lower: Array) -> float:
-    """Chance that one of the first is above one of the second; ties count half."""
+    """AUROC: the probability that one of `higher` is above one of `lower`; ties count half."""
     n, m = len(higher), len(lower)
     ranks = rankdata(np.concatenate([higher, lower]))
     return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
 
 
-def _varies(tasks: Sequence[Sequence[Answers]]) -> NDArray[np.bool_]:
-    """(3,) what a law can depend on: what is not the same in all these tasks."""
+def _varies(tasks: Sequence[Sequence[Predictions]]) -> NDArray[np.bool_]:
+    """(3,) which coefficients can be fitted: the constant, and those of what differs between the tasks."""
     points = np.array([e.task for episodes in tasks for e in episodes])
     varies = np.ptp(points, axis=0) > 0
     varies[0] = True

@@ -1,15 +1,16 @@
 """What `comln-train evaluate` found, for a terminal, as Markdown, as JSON, and as manifest data."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from comln_serve.bundle import AccuracyEntry, ComparisonEntry
-from training.evaluation import tables
-from training.evaluation.compare import Difference, Measured
+from training.evaluation.compare import Measured
 from training.evaluation.tasks import Task
-from training.evaluation.verdict import START, mean_difference, verdict
+from training.results import tables
+from training.results.accuracy import Difference, Estimate, mean_by_head, mean_over
+from training.results.verdict import START, verdict
 
 Format = Literal["text", "markdown", "json"]
 
@@ -18,13 +19,15 @@ _START_ROW = "start alone (T = 0)"
 _PAIRED = """Every head classifies the same embeddings in the same episodes; the difference is taken
 episode by episode. "inside": it is no larger than its 95% interval."""
 
+_Key = TypeVar("_Key")
+
 
 @dataclass(frozen=True)
-class Against:
-    """A simple head, or the bundle's own start, on the bundle's episodes.
+class Comparison:
+    """A simple head, or the bundle's own start, measured on the bundle's episodes.
 
     Attributes:
-        description: what it is, with its setting and where that comes from.
+        description: the head in words, with its setting and where that comes from.
         ahead: how far the bundle's own head is ahead of it.
     """
 
@@ -39,46 +42,59 @@ class TaskResult:
     """Everything measured on one task of one data set.
 
     Attributes:
-        data: name of the data set. recorded: the same for the manifest, None where it has none.
-        against: the bundle's start first.
-        command: what measures the bundle again. comparison: what measures the others again.
+        data: name of the data set. recorded: its name in the manifest, None where it has none.
+        comparisons: the bundle's start first.
+        command: the command that measures the bundle alone. comparison_command: the one that
+            measures the other heads as well.
     """
 
     data: str
     recorded: str | None
     task: Task
     own: Measured
-    against: tuple[Against, ...]
+    comparisons: tuple[Comparison, ...]
     command: str
-    comparison: str
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return verdict({other.head: other.ahead for other in self.against})
-
-
-@dataclass(frozen=True)
-class HeadMean:
-    """Means over data sets, of a head's accuracy and of how far the bundle is ahead of it."""
-
-    head: str
-    accuracy: Difference
-    ahead: Difference
+    comparison_command: str
 
 
 @dataclass(frozen=True)
 class TaskMean:
-    """One task over all data sets, each of which counts the same."""
+    """One task as the mean over data sets, each of which counts the same.
+
+    Attributes:
+        own: the bundle's accuracy. heads: that of every other head.
+        ahead: how far the bundle is ahead of each.
+    """
 
     task: Task
-    own: Difference
-    against: tuple[HeadMean, ...]
+    own: Estimate
+    heads: dict[str, Estimate]
+    ahead: dict[str, Difference]
 
     @property
     def verdict(self) -> str:
         """In words."""
-        return verdict({other.head: other.ahead for other in self.against})
+        return verdict(self.ahead)
+
+    def rows(self) -> list[list[str]]:
+        """A table row for the bundle, and one for every other head."""
+        return [
+            [self.task.words, "bundle", str(self.own), "", ""],
+            *(
+                [self.task.words, _row_name(head), str(accuracy), str(self.ahead[head]), self.ahead[head].verdict]
+                for head, accuracy in self.heads.items()
+            ),
+        ]
+
+
+def mean_over_data(results: Sequence[TaskResult]) -> TaskMean:
+    """The mean of one task's results on one or several data sets."""
+    return TaskMean(
+        results[0].task,
+        mean_over([result.own.accuracy.estimate for result in results]),
+        mean_by_head([{c.head: c.measured.accuracy.estimate for c in result.comparisons} for result in results]),
+        mean_by_head([{c.head: c.ahead for c in result.comparisons} for result in results]),
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class Report:
     """All data sets and tasks of one run of the command.
 
     Attributes:
-        notes: what else to say, such as which heads were left out.
+        notes: further remarks, such as which heads were left out.
     """
 
     bundle: str
@@ -102,19 +118,19 @@ class Report:
         return json.dumps(self._tree(), indent=2) if form == "json" else self._tables(form)
 
     def accuracies(self) -> list[AccuracyEntry]:
-        """The bundle's own, for its manifest."""
+        """The bundle's own accuracies, for its manifest."""
         return [
             AccuracyEntry(split=self.split, data=result.recorded, command=result.command, **vars(result.own.accuracy))
             for result in self.results
         ]
 
     def comparisons(self) -> list[ComparisonEntry]:
-        """The others', for the manifest."""
+        """The other heads' accuracies, for the manifest."""
         return [
             ComparisonEntry(
                 split=self.split,
                 data=result.recorded,
-                command=result.comparison,
+                command=result.comparison_command,
                 **vars(other.measured.accuracy),
                 head=other.head,
                 description=other.description,
@@ -123,79 +139,58 @@ class Report:
                 unconverged=other.measured.unconverged,
             )
             for result in self.results
-            for other in result.against
+            for other in result.comparisons
         ]
 
     def means(self) -> list[TaskMean]:
-        """Over the data sets, where there are several."""
-        by_task: dict[Task, list[TaskResult]] = {}
-        for result in self.results:
-            by_task.setdefault(result.task, []).append(result)
-        return [_mean(task, results) for task, results in by_task.items() if len(results) > 1]
+        """The mean over data sets of every task that was measured on several."""
+        by_task = _grouped(self.results, lambda result: result.task)
+        return [mean_over_data(results) for results in by_task.values() if len(results) > 1]
 
     def _tables(self, form: Format) -> str:
         table = tables.markdown if form == "markdown" else tables.aligned
-        by_data: dict[str, list[TaskResult]] = {}
-        for result in self.results:
-            by_data.setdefault(result.data, []).append(result)
+        header = ["task", "head", "accuracy, %", "bundle ahead by", "the bundle is"]
+
+        def block(title: str, means: Sequence[TaskMean]) -> list[str]:
+            verdicts = "\n".join(f"- {mean.task.words}: {mean.verdict}" for mean in means)
+            return [title, table(header, [row for mean in means for row in mean.rows()]), verdicts]
+
         title = (
             f"{self.bundle} on split {self.split}: {self.episodes} episodes a task, seed "
             f"{self.seed}; means with 95% intervals"
         )
         blocks = [title]
-        header = ["task", "head", "accuracy, %", "bundle ahead by", "the bundle is"]
+        by_data = _grouped(self.results, lambda result: result.data)
         for data, results in by_data.items():
-            rows = [
-                row
-                for result in results
-                for row in _rows(
-                    result.task, _percent(result.own), [(o.head, _percent(o.measured), o.ahead) for o in result.against]
-                )
-            ]
             title = f"Data set {data}, {results[0].task.queries} queries a class"
-            blocks += [title, table(header, rows), _verdicts(results)]
-        means = self.means()
-        if means:
-            rows = [
-                row
-                for mean in means
-                for row in _rows(
-                    mean.task, _plain(mean.own), [(o.head, _plain(o.accuracy), o.ahead) for o in mean.against]
-                )
-            ]
+            blocks += block(title, [mean_over_data([result]) for result in results])
+        if means := self.means():
             title = (
                 f"Mean over the {len(by_data)} data sets, each of which counts the same; the "
                 "interval is that\nof the episodes drawn, not of the data sets chosen"
             )
-            blocks += [title, table(header, rows), _verdicts(means)]
+            blocks += block(title, means)
         blocks += [_PAIRED, table(["data", "task", "head", "what it is"], self._descriptions())]
-        blocks += [*self.notes, *self._warnings()]
-        return "\n\n".join(blocks)
+        return "\n\n".join([*blocks, *self.notes, *self._warnings()])
 
     def _descriptions(self) -> list[list[str]]:
-        """A head of the same settings in all tasks, or all data sets, has one row."""
+        """What each head is. One row serves all tasks and data sets on which a head has the same settings."""
         found: dict[tuple[str, str], list[TaskResult]] = {}
         for result in self.results:
-            for other in result.against:
-                name = _START_ROW if other.head == START else other.head
-                found.setdefault((name, other.description), []).append(result)
-        rows = [["all", "all", "bundle", self.own_description]]
-        every_data, every_task = (
-            len({result.data for result in self.results}),
-            len({result.task for result in self.results}),
-        )
-        for (head, description), results in found.items():
-            data = dict.fromkeys(result.data for result in results)
-            tasks = dict.fromkeys(str(result.task) for result in results)
-            rows.append(
-                [
-                    "all" if len(data) == every_data else " ".join(data),
-                    "all" if len(tasks) == every_task else " ".join(tasks),
-                    head,
-                    description,
-                ]
-            )
-        return rows
+            for other in result.comparisons:
+                found.setdefault((_row_name(other.head), other.description), []).append(result)
+
+        def names(results: Iterable[TaskResult], of: Callable[[TaskResult], str]) -> str:
+            some = list(dict.fromkeys(map(of, results)))
+            return "all" if len(some) == len(set(map(of, self.results))) else " ".join(some)
+
+        return [
+            ["all", "all", "bundle", self.own_description],
+            *(
+                [names(results, lambda r: r.data), names(results, lambda r: str(r.task)), head, description]
+                for (head, description), results in found.items()
+            ),
+        ]
 
     def _warnings(self) -> list[str]:
         return [
@@ -203,7 +198,7 @@ class Report:
             f"task {result.task} of {result.data} stopped before they converged: its accuracy is "
             "that of unfinished fits."
             for result in self.results
-            for other in result.against
+            for other in result.comparisons
             if other.measured.unconverged
         ]
 
@@ -218,92 +213,51 @@ class Report:
                     "data": result.data,
                     "task": str(result.task),
                     **vars(result.own.accuracy),
-                    "command": result.comparison,
-                    "verdict": result.verdict,
-                    "start": _branch(result.against[0]),
-                    "baselines": [_branch(other) for other in result.against[1:]],
+                    "command": result.comparison_command,
+                    "verdict": mean_over_data([result]).verdict,
+                    "start": _branch(result.comparisons[0]),
+                    "baselines": [_branch(other) for other in result.comparisons[1:]],
                 }
                 for result in self.results
             ],
             "means": [
                 {
                     "task": str(mean.task),
-                    "mean": mean.own.mean,
-                    "interval": mean.own.interval,
+                    **vars(mean.own),
                     "verdict": mean.verdict,
-                    "heads": [
-                        {
-                            "head": other.head,
-                            "mean": other.accuracy.mean,
-                            "interval": other.accuracy.interval,
-                            "ahead": other.ahead.mean,
-                            "ahead_interval": other.ahead.interval,
-                        }
-                        for other in mean.against
-                    ],
+                    "heads": [{"head": head, **_figures(mean.heads[head], mean.ahead[head])} for head in mean.heads],
                 }
                 for mean in self.means()
             ],
         }
 
 
-def _mean(task: Task, results: Sequence[TaskResult]) -> TaskMean:
-    def over(measured: Sequence[Measured]) -> Difference:
-        return mean_difference([Difference(m.accuracy.mean, m.accuracy.interval) for m in measured])
-
-    heads = [other.head for other in results[0].against]
-    of = [{other.head: other for other in result.against} for result in results]
-    return TaskMean(
-        task,
-        over([result.own for result in results]),
-        tuple(
-            HeadMean(
-                head,
-                over([others[head].measured for others in of]),
-                mean_difference([others[head].ahead for others in of]),
-            )
-            for head in heads
-        ),
-    )
+def describe_own(start: str, horizon: float, *, alpha: float | None, varies: bool = False) -> str:
+    """The bundle's head in words; `varies`: its T depends on the task."""
+    scale = "" if alpha is None else f" (alpha = {alpha:g})"
+    task = ", which follows the task" if varies else ""
+    return f"the bundle's gradient flow: {start} start{scale}, T = {horizon:g}{task}"
 
 
-def _branch(other: Against) -> dict[str, Any]:
+def _grouped(results: Iterable[TaskResult], key: Callable[[TaskResult], _Key]) -> dict[_Key, list[TaskResult]]:
+    groups: dict[_Key, list[TaskResult]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return groups
+
+
+def _row_name(head: str) -> str:
+    return _START_ROW if head == START else head
+
+
+def _branch(other: Comparison) -> dict[str, Any]:
     return {
         "head": other.head,
         "description": other.description,
-        "mean": other.measured.accuracy.mean,
-        "interval": other.measured.accuracy.interval,
-        "ahead": other.ahead.mean,
-        "ahead_interval": other.ahead.interval,
+        **_figures(other.measured.accuracy.estimate, other.ahead),
         "unconverged": other.measured.unconverged,
     }
 
 
-def _rows(task: Task, own: str, others: Sequence[tuple[str, str, Difference]]) -> list[list[str]]:
-    """The bundle's row and those of the others: (head, accuracy, how far the bundle is ahead)."""
-    return [
-        [task.words, "bundle", own, "", ""],
-        *(
-            [task.words, _START_ROW if head == START else head, accuracy, str(ahead), ahead.verdict]
-            for head, accuracy, ahead in others
-        ),
-    ]
-
-
-def _verdicts(results: Sequence[TaskResult | TaskMean]) -> str:
-    return "\n".join(f"- {result.task.words}: {result.verdict}" for result in results)
-
-
-def describe_own(start: str, horizon: float, *, alpha: float | None, follows: bool = False) -> str:
-    """The bundle's head in words; `follows`: whether its T depends on the task."""
-    scale = "" if alpha is None else f" (alpha = {alpha:g})"
-    task = ", which follows the task" if follows else ""
-    return f"the bundle's gradient flow: {start} start{scale}, T = {horizon:g}{task}"
-
-
-def _percent(measured: Measured) -> str:
-    return _plain(Difference(measured.accuracy.mean, measured.accuracy.interval))
-
-
-def _plain(found: Difference) -> str:
-    return f"{100 * found.mean:.2f} +- {100 * found.interval:.2f}"
+def _figures(accuracy: Estimate, ahead: Difference) -> dict[str, float]:
+    return {**vars(accuracy), "ahead": ahead.mean, "ahead_interval": ahead.interval}

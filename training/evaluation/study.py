@@ -20,10 +20,11 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head
 from training.data import ImageSet
-from training.evaluation.compare import Difference, Measured, difference, measure
+from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.euler import descend
 from training.evaluation.evaluate import Classify, adapted
 from training.evaluation.tasks import Task
+from training.results.accuracy import Difference
 
 # Episodes on which adaptations are timed, solvers taking turns.
 TIMED_EPISODES = 30

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from training.evaluation.study import HorizonResult, SolverResult
-from training.evaluation.tables import markdown
+from training.results.tables import markdown
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything found, and how.
+    """Everything measured, and how.
 
     Attributes:
-        follows: whether the learned T depends on the task.
-        command: what finds it again. machine: what the times were measured on, in words.
+        varies: whether the learned T depends on the task.
+        command: the command that measures it again. machine: that the times were measured on, in words.
     """
 
     bundle: str
@@ -24,7 +24,7 @@ class Study:
     episodes: int
     queries: int
     seed: int
-    follows: bool
+    varies: bool
     command: str
     machine: str
     solvers: tuple[SolverResult, ...]
@@ -40,12 +40,12 @@ class Study:
 
     def markdown(self) -> str:
         """Both tables, without a newline at the end."""
-        varies = " The learned T follows the task:\nT and steps are medians over the episodes." if self.follows else ""
+        note = " The learned T follows the task:\nT and steps are medians over the episodes." if self.varies else ""
         return f"""# Solver and horizon of {self.bundle}
 
 Split {self.split}, {self.episodes} episodes a task, {self.queries} queries a class, seed {self.seed};
 accuracy in percent with 95% intervals. "Behind" is the mean difference episode by episode, with
-its own interval.{varies}
+its own interval.{note}
 
     {self.command}
 
@@ -76,11 +76,6 @@ Accuracy for a T other than the learned one; T = 0 is the start alone.
 ![accuracy by horizon, and by solver and time](study.png)"""
 
 
-def _accuracy(row: SolverResult | HorizonResult) -> str:
-    found = row.measured.accuracy
-    return f"{100 * found.mean:.2f} +- {100 * found.interval:.2f}"
-
-
 def _solver_cells(row: SolverResult) -> list[str]:
     adaptive = row.step_size is None
     return [
@@ -88,7 +83,7 @@ def _solver_cells(row: SolverResult) -> list[str]:
         row.name,
         "adaptive" if adaptive else f"{row.step_size:g}",
         "" if adaptive else str(row.steps),
-        _accuracy(row),
+        str(row.measured.accuracy.estimate),
         "" if adaptive else str(row.behind),
         f"{row.milliseconds:.3g}",
         f"{row.ratio:.3g}",
@@ -100,7 +95,7 @@ def _horizon_cells(row: HorizonResult) -> list[str]:
         row.task.words,
         f"{row.horizon:.4g}" + (" (learned)" if row.learned else ""),
         f"{row.factor:.3g}",
-        _accuracy(row),
+        str(row.measured.accuracy.estimate),
         "" if row.learned else str(row.behind),
     ]
 
@@ -111,10 +106,7 @@ def _solver_values(row: SolverResult) -> dict[str, Any]:
         "solver": row.name,
         "step_size": row.step_size,
         "steps": row.steps,
-        "accuracy": row.measured.accuracy.mean,
-        "interval": row.measured.accuracy.interval,
-        "behind": row.behind.mean,
-        "behind_interval": row.behind.interval,
+        **_figures(row),
         "milliseconds": row.milliseconds,
         "ratio": row.ratio,
     }
@@ -126,6 +118,12 @@ def _horizon_values(row: HorizonResult) -> dict[str, Any]:
         "horizon": row.horizon,
         "factor": row.factor,
         "learned": row.learned,
+        **_figures(row),
+    }
+
+
+def _figures(row: SolverResult | HorizonResult) -> dict[str, float]:
+    return {
         "accuracy": row.measured.accuracy.mean,
         "interval": row.measured.accuracy.interval,
         "behind": row.behind.mean,

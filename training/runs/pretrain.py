@@ -1,10 +1,9 @@
-"""Supervised pre-training: a linear layer on the backbone tells all training classes apart.
+"""Supervised pre-training: the backbone and a linear layer learn to classify all training classes.
 
-Episodes then start from an embedding that is already good; what they add is that it suits the
-flow. Much cheaper than episodes alone: every image of a batch counts, and none is a support image.
+The episodes then start from an embedding that is already good, and fit it to the flow. This is much
+cheaper than episodes alone, since every image of a batch contributes to the loss.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from training.backbones import Backbone
-from training.checkpoint import Checkpoint, resume_from
-from training.config import Config, PretrainingConfig
+from training.checkpoint import resume_from
+from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages
 from training.data.several import Data
@@ -24,19 +23,20 @@ from training.model import MetaModel
 from training.runs.augmentation import augment, draw
 from training.runs.distributed import Group, average_gradients
 from training.runs.log import RunLog
-from training.runs.optimiser import half_cosine, sgd
+from training.runs.optimiser import half_cosine, sgd, weight_decay_groups
+from training.runs.phase import Phase
 from training.runs.validate import validate
 
 PRETRAINING = "pretraining.pt"
 
-# Separates the random numbers of this phase from those of the episodes.
+# Keeps the random numbers of this phase apart from those of the episodes.
 _STREAM = 2
 
 
 def _part(config: Config) -> dict[str, Any]:
-    """What this phase depends on, of the configuration."""
+    """The part of the configuration that this phase depends on."""
     part = config.model_dump(include={"data", "augmentation", "backbone", "pretraining", "precision", "seed"})
-    for key in ("mirror", "normalise", "scale"):  # of embeddings, not of the features trained on
+    for key in ("mirror", "normalise", "scale"):  # they change embeddings, not the features trained on
         del part["backbone"][key]
     return part
 
@@ -53,7 +53,7 @@ class SupervisedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes) of uint8 images (n, S, S, 3)."""
-        # Not the embeddings: on vectors of length 1 or less the layer learns a tenth as fast.
+        # Features, not embeddings: on vectors of length 1 or less the layer learns ten times slower.
         with self._context():
             features = self.backbone.features(images)
         logits: Tensor = self.linear(features)
@@ -73,9 +73,8 @@ def pretrain(
 ) -> float:
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
 
-    `out/pretraining.pt` holds the state after every epoch; a finished one is taken over as it is,
-    also by a run that changes what comes after it. of a group
-    share every batch.
+    `out/pretraining.pt` holds the state after every epoch. A finished pre-training is reused, also
+    by a run whose later phase is configured differently. The processes of a group share every batch.
 
     Raises:
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
@@ -86,20 +85,18 @@ def pretrain(
         raise ValueError("the configuration has no section pretraining")
     device = model.log_T.device
     supervised = SupervisedModel(model, images.data.n_classes).to(device)
-    optimiser = _optimiser(supervised, settings)
     classes, indices = _all_images(images.data)
-    # Batches of at least the configured size: none so small that its statistics are noise.
+    # Batches have at least the configured size, so that none is too small for batch norm.
     per_epoch = max(1, len(classes) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, half_cosine(settings.epochs * per_epoch, settings.warmup))
+    optimiser = sgd(weight_decay_groups(supervised.parameters(), settings.weight_decay), settings.lr, settings.momentum)
+    factor = half_cosine(settings.epochs * per_epoch, settings.warmup)
+    phase = Phase(config, supervised, optimiser, factor, command=command, hardware=hardware)
     last = resume_from(out / PRETRAINING, config, resume=resume, part=_part)
-    start, spent = 0, 0.0
     if last is not None:
-        last.restore(supervised, optimiser, schedule)
-        start, spent = last.update, last.seconds
+        phase.restore(last)
 
-    log = RunLog(out, "pretraining", start) if group.leads else None
-    began = time.monotonic()
-    for epoch in range(start, settings.epochs):
+    log = RunLog(out, "pretraining", phase.done) if group.leads else None
+    for epoch in range(phase.done, settings.epochs):
         rng = np.random.default_rng((config.seed, _STREAM, epoch))
         torch.manual_seed(int(rng.integers(2**63)))
         losses: list[Tensor] = []
@@ -120,11 +117,10 @@ def pretrain(
                 logits, torch.from_numpy(classes[mine]).to(device), label_smoothing=settings.label_smoothing
             )
             optimiser.zero_grad(set_to_none=True)
-            # A process with an image less than another counts for less in their average.
+            # Processes may differ by one image; each is weighted by its number of images.
             (loss * (group.size * len(mine) / len(picked))).backward()
             average_gradients(supervised.parameters(), group)
-            optimiser.step()
-            schedule.step()
+            phase.step()
             losses.append(loss.detach())
         if log is None:
             continue
@@ -132,18 +128,7 @@ def pretrain(
         measured = done % settings.validate_every == 0 or done == settings.epochs
         results = validate(model, val) if measured else []
         mean_loss = float(torch.stack(losses).mean())
-        checkpoint = Checkpoint(
-            config,
-            done,
-            supervised.state_dict(),
-            optimiser.state_dict(),
-            schedule.state_dict(),
-            0.0,
-            spent + time.monotonic() - began,
-            [result.record() for result in results],
-            command,
-            hardware,
-        )
+        checkpoint = phase.checkpoint(done, results)
         log.record(done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1))
         checkpoint.save(out / PRETRAINING)
         tqdm.write(
@@ -152,23 +137,11 @@ def pretrain(
         )
     if log is not None:
         log.close()
-    return spent + time.monotonic() - began
+    return phase.seconds
 
 
 def _all_images(data: ImageSet) -> tuple[np.ndarray, np.ndarray]:
-    """Class and index of every image, rotated classes included: two arrays (n,)."""
+    """Class and image index of every training example, rotated classes included: two arrays (n,)."""
     members = [data.members[c // data.rotations] for c in range(data.n_classes)]
     classes = np.repeat(np.arange(data.n_classes), [len(indices) for indices in members])
     return classes, np.concatenate(members)
-
-
-def _optimiser(supervised: SupervisedModel, config: PretrainingConfig) -> torch.optim.SGD:
-    parameters = list(supervised.parameters())
-    return sgd(
-        [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.ndim <= 1]},
-        ],
-        config.lr,
-        config.momentum,
-    )

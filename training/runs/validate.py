@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.data.several import Data, by_name
-from training.evaluation.evaluate import Accuracy, evaluate
+from training.evaluation.evaluate import evaluate
 from training.model import MetaModel
+from training.results.accuracy import Accuracy
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from training.bundles.backbone_graph import ExportError
 from training.bundles.export import export_bundle, with_backbone
 from training.checkpoint import BEST, LAST, Checkpoint
 from training.cli import main
+from training.commands.subject import open_subject
 from training.config import Config
 from training.data import ImageSet, sample_episode
 from training.data.resident import ResidentImages
-from training.evaluation.subject import open_subject
 from training.model import MetaModel
 from training.runs.embedded import embed_once
 from training.runs.episodes import MetaBatch, episode_loss

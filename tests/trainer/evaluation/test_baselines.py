@@ -21,11 +21,12 @@ from training.data import ImageSet
 from training.evaluation import baselines
 from training.evaluation.baselines import BASELINES, Baseline
 from training.evaluation.choose import choose, thinned
-from training.evaluation.compare import Difference, difference, measure
+from training.evaluation.compare import difference, measure
 from training.evaluation.cross_validation import choose_setting
 from training.evaluation.euler import descend
 from training.evaluation.evaluate import adapted
 from training.evaluation.tasks import Task
+from training.results.accuracy import Difference
 
 Array = NDArray[np.float64]
 SOLVER = SolverSettings(1e-8, 1e-8, 100_000)

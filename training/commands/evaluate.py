@@ -1,29 +1,27 @@
-"""`comln-train evaluate`: accuracy of a bundle or run, beside its start and simple heads."""
+"""`comln-train evaluate`: accuracy of a bundle or run, compared with its start and with simple heads."""
 
 import argparse
-import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from training.bundles.writer import record_measurements
-from training.config import ConfigError
+from training.bundles.manifest import record_measurements
+from training.commands.domains import Domain, find_domains
+from training.commands.head_settings import HeadSettings, heads_to_measure
+from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.options import positive
+from training.commands.subject import Subject
 from training.data import ImageSet
 from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import EPISODES
 from training.evaluation.compare import Measured, difference, measure
-from training.evaluation.domains import Domain, add_data_arguments, find_domains
 from training.evaluation.evaluate import Classify, adapted, unadapted
-from training.evaluation.report import Against, Report, TaskResult, describe_own
-from training.evaluation.settings import HeadSettings, heads_to_measure
-from training.evaluation.subject import Subject, open_subject
-from training.evaluation.tasks import Task, parse_task
-from training.evaluation.verdict import START, START_WORDS
+from training.evaluation.report import Comparison, Report, TaskResult, describe_own
+from training.evaluation.tasks import Task
+from training.results.verdict import START, START_DESCRIPTION
 
 
 def add_evaluate(commands: Any) -> None:
@@ -49,64 +47,13 @@ def add_evaluate(commands: Any) -> None:
     command.add_argument(
         "--choose",
         action="store_true",
-        help="choose the simple heads' settings on the training classes (default: only anil-10's "
-        f"step, which has no usual value); {EPISODES} episodes of each task for every value",
+        help="choose the simple heads' settings on the training classes, by "
+        f"{EPISODES} episodes of each task for every value (default: only anil-10's step, which has no usual value)",
     )
     command.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     command.add_argument("--out", type=Path, help="write the report to this file too")
     command.add_argument("--record", action="store_true", help="add the results to bundle.json and the model card")
     command.set_defaults(run=run_evaluate)
-
-
-def add_measuring_arguments(
-    command: argparse.ArgumentParser, *, episodes: int, queries: int = 15, tasks: str = "5x1 and 5x5"
-) -> None:
-    """Which bundle, on which episodes; `tasks` says what is measured unless told otherwise."""
-    command.add_argument("bundle", type=Path, help="folder of the bundle")
-    add_data_arguments(command)
-    command.add_argument(
-        "--task",
-        type=_task,
-        action="append",
-        metavar="WAYSxSHOTS",
-        dest="tasks",
-        help="e.g. 5x1 for 5-way 1-shot, 5x1-10 for shots of each class drawn from 1 to 10; "
-        f"repeatable (default {tasks})",
-    )
-    command.add_argument("--queries", type=_at_least(1), default=queries, help=f"per class (default {queries})")
-    command.add_argument("--episodes", type=_at_least(2), default=episodes, help=f"a task (default {episodes})")
-    command.add_argument("--seed", type=_at_least(0), default=0)
-
-
-def _five_ways(_ways: int | None) -> list[Task]:
-    return [Task(5, 1), Task(5, 5)]
-
-
-def open_measured(
-    args: argparse.Namespace, default: Callable[[int | None], list[Task]] = _five_ways
-) -> tuple[Subject, list[Task]]:
-    """The bundle or run, and the tasks.
-
-    Args:
-        default: tasks where none are asked for, by the number of classes the head is tied to.
-    """
-    subject = open_subject(args.bundle)
-    if "record" in args and args.record and subject.bundle is None:
-        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    wanted: list[Task] = args.tasks or default(subject.head.ways)
-    tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(wanted)]
-    ways = subject.head.ways
-    if ways is not None and any(task.ways != ways for task in tasks):
-        raise ConfigError(f"{args.bundle} is tied to {ways} ways; ask for these alone")
-    return subject, tasks
-
-
-def load_measured(args: argparse.Namespace, domain: Domain, tasks: list[Task]) -> ImageSet:
-    """The images of the split, from which every one of the tasks can be drawn."""
-    data = domain.load(args.split)
-    for task in tasks:
-        task.draw(data, args.seed, 0)  # fails now rather than after the embedding
-    return data
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
@@ -125,7 +72,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         for task in tasks
     ]
     head = subject.head
-    own = describe_own(head.start, head.horizon, alpha=head.alpha, follows=head.exponents is not None)
+    own = describe_own(head.start, head.horizon, alpha=head.alpha, varies=head.exponents is not None)
     report = Report(str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes))
     text = report.render(args.format)
     print(text)
@@ -133,8 +80,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(text + "\n", encoding="utf-8")
     if args.record and subject.bundle is not None:
-        manifest = subject.bundle.manifest
-        record_measurements(args.bundle, manifest, report.accuracies(), report.comparisons())
+        record_measurements(args.bundle, subject.bundle.manifest, report.accuracies(), report.comparisons())
         print(f"recorded in {args.bundle}", file=sys.stderr)
     return 0
 
@@ -156,17 +102,14 @@ def _measure_task(
     own = run(adapted(subject.head))
     tqdm.write(f"{domain.name}, {args.split}: {own.accuracy}", file=sys.stderr)
     start = run(unadapted(subject.head))
-    against = [Against(START, START_WORDS, start, difference(own, start))]
+    comparisons = [Comparison(START, START_DESCRIPTION, start, difference(own, start))]
     for name in tqdm(names, desc=f"{domain.name}, {task}", leave=False, disable=None):
         value, description = settings.of(name, task)
         other = run(BASELINES[name].make(subject.head, value))
-        against.append(Against(name, description, other, difference(own, other)))
-    command = (
-        f"comln-train evaluate {args.bundle} {shlex.join(domain.arguments())} --split {args.split} "
-        f"--task {task} --queries {args.queries} --episodes {args.episodes} --seed {args.seed}"
-    )
+        comparisons.append(Comparison(name, description, other, difference(own, other)))
+    command = repeating_command("evaluate", args, [domain], [task])
     return TaskResult(
-        domain.name, domain.recorded, task, own, tuple(against), command, command + _baseline_options(args)
+        domain.name, domain.recorded, task, own, tuple(comparisons), command, command + _baseline_options(args)
     )
 
 
@@ -177,22 +120,6 @@ def _baseline_options(args: argparse.Namespace) -> str:
     options = f" --baselines {'all' if everything else ','.join(args.baselines)}"
     options += "".join(f" --set {name}={value}" for name, value in args.settings)
     return options + (" --choose" if args.choose else "")
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not (text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
-        return int(text)
-
-    return number
-
-
-def _task(text: str) -> Task:
-    try:
-        return parse_task(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _heads(text: str) -> tuple[str, ...]:
@@ -208,10 +135,4 @@ def _setting(text: str) -> tuple[str, float]:
     if name not in BASELINES or not BASELINES[name].setting:
         named = [known for known, baseline in BASELINES.items() if baseline.setting]
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE with NAME one of {', '.join(named)}; got {text!r}")
-    try:
-        value = float(number)
-    except ValueError:
-        value = np.nan
-    if not 0.0 < value < np.inf:
-        raise argparse.ArgumentTypeError(f"a setting is a number > 0, got {text!r}")
-    return name, value
+    return name, positive(number)

@@ -13,6 +13,6 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; a cell must hold no bar."""
+    """A Markdown table. Cells must not contain "|", which would end the cell."""
     lines = [f"| {' | '.join(line)} |" for line in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])

@@ -11,8 +11,8 @@ import pytest
 
 from comln_serve.bundle import Calibration, load_bundle
 from tests.bundle.test_bundle import edit_manifest
-from tests.trainer.evaluation.test_evaluate_command import bundle as bundle  # noqa: PLC0414 - a fixture
-from tests.trainer.evaluation.test_evaluate_command import colour_classes
+from tests.trainer.commands.test_evaluate import bundle as bundle  # noqa: PLC0414 - a fixture
+from tests.trainer.commands.test_evaluate import colour_classes
 from training.bundles.card import render_card
 from training.cli import main
 

@@ -1,14 +1,13 @@
-"""What paired differences come to, in a sentence."""
+"""Comparisons with other heads, summed up in a sentence or two."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from training.evaluation.compare import Difference
+from training.results.accuracy import Difference
 
 START = "start"
-"""Among the heads of a comparison: the bundle's own start, without adaptation (T = 0)."""
+"""The name under which the bundle's own start, without adaptation (T = 0), is compared."""
 
-START_WORDS = "the bundle's own start without adaptation, T = 0"
+START_DESCRIPTION = "the bundle's own start without adaptation, T = 0"
 
 
 def verdict(ahead: Mapping[str, Difference]) -> str:
@@ -18,21 +17,13 @@ def verdict(ahead: Mapping[str, Difference]) -> str:
         ahead: by head, how far the bundle is ahead of it.
     """
     heads = {name: found for name, found in ahead.items() if name != START}
-    sentences = [_against(heads)] if heads else []
+    sentences = [_compared_with_heads(heads)] if heads else []
     if START in ahead:
-        sentences.append(_adapting(ahead[START]))
+        sentences.append(_compared_with_start(ahead[START]))
     return " ".join(sentences)
 
 
-def mean_difference(differences: Sequence[Difference]) -> Difference:
-    """The mean over data sets, with the interval that those of independent means combine to."""
-    return Difference(
-        sum(found.mean for found in differences) / len(differences),
-        math.hypot(*(found.interval for found in differences)) / len(differences),
-    )
-
-
-def _against(heads: Mapping[str, Difference]) -> str:
+def _compared_with_heads(heads: Mapping[str, Difference]) -> str:
     ahead, inside, behind = (
         [name for name, found in heads.items() if found.verdict == place] for place in ("ahead", "inside", "behind")
     )
@@ -44,7 +35,7 @@ def _against(heads: Mapping[str, Difference]) -> str:
     )
 
 
-def _adapting(found: Difference) -> str:
+def _compared_with_start(found: Difference) -> str:
     if found.verdict == "ahead":
         return f"Adapting adds {_points(found)} points over its own start."
     if found.verdict == "behind":

@@ -1,65 +1,61 @@
-"""What a calibration comes to, as tables for the terminal and the model card."""
+"""A bundle's calibration as tables, for the terminal and the model card."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from comln_serve.bundle import Calibration
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.manifest import Shots, describe_task
 
 Table = tuple[Sequence[str], list[list[str]]]
+"""Header and rows."""
 
 
 def calibration_table(calibration: Calibration) -> Table:
-    """How far probabilities are off, before and after; errors in percent."""
-    rows = [
-        [
-            *_names(calibration, task),
+    """Errors of the probabilities before and after calibration, in percent."""
+
+    def cells(task: CalibrationTask) -> list[str]:
+        return [
             f"{100 * task.ece_before:.1f}",
             f"{100 * task.ece_after:.1f}",
             f"{task.nll_before:.3f}",
             f"{task.nll_after:.3f}",
         ]
-        for task in calibration.tasks
-    ]
-    header = ["ECE before, %", "after", "cross-entropy before", "after"]
-    return [*_first_columns(calibration), *header], rows
+
+    return _by_task(calibration, ["ECE before, %", "after", "cross-entropy before", "after"], cells)
 
 
 def unknown_table(calibration: Calibration) -> Table:
-    """How well images of other classes are told from those of the task's."""
-    rows = [
-        [
-            *_names(calibration, task),
+    """How well images of unknown classes are told from those of the task's classes."""
+
+    def cells(task: CalibrationTask) -> list[str]:
+        return [
             str(task.strangers),
             f"{task.auroc:.3f} +- {task.interval:.3f}",
             f"{100 * task.known_refused:.1f}",
             f"{100 * task.strangers_refused:.1f}",
         ]
-        for task in calibration.tasks
-    ]
-    header = ["other classes", "AUROC", "known refused, %", "others refused, %"]
-    return [*_first_columns(calibration), *header], rows
+
+    return _by_task(calibration, ["other classes", "AUROC", "known refused, %", "others refused, %"], cells)
 
 
 def suspects_table(calibration: Calibration) -> Table:
-    """How support images with wrong labels are found."""
-    rows = [
-        [
-            *_names(calibration, task),
+    """How well support images with wrong labels are found; tasks where none can be held out have no row."""
+
+    def cells(task: CalibrationTask) -> list[str] | None:
+        if task.suspects is None:
+            return None
+        return [
             f"{100 * task.suspects.share:.0f}",
             f"{task.suspects.auroc:.3f} +- {task.suspects.interval:.3f}",
             "-" if task.suspects.precision is None else f"{100 * task.suspects.precision:.0f}",
             f"{100 * task.suspects.recall:.0f}",
         ]
-        for task in calibration.tasks
-        if task.suspects is not None
-    ]
-    header = ["labels wrong, %", "AUROC", "precision, %", "recall, %"]
-    return [*_first_columns(calibration), *header], rows
+
+    return _by_task(calibration, ["labels wrong, %", "AUROC", "precision, %", "recall, %"], cells)
 
 
 def mean_by_shots(calibration: Calibration) -> Table:
-    """What matters most, as the mean over data sets and ways: errors and AUROC by shots."""
+    """The main figures by shots, as means over data sets and ways."""
     groups: dict[Shots, list[CalibrationTask]] = {}
     for task in calibration.tasks:
         groups.setdefault(task.shots, []).append(task)
@@ -78,18 +74,18 @@ def mean_by_shots(calibration: Calibration) -> Table:
     return header, rows
 
 
+def _by_task(
+    calibration: Calibration, header: list[str], cells: Callable[[CalibrationTask], list[str] | None]
+) -> Table:
+    """A row for each task, of its cells after its name; a column for the data set where data sets have names."""
+    named = any(task.data is not None for task in calibration.tasks)
+    rows = [
+        [*([task.data or ""] if named else []), describe_task(task.ways, task.shots), *found]
+        for task in calibration.tasks
+        if (found := cells(task)) is not None
+    ]
+    return [*(["data"] if named else []), "task", *header], rows
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _first_columns(calibration: Calibration) -> list[str]:
-    return ["data", "task"] if _is_named(calibration) else ["task"]
-
-
-def _names(calibration: Calibration, task: CalibrationTask) -> list[str]:
-    words = describe_task(task.ways, task.shots)
-    return [task.data or "", words] if _is_named(calibration) else [words]
-
-
-def _is_named(calibration: Calibration) -> bool:
-    return any(task.data is not None for task in calibration.tasks)

@@ -21,9 +21,9 @@ from training.bundles.card import render_card
 from training.cli import main
 from training.evaluation import baselines
 from training.evaluation.baselines import BASELINES
-from training.evaluation.compare import Difference
-from training.evaluation.tables import aligned, markdown
-from training.evaluation.verdict import verdict
+from training.results.accuracy import Difference
+from training.results.tables import aligned, markdown
+from training.results.verdict import verdict
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +220,8 @@ def test_mistakes_say_what_to_do(
     [
         (["--baselines", "knn"], "there is no head 'knn'; there are prototype, cosine"),
         (["--set", "cosine=1"], "NAME one of logistic"),
-        (["--set", "svm=-1"], "a number > 0, got 'svm=-1'"),
-        (["--set", "svm=x"], "a number > 0, got 'svm=x'"),
+        (["--set", "svm=-1"], "a number > 0, got '-1'"),
+        (["--set", "svm=x"], "a number > 0, got 'x'"),
         (["--task", "5x10-1"], "expected WAYSxSHOTS such as 5x1"),
         (["--seed", "-1"], "at least 0, got '-1'"),
     ],

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from training.commands.subject import Subject
 from training.config import ConfigError, DataConfig
 from training.config.data import SEVERAL, Use
 from training.data import DataError, ImageSet, load_split
 from training.data.class_lists import ALL
 from training.data.several import named_path
-from training.evaluation.subject import Subject
 
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(DataConfig.model_fields["kind"].annotation) if kind != SEVERAL)
 SPLITS = ("train", "val", "test", ALL)

@@ -14,19 +14,19 @@ from sklearn.metrics import roc_auc_score
 from comln_serve.bundle import BundleError, load_bundle
 from tests.bundle.test_bundle import edit_manifest
 from tests.support.paths import REPOSITORY
-from tests.trainer.evaluation.test_evaluate_command import colour_classes
+from tests.trainer.commands.test_evaluate import colour_classes
 from training.cli import main
+from training.commands.calibrate import _default_tasks
 from training.data import ImageSet
 from training.evaluation.calibrate import (
-    Answers,
+    Predictions,
     area_under_curve,
     calibration_error,
     cross_entropy,
     fit_temperature,
     fit_unknown,
 )
-from training.evaluation.calibrate_command import _usual_tasks
-from training.evaluation.strangers import Encounters
+from training.evaluation.open_set import OpenSetEpisodes
 from training.evaluation.tasks import Task
 
 Run = Callable[..., str]
@@ -58,7 +58,7 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def answers(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Answers]:
+def predictions(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Predictions]:
     """Queries whose classes are drawn from softmax(logits / tau): tau is what should be found."""
     found = []
     for _ in range(episodes):
@@ -67,14 +67,14 @@ def answers(rng: np.random.Generator, ways: int, shots: float, tau: float, episo
         classes = np.array([rng.choice(ways, p=row) for row in p])
         similarity = rng.uniform(0.1 * shots, 0.1 * shots + 1, size=50)
         task = np.array([1.0, np.log(shots), np.log(ways)])
-        found.append(Answers(logits, classes, similarity, task))
+        found.append(Predictions(logits, classes, similarity, task))
     return found
 
 
-def test_the_temperature_that_made_the_answers_is_found() -> None:
+def test_the_temperature_that_drew_the_classes_is_found() -> None:
     rng = np.random.default_rng(0)
     kinds = [(5, 1, 3.0), (5, 4, 1.5), (10, 1, 2.4), (10, 4, 1.2)]
-    law = fit_temperature([answers(rng, ways, shots, tau) for ways, shots, tau in kinds])
+    law = fit_temperature([predictions(rng, ways, shots, tau) for ways, shots, tau in kinds])
     for ways, shots, tau in kinds:
         fitted = np.exp(law.constant + law.shots * np.log(shots) + law.ways * np.log(ways))
         assert fitted == pytest.approx(tau, rel=0.08)
@@ -82,7 +82,7 @@ def test_the_temperature_that_made_the_answers_is_found() -> None:
 
 def test_a_law_does_not_depend_on_what_did_not_vary() -> None:
     rng = np.random.default_rng(0)
-    episodes = [answers(rng, 5, 2, 3.0)]
+    episodes = [predictions(rng, 5, 2, 3.0)]
     for law in (fit_temperature(episodes), fit_unknown(episodes)):
         assert (law.shots, law.ways) == (0.0, 0.0)
     assert np.exp(fit_temperature(episodes).constant) == pytest.approx(3.0, rel=0.08)
@@ -165,21 +165,21 @@ def test_a_calibration_needs_version_2(bundle: Path, run: Run) -> None:
         load_bundle(bundle)
 
 
-def test_the_usual_tasks_are_those_of_the_head() -> None:
-    assert list(map(str, _usual_tasks(None))) == ["5x1", "5x5", "5x1-10", "10x1", "10x5", "10x1-10"]
-    assert list(map(str, _usual_tasks(7))) == ["7x1", "7x5", "7x1-10"]
+def test_the_default_tasks_depend_on_the_ways_of_the_head() -> None:
+    assert list(map(str, _default_tasks(None))) == ["5x1", "5x5", "5x1-10", "10x1", "10x5", "10x1-10"]
+    assert list(map(str, _default_tasks(7))) == ["7x1", "7x5", "7x1-10"]
 
 
-def test_strangers_are_of_other_classes() -> None:
+def test_unknown_queries_are_of_classes_outside_the_task() -> None:
     members = tuple(np.arange(20 * c, 20 * c + 20) for c in range(9))
     embeddings = np.repeat(np.arange(9), 20).astype(np.float32)[:, None]
     data = ImageSet(embeddings, members, tuple("abcdefghi"))
-    encounters = Encounters(embeddings, data, Task(3, (1, 4), 5), 20, 0)
+    episodes = OpenSetEpisodes(embeddings, data, Task(3, (1, 4), 5), 20, 0)
     for number in range(20):
-        episode = encounters.draw(number)
+        episode = episodes.draw(number)
         own = episode.phi[:, 0]
-        assert set(episode.strangers[:, 0]).isdisjoint(own)
-        assert len(set(episode.strangers[:, 0])) == 5
+        assert set(episode.unknown[:, 0]).isdisjoint(own)
+        assert len(set(episode.unknown[:, 0])) == 5
         np.testing.assert_array_equal(own[np.searchsorted(episode.classes, episode.query_classes)], episode.query[:, 0])
 
 

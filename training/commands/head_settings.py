@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from training.commands.domains import Domain
+from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import DataError, ImageSet
 from training.data.class_lists import ALL
 from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import choose, thinned
-from training.evaluation.domains import Domain
-from training.evaluation.subject import Subject
 from training.evaluation.tasks import Task
 
 CHOICE_SPLIT = "train"

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from training.evaluation.compare import Difference
-from training.evaluation.verdict import mean_difference, verdict
+from training.results.accuracy import Difference, mean_over
+from training.results.verdict import verdict
 
 AHEAD, INSIDE = Difference(0.03, 0.002), Difference(0.001, 0.002)
 
@@ -40,6 +40,6 @@ def test_what_adapting_adds(found: Difference, words: str) -> None:
 
 
 def test_the_mean_of_data_sets_has_the_interval_of_a_mean_of_independent_means() -> None:
-    found = mean_difference([Difference(0.02, 0.003), Difference(-0.01, 0.004)])
+    found = mean_over([Difference(0.02, 0.003), Difference(-0.01, 0.004)])
     assert found.mean == pytest.approx(0.005)
     assert found.interval == pytest.approx(math.sqrt(0.003**2 + 0.004**2) / 2)

@@ -1,4 +1,4 @@
-"""Episodes in which images of classes outside the task are asked about, too."""
+"""Open-set episodes: besides queries of the task's classes there are queries of unknown classes."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,30 +13,30 @@ from comln_serve.machine import usable_cpus
 from training.data import DataError, ImageSet, check_episodes
 from training.evaluation.tasks import Task
 
-MOST_STRANGERS = 5
+MAX_UNKNOWN_CLASSES = 5
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Encounter:
+class OpenSetEpisode:
     """One episode, as embeddings.
 
     Attributes:
         phi: (M, d) of the support images. classes: (M,) class of each, 0 <= c < ways.
         query: (Q, d) of the task's classes. query_classes: (Q,).
-        strangers: (R, d) of classes outside the task.
+        unknown: (R, d) of queries whose classes are not in the task.
     """
 
     phi: NDArray[np.float32]
     classes: NDArray[np.intp]
     query: NDArray[np.float32]
     query_classes: NDArray[np.intp]
-    strangers: NDArray[np.float32]
+    unknown: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Encounters:
+class OpenSetEpisodes:
     """The episodes of a task with a seed, over embeddings (n, d) of `data.images`."""
 
     embeddings: NDArray[np.float32]
@@ -46,16 +46,16 @@ class Encounters:
     seed: int
 
     @property
-    def strangers(self) -> int:
-        """Classes outside the task in an episode."""
-        return _strangers(self.data, self.task)
+    def unknown_classes(self) -> int:
+        """Number of unknown classes in an episode."""
+        return _unknown_classes(self.data, self.task)
 
-    def draw(self, number: int) -> Encounter:
-        """Episode `number`: that of a task of more ways, of which the last are the strangers."""
-        drawn = _wider(self.data, self.task).draw(self.data, self.seed, number)
+    def draw(self, number: int) -> OpenSetEpisode:
+        """Episode `number`: that of a task of more ways, the last of which are the unknown classes."""
+        drawn = _with_unknown(self.data, self.task).draw(self.data, self.seed, number)
         support = drawn.support_classes < self.task.ways
         known = drawn.query_classes < self.task.ways
-        return Encounter(
+        return OpenSetEpisode(
             self.embeddings[drawn.support[support]],
             drawn.support_classes[support],
             self.embeddings[drawn.query[known]],
@@ -63,29 +63,29 @@ class Encounters:
             self.embeddings[drawn.query[~known]],
         )
 
-    def map(self, work: Callable[[Encounter, int], _Result]) -> Iterator[_Result]:
-        """`work` of every episode and its number, in their order, on all cores."""
+    def map(self, function: Callable[[OpenSetEpisode, int], _Result]) -> Iterator[_Result]:
+        """`function(episode, number)` for every episode, in their order, on all cores."""
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
-            yield from pool.map(lambda number: work(self.draw(number), number), range(self.episodes))
+            yield from pool.map(lambda number: function(self.draw(number), number), range(self.episodes))
 
 
-def check(data: ImageSet, task: Task) -> None:
-    """Refuse data that leaves no class outside the task.
+def check_open_set(data: ImageSet, task: Task) -> None:
+    """Refuse data that has no class outside the task.
 
     Raises:
-        DataError: that, or too few images of a class.
+        DataError: every class is in the task, or a class has too few images.
     """
-    if _strangers(data, task) < 1:
+    if _unknown_classes(data, task) < 1:
         raise DataError(
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "
             "needed, whose images should be unknown. Ask for fewer ways"
         )
-    check_episodes(data, _wider(data, task).ways, task.range[1], task.queries)
+    check_episodes(data, _with_unknown(data, task).ways, task.range[1], task.queries)
 
 
-def _strangers(data: ImageSet, task: Task) -> int:
-    return min(MOST_STRANGERS, data.n_classes - task.ways)
+def _unknown_classes(data: ImageSet, task: Task) -> int:
+    return min(MAX_UNKNOWN_CLASSES, data.n_classes - task.ways)
 
 
-def _wider(data: ImageSet, task: Task) -> Task:
-    return replace(task, ways=task.ways + _strangers(data, task))
+def _with_unknown(data: ImageSet, task: Task) -> Task:
+    return replace(task, ways=task.ways + _unknown_classes(data, task))

@@ -1,0 +1,122 @@
+"""`comln-train calibrate`: fit a bundle's temperature and its threshold of `unknown`, and measure both."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tqdm import tqdm
+
+from comln_serve.bundle import Calibration
+from training.bundles.manifest import record_calibration
+from training.commands.domains import Domain, find_domains
+from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.subject import Subject
+from training.config import ConfigError
+from training.evaluation.calibrate import fit_temperature, fit_unknown, measure, predict, ranges
+from training.evaluation.open_set import OpenSetEpisodes, check_open_set
+from training.evaluation.tasks import Task
+from training.results.calibration_tables import calibration_table, mean_by_shots, suspects_table, unknown_table
+from training.results.tables import aligned
+
+EPISODES, QUERIES = 500, 10
+_SHOTS: tuple[int | tuple[int, int], ...] = (1, 5, (1, 10))
+
+
+def add_calibrate(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser(
+        "calibrate", help="fit temperature and threshold of unknown, measure them, record them in the bundle"
+    )
+    add_measuring_arguments(command, episodes=EPISODES, queries=QUERIES, tasks="5 and 10 ways with 1, 5 and 1-10 shots")
+    command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
+    command.set_defaults(run=run_calibrate)
+
+
+@dataclass(frozen=True)
+class _DomainTask:
+    """A task on the data set called `name`."""
+
+    name: str | None
+    episodes: OpenSetEpisodes
+
+
+def run_calibrate(args: argparse.Namespace) -> int:
+    """Fit on the episodes of a seed, measure on those of the next seed, print, record.
+
+    With several data sets, each is measured with the laws fitted to all the others: this is how
+    well calibrated a bundle is on images of another kind than those it was calibrated on. The laws
+    that are recorded are fitted to all data sets.
+    """
+    subject, tasks = open_measured(args, default=_default_tasks)
+    if subject.bundle is None:
+        raise ConfigError(f"{args.bundle} is a run; calibrate needs a bundle, see export")
+    domains, head = find_domains(args, subject), subject.head
+    parts = _domain_tasks(args, subject, domains, tasks)
+    predictions = [predict(head, part.episodes) for part in tqdm(parts, desc="fitting", disable=None)]
+    command = repeating_command("calibrate", args, domains, args.tasks or ())
+
+    def fit(names: set[str | None]) -> Calibration:
+        chosen = [found for part, found in zip(parts, predictions, strict=True) if part.name in names]
+        shots, ways = ranges(chosen)
+        return Calibration(
+            log_temperature=fit_temperature(chosen),
+            unknown=fit_unknown(chosen),
+            shots=shots,
+            ways=ways,
+            split=args.split,
+            queries=args.queries,
+            episodes=args.episodes,
+            seed=args.seed,
+            command=command,
+            tasks=(),
+        )
+
+    names = {part.name for part in parts}
+    whole = fit(names)
+    without = {name: fit(names - {name}) if len(names) > 1 else whole for name in names}
+    measured = tuple(
+        measure(head, without[part.name], replace(part.episodes, seed=args.seed + 1)).model_copy(
+            update={"data": part.name}
+        )
+        for part in tqdm(parts, desc="measuring", disable=None)
+    )
+    calibration = whole.model_copy(update={"tasks": measured})
+    _print(calibration)
+    if not args.dry_run:
+        record_calibration(args.bundle, subject.bundle.manifest, calibration)
+        print(f"recorded in {args.bundle}", file=sys.stderr)
+    return 0
+
+
+def _domain_tasks(
+    args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]
+) -> list[_DomainTask]:
+    """Every task on every data set. All data are read and checked before the first are embedded."""
+    read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
+    for _, data in read:
+        for task in tasks:
+            check_open_set(data, task)
+    parts: list[_DomainTask] = []
+    for domain, data in read:
+        embeddings = subject.embed(data.images)
+        parts += [
+            _DomainTask(domain.recorded, OpenSetEpisodes(embeddings, data, task, args.episodes, args.seed))
+            for task in tasks
+        ]
+    return parts
+
+
+def _default_tasks(ways: int | None) -> list[Task]:
+    return [Task(n, shots) for n in ((5, 10) if ways is None else (ways,)) for shots in _SHOTS]
+
+
+def _print(calibration: Calibration) -> None:
+    for title, (header, rows) in (
+        ("Calibration", calibration_table(calibration)),
+        ("Unknown", unknown_table(calibration)),
+        ("Wrong labels", suspects_table(calibration)),
+        ("Mean over data sets and ways", mean_by_shots(calibration)),
+    ):
+        print(f"{title}\n\n{aligned(header, rows)}\n")

@@ -1,0 +1,86 @@
+"""`comln-train export`: make a bundle from a run's best checkpoint."""
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from training.bundles.backbone_graph import ExportError
+from training.bundles.calibration_images import load_calibration_images
+from training.bundles.export import export_bundle, with_backbone
+from training.bundles.int8 import quantise_bundle
+from training.bundles.writer import About
+from training.checkpoint import BEST, Checkpoint
+from training.commands.options import add_overrides
+
+
+def add_export(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser("export", help="make a bundle from a run's best checkpoint")
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
+    command.add_argument("--to", type=Path, required=True, help="folder of the bundle")
+    command.add_argument("--description", required=True, help="what the model is for")
+    command.add_argument("--data-description", required=True, help="what it was trained on")
+    command.add_argument("--licence", required=True, help="licence of the weights")
+    command.add_argument("--notes", default="", help="further remarks for the model card")
+    weights = command.add_mutually_exclusive_group()
+    weights.add_argument("--half", action="store_true", help="store the backbone's weights in 16 bits: half the size")
+    weights.add_argument(
+        "--int8",
+        action="store_true",
+        help="a backbone that computes in 8-bit integers: smaller and faster on CPUs, slightly "
+        "less accurate; needs --calibration",
+    )
+    command.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="IMAGES",
+        help="with --int8: folder with images like those the model will see, in subfolders or not",
+    )
+    command.add_argument(
+        "--calibration-images",
+        type=int,
+        default=96,
+        metavar="N",
+        help="how many of these images are used, spread over the subfolders (default: %(default)s)",
+    )
+    add_overrides(
+        command,
+        "for a run on embeddings: the network that computes them, e.g. --set backbone.kind=onnx "
+        "--set backbone.path=model.onnx; for a run on an ONNX file: where the file is now; for "
+        "any run on images: backbone.mirror=true",
+    )
+    command.set_defaults(run=run_export)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Write the bundle; returns the exit status."""
+    about = About(description=args.description, licence=args.licence, data=args.data_description, notes=args.notes)
+    if args.int8 != (args.calibration is not None):
+        raise ExportError(
+            "--int8 and --calibration IMAGES go together: the range of every activation is set "
+            "from images like those the model will see"
+        )
+    if args.calibration_images < 1:
+        raise ExportError(f"--calibration-images must be 1 or more, got {args.calibration_images}")
+    checkpoint = Checkpoint.load(args.run_folder / BEST)
+    if args.overrides:
+        checkpoint = with_backbone(checkpoint, tuple(args.overrides))
+    if args.int8:
+        _export_int8(checkpoint, about, args)
+        return 0
+    difference = export_bundle(checkpoint, args.to, about, half=args.half)
+    print(f"wrote {args.to}; its embeddings differ from the run's by {difference:.1g} at most")
+    return 0
+
+
+def _export_int8(checkpoint: Checkpoint, about: About, args: argparse.Namespace) -> None:
+    images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
+    with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
+        floats = Path(temporary) / args.to.name
+        export_bundle(checkpoint, floats, about)
+        cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name)
+    print(
+        f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "
+        f"to those in float32: {cosine.mean:.4f} on average, {cosine.least:.4f} at least"
+    )

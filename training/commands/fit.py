@@ -1,0 +1,82 @@
+"""`comln-train fit` and `report`: train from a recipe; write a run's report."""
+
+import argparse
+import shlex
+from pathlib import Path, PurePath
+from typing import Any
+
+from training.commands.options import add_overrides
+from training.config import load_config
+from training.config.backbone import FILE_KEYS
+from training.data.several import load_training, named_path
+from training.memory import keep_freed_memory
+from training.runs.fit import fit
+from training.runs.report import REPORT, write_report
+
+
+def add_fit(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser("fit", help="meta-train a model from a recipe")
+    command.add_argument("recipe", type=Path, help="YAML file, e.g. training/recipes/*.yaml")
+    command.add_argument(
+        "--data",
+        action="append",
+        required=True,
+        metavar="[NAME=]PATH",
+        help="folder or archive of images; for a recipe of several data sets, one for each name",
+    )
+    command.add_argument("--out", type=Path, required=True, help="folder for checkpoints and log")
+    add_overrides(command, "override a value of the recipe, e.g. --set optimiser.lr=0.05; repeatable")
+    command.add_argument("--resume", action="store_true", help="continue the run in --out")
+    command.set_defaults(run=run_fit)
+
+
+def add_report(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser("report", help="write a run's report.html (fit also writes it when it ends)")
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
+    command.set_defaults(run=run_report)
+
+
+def run_fit(args: argparse.Namespace) -> int:
+    """Train; returns the exit status."""
+    config = load_config(args.recipe, tuple(args.overrides))
+    keep_freed_memory()
+    train, val = load_training(config.data, args.data)
+    # The model card must not show where the data were on this machine.
+    places = ["DATA"]
+    if config.data.sets:
+        places = [f"{named_path(text)[0]}=DATA" for text in args.data]
+    best = fit(
+        config,
+        train,
+        val,
+        args.out,
+        resume=args.resume,
+        command=shlex.join(
+            ["comln-train", "fit", _shown_recipe(args.recipe)]
+            + [part for place in places for part in ("--data", place)]
+            + ["--out", "RUN"]
+            + [part for override in args.overrides for part in ("--set", _shown_override(override))]
+        ),
+    )
+    print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
+    return 0
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Write the report; returns the exit status."""
+    print(f"wrote {write_report(args.run_folder)}")
+    return 0
+
+
+def _shown_recipe(recipe: Path) -> str:
+    """The recipe's path for the model card: an absolute path is cut to the file's name."""
+    return recipe.name if recipe.is_absolute() else str(recipe)
+
+
+def _shown_override(override: str) -> str:
+    """An override for the model card: a file is shown by its name, without its folders."""
+    key, _, value = override.partition("=")
+    section, _, name = key.partition(".")
+    return f"{key}={PurePath(value).name}" if section == "backbone" and name in FILE_KEYS else override

@@ -1,0 +1,84 @@
+"""What `evaluate`, `calibrate` and `study` share: the model, the data sets and the tasks to measure."""
+
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from training.commands.domains import Domain, add_data_arguments
+from training.commands.options import at_least
+from training.commands.subject import Subject, open_subject
+from training.config import ConfigError
+from training.data import ImageSet
+from training.evaluation.tasks import Task, parse_task
+
+
+def add_measuring_arguments(
+    command: argparse.ArgumentParser, *, episodes: int, queries: int = 15, tasks: str = "5x1 and 5x5"
+) -> None:
+    """The bundle and the episodes to measure it on; `tasks` describes the default tasks in the help."""
+    command.add_argument(
+        "bundle", type=Path, help="folder of the bundle; evaluate and study also take the folder of a run"
+    )
+    add_data_arguments(command)
+    command.add_argument(
+        "--task",
+        type=_task,
+        action="append",
+        metavar="WAYSxSHOTS",
+        dest="tasks",
+        help="e.g. 5x1 for 5-way 1-shot, 5x1-10 for shots of each class drawn from 1 to 10; "
+        f"repeatable (default {tasks})",
+    )
+    command.add_argument("--queries", type=at_least(1), default=queries, help=f"per class (default {queries})")
+    command.add_argument("--episodes", type=at_least(2), default=episodes, help=f"per task (default {episodes})")
+    command.add_argument("--seed", type=at_least(0), default=0)
+
+
+def _five_ways(_ways: int | None) -> list[Task]:
+    return [Task(5, 1), Task(5, 5)]
+
+
+def open_measured(
+    args: argparse.Namespace, default: Callable[[int | None], list[Task]] = _five_ways
+) -> tuple[Subject, list[Task]]:
+    """The bundle or run, and the tasks.
+
+    Args:
+        default: tasks if none are asked for, given the number of classes the head is tied to.
+    """
+    subject = open_subject(args.bundle)
+    if "record" in args and args.record and subject.bundle is None:
+        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
+    wanted: list[Task] = args.tasks or default(subject.head.ways)
+    tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(wanted)]
+    ways = subject.head.ways
+    if ways is not None and any(task.ways != ways for task in tasks):
+        raise ConfigError(f"{args.bundle} is tied to {ways} ways; ask for tasks of {ways} ways only")
+    return subject, tasks
+
+
+def load_measured(args: argparse.Namespace, domain: Domain, tasks: list[Task]) -> ImageSet:
+    """The images of the split, from which each of the tasks can be drawn."""
+    data = domain.load(args.split)
+    for task in tasks:
+        task.draw(data, args.seed, 0)  # fails now rather than after the embedding
+    return data
+
+
+def repeating_command(name: str, args: argparse.Namespace, domains: Sequence[Domain], tasks: Sequence[Task]) -> str:
+    """The command that measures this again, for reports and manifests; paths to data become DATA."""
+    data = shlex.join([option for domain in domains for option in domain.arguments()])
+    return (
+        f"comln-train {name} {args.bundle} {data} --split {args.split}"
+        f"{''.join(f' --task {task}' for task in tasks)} --queries {args.queries} "
+        f"--episodes {args.episodes} --seed {args.seed}"
+    )
+
+
+def _task(text: str) -> Task:
+    try:
+        return parse_task(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,32 @@
+"""Options that several commands share, and the types of their values."""
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def add_overrides(command: argparse.ArgumentParser, help_text: str) -> None:
+    """`--set KEY=VALUE`, repeatable, as `overrides`."""
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help_text)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that takes an integer from `least` on."""
+
+    def number(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
+        return int(text)
+
+    return number
+
+
+def positive(text: str) -> float:
+    """The type of an option that takes a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
+    return value

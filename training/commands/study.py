@@ -1,0 +1,71 @@
+"""`comln-train study`: accuracy and time with other solvers and other horizons."""
+
+import argparse
+import platform
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from comln_serve.machine import usable_cpus
+from training.commands.domains import one_domain
+from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.options import positive
+from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
+from training.evaluation.study_report import Study
+
+
+def add_study(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    command = commands.add_parser("study", help="measure a bundle with other solvers and other horizons")
+    add_measuring_arguments(command, episodes=300)
+    command.add_argument(
+        "--step-size",
+        type=positive,
+        action="append",
+        default=[],
+        metavar="H",
+        dest="step_sizes",
+        help=f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)",
+    )
+    command.add_argument(
+        "--horizon",
+        type=positive,
+        action="append",
+        default=[],
+        metavar="T",
+        dest="horizons",
+        help="to measure besides the learned one; repeatable (default: half decades from 1e-4 to "
+        "100 times the learned one)",
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, help="folder for study.md, solvers.csv, horizons.csv and study.png"
+    )
+    command.set_defaults(run=run_study)
+
+
+def run_study(args: argparse.Namespace) -> int:
+    """Measure, print, write; returns the exit status."""
+    subject, tasks = open_measured(args)
+    domain, head = one_domain(args, subject), subject.head
+    data = load_measured(args, domain, tasks)
+    on = Episodes(subject.embed(data.images), data, args.episodes, args.seed)
+    steps = [Steps(size=size) for size in args.step_sizes] or [Steps(count=count) for count in STEP_COUNTS]
+    values = [Horizon(value=value) for value in args.horizons] or [Horizon(factor=factor) for factor in HORIZON_FACTORS]
+    by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in tqdm(tasks, disable=None)]
+    options = [f" --step-size {size}" for size in args.step_sizes] + [f" --horizon {value}" for value in args.horizons]
+    study = Study(
+        bundle=str(args.bundle),
+        split=args.split,
+        episodes=args.episodes,
+        queries=args.queries,
+        seed=args.seed,
+        varies=head.exponents is not None,
+        command=repeating_command("study", args, [domain], args.tasks or ()) + "".join(options) + " --out OUT",
+        machine=f"{usable_cpus()} CPU cores ({platform.machine()})",
+        solvers=tuple(row for rows, _ in by_task for row in rows),
+        horizons=tuple(row for _, rows in by_task for row in rows),
+    )
+    study.write(args.out)
+    print(study.markdown())
+    return 0

@@ -1,0 +1,50 @@
+"""Checks before a run, of what would otherwise fail in the middle of it."""
+
+from collections.abc import Mapping
+
+from training.config import Config, ConfigError
+from training.data import DataError, ImageSet, check_episodes
+
+_Sets = Mapping[str | None, ImageSet]
+
+
+def check_run(config: Config, train: _Sets, val: _Sets, processes: int) -> None:
+    """Refuse a run that cannot be trained or validated to its end.
+
+    Raises:
+        ConfigError: no updates, or batches that the processes cannot share.
+        DataError: too few classes, or too few images of one, for the configured episodes.
+    """
+    if not config.updates:
+        raise ConfigError(
+            "updates is 0: nothing would be learned. Set updates to 1 or more, or make a bundle "
+            "of an ONNX file without training: comln-train wrap"
+        )
+    episodes = config.episodes
+    least, most = episodes.ways
+    for name, data in train.items():
+        # With several data sets, tasks of a small one have fewer ways; see draw_batch.
+        ways = most if name is None else max(least, min(most, data.n_classes))
+        _check_set("training", name, data, ways, episodes.shots[1], episodes.queries)
+    for name, data in val.items():
+        for ways, shots in config.validation.tasks:
+            _check_set("validation", name, data, ways, shots, config.validation.queries)
+    if episodes.tasks % processes:
+        raise ConfigError(
+            f"{processes} processes cannot share {episodes.tasks} tasks an update evenly: set "
+            "episodes.tasks to a multiple"
+        )
+    if config.pretraining is not None and config.pretraining.batch_size < processes:
+        raise ConfigError(
+            f"a batch of {config.pretraining.batch_size} images is too small for {processes} "
+            "processes: raise pretraining.batch_size"
+        )
+
+
+def _check_set(use: str, name: str | None, data: ImageSet, ways: int, shots: int, queries: int) -> None:
+    try:
+        check_episodes(data, ways, shots, queries)
+    except DataError as error:
+        if name is None:
+            raise
+        raise DataError(f"{use} on {name}: {error}") from error
