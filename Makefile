@@ -6,10 +6,13 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# Test processes; a file is run by one of them.
+# Test processes; a file is run by one of them. The files that take longest come first (tests/conftest.py).
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# What runs in one process: no torch, no Ray.
+FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-slow lint format bench docs clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench docs clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -18,7 +21,13 @@ serve: $(VENV)/.server  ## serve the bundles in models/ on port 8000
 	$(BIN)/comln-serve --models-dir models --port 8000 --log-format text
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-fast: $(VENV)/.dev  ## the server in one process, on SQLite: under a minute, while you work
+	$(PYTEST) -m "not slow and not process and not postgresql" $(FAST)
+
+coverage: $(VENV)/.dev  ## `make test`, and which lines and branches of the server it runs
+	$(PYTEST) -m "not slow" --cov --cov-report=term
 
 test-slow: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
@@ -43,7 +52,7 @@ docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none was found" >&2; exit 1; }

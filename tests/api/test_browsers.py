@@ -1,11 +1,9 @@
-"""Pages of other sites, which have a visitor's browser send requests: they change nothing, and read
-nothing under a name of their own.
+"""Requests that pages of other sites make a visitor's browser send: the server refuses those that would change
+something, and those to a host name that is not its own.
 """
 
-from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
@@ -16,7 +14,6 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.server.serve import allowed_hosts
 from tests.support.engines import MakeEngine
-from tests.support.live import live_server
 from tests.support.messages import adapt_form, check_error
 
 OURS, LISTED, EVIL = "http://testserver", "https://app.example.org", "https://evil.example"
@@ -123,19 +120,6 @@ def test_another_name_is_refused(settings: Settings, make_engine: MakeEngine) ->
             assert error["detail"] == {"received": "evil.example"}
             assert "--allowed-hosts" in error["message"]
         assert client.get("/models").status_code == 200
-
-
-def test_a_server_on_this_machine(models_dir: Path, tmp_path: Path) -> None:
-    """As it is started without settings; probes of a container come to its address."""
-    with live_server(models_dir, tmp_path) as server:
-        for host, status in (("localhost", 200), ("127.0.0.1", 200), ("evil.example", 421)):
-            answer = httpx2.get(f"{server.url}/classifiers", headers={"Host": host})
-            assert answer.status_code == status
-        answer = httpx2.post(f"{server.url}/adapt", headers={"Origin": EVIL}, **adapt_form())
-        assert answer.status_code == 403
-        page = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
-        assert httpx2.post(f"{server.url}/adapt", headers=page, **adapt_form()).status_code == 201
-        assert server.url.startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("hosts", ["https://a.example", "a.example:80", "a.example/x", "*.*.example", "a*", "a b", "."])

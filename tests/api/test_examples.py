@@ -15,7 +15,7 @@ from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
-from tests.bundle.test_bundle import edit_manifest
+from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
 

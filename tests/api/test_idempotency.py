@@ -13,7 +13,7 @@ from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
-from tests.storage.test_storage import add
+from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
 

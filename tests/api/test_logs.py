@@ -1,4 +1,4 @@
-"""A line a request, with what an operator needs and nothing of what a client sent."""
+"""The log has one line for each request, with what an operator needs and nothing that a client sent."""
 
 import io
 import json
@@ -9,13 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.logs import JsonFormatter, TextFormatter
 from tests.support.image_files import colour_support
-from tests.support.live import live_server
 from tests.support.messages import RED, adapt_form, b64, engine_of, predict_form, raw
 
 GENERATED = re.compile(r"[0-9a-f]{32}")
@@ -166,22 +164,3 @@ def test_json_lines_hold_any_text() -> None:
     assert len(line.splitlines()) == 1
     assert line.isascii()
     assert json.loads(line)["message"] == "two\nlines \ud800 \u2028"
-
-
-@pytest.mark.parametrize("log_format", ["json", "text"])
-def test_the_whole_log_has_one_format(models_dir: Path, tmp_path: Path, log_format: str) -> None:
-    """uvicorn's lines included; a request has one line, not another from uvicorn."""
-    with live_server(models_dir, tmp_path, "--log-format", log_format) as server:
-        httpx2.get(f"{server.url}/models", headers={"X-Request-ID": "find-me"}).raise_for_status()
-        httpx2.get(f"{server.url}/nothing?secret=1")
-    written = server.log.read_text().splitlines()
-    assert any("Uvicorn running on" in line for line in written)
-    assert sum("/models" in line for line in written) == 1
-    assert sum("find-me" in line for line in written) == 1
-    assert not any("nothing" in line or "secret" in line for line in written)
-    if log_format == "json":
-        for line in written:
-            assert {"time", "level", "logger", "message"} <= set(json.loads(line))
-    else:
-        pattern = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) +[\w.]+: .+")
-        assert all(pattern.fullmatch(line) for line in written), written

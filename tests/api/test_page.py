@@ -125,6 +125,7 @@ def test_the_script_finds_what_it_looks_for() -> None:
     assert set(sought) <= set(ids)
 
 
+@pytest.mark.process
 def test_a_wheel_carries_the_files(tmp_path: Path) -> None:
     subprocess.run(
         [

@@ -17,7 +17,7 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.imaging import prepare_image
-from tests.bundle.test_bundle import edit_manifest
+from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import adapt_form, adapt_json, predict_form, predict_json

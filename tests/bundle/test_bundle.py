@@ -1,6 +1,5 @@
 """A bundle that is whole loads; a bundle that is not is refused, with the file and the reason."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from comln_serve.bundle import BundleError, find_bundles, load_bundle
@@ -19,6 +17,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
+from tests.support.bundles import edit_manifest, edit_tensors, replace_file
 
 NAMES = ("tiny", "tiny-prototype", "tiny-learned")
 
@@ -31,36 +30,6 @@ def copy(models_dir: Path, tmp_path: Path) -> Callable[[str], Path]:
         return Path(shutil.copytree(models_dir / name, tmp_path / "models" / name))
 
     return make
-
-
-def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    change(content)
-    (folder / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
-
-
-def replace_file(folder: Path, part: str, data: bytes) -> None:
-    """Write other bytes and make the manifest agree with them, as an attacker would."""
-    path = folder / {"backbone": BACKBONE, "head": HEAD}[part]
-    path.write_bytes(data)
-    entry = {"path": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    edit_manifest(folder, lambda content: content["files"].update({part: entry}))
-
-
-def poison_backbone(folder: Path) -> None:
-    """Make every weight of the graph NaN."""
-    model = onnx.load_from_string((folder / BACKBONE).read_bytes())
-    for tensor in model.graph.initializer:
-        values = onnx.numpy_helper.to_array(tensor)
-        if values.dtype == np.float32:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32("nan"), tensor.name))
-    replace_file(folder, "backbone", model.SerializeToString())
-
-
-def edit_tensors(folder: Path, change: Callable[[dict[str, NDArray[Any]]], object]) -> None:
-    tensors = {name: np.array(tensor) for name, tensor in safetensors.numpy.load((folder / HEAD).read_bytes()).items()}
-    change(tensors)
-    replace_file(folder, "head", safetensors.numpy.save(tensors))
 
 
 def refused(folder: Path, *expected: str) -> None:

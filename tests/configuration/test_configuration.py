@@ -7,13 +7,13 @@ import sys
 import tomllib
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from comln_serve.cli import main
 from comln_serve.configuration.settings import Settings, without_password
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
+from tests.support import http
 from tests.support.live import live_server
 
 
@@ -260,6 +260,7 @@ def test_a_password_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert output.err.startswith("comln-serve: ")
 
 
+@pytest.mark.process
 def test_the_process_shows_its_configuration(tmp_path: Path) -> None:
     """Without loading anything: the folder of models is not even there."""
     file = write(tmp_path, "models_dir = '/absent'\nmax_images = 5")
@@ -279,9 +280,10 @@ def test_the_process_shows_its_configuration(tmp_path: Path) -> None:
     assert tomllib.loads(done.stdout)["max_images"] == 5
 
 
+@pytest.mark.process
 def test_a_server_is_run_from_a_file(models_dir: Path, tmp_path: Path) -> None:
     file = write(tmp_path, "default_model = 'tiny-prototype'\nlog_format = 'text'\nport = 1")
     with live_server(models_dir, tmp_path, "--config", file) as server:
-        models = httpx2.get(f"{server.url}/models").json()["models"]
+        models = http.get(f"{server.url}/models").json()["models"]
         assert [item["name"] for item in models if item["default"]] == ["tiny-prototype"]
     assert " INFO " in server.log.read_text()

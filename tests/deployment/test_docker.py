@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.server.serve import allowed_hosts
+from tests.support import http
 from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form
@@ -260,8 +260,8 @@ def test_the_steps_of_the_cpu_image(models_dir: Path, tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "deploy" / "docker" / "entrypoint.sh", entrypoint)
     (opt / "numba").chmod(0o555)
     with live_server(models_dir, tmp_path, executable=str(entrypoint), program=[], environment=environment) as server:
-        httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support())).raise_for_status()
-        assert httpx2.get(f"{server.url}/health/ready").json()["provider"]["tiny"] == "cpu"
+        http.post(f"{server.url}/adapt", **adapt_form(colour_support())).raise_for_status()
+        assert http.get(f"{server.url}/health/ready").json()["provider"]["tiny"] == "cpu"
         port = str(urlsplit(server.url).port)
         check = json.loads(steps_of("cpu", "HEALTHCHECK")[0].partition(" CMD ")[2])
         command = [part.replace("8000", port) for part in check]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 
+from tests.support import http
 from tests.support.containers import Image, build, container, missing
 from tests.support.live import LiveServer
 from tests.support.paths import REPOSITORY
@@ -88,7 +88,7 @@ def test_a_container_serves_and_starts_again(image: Image, folder: Path) -> None
     support, queries = photos("support"), photos("query")
     with container(image, data, folder / "first.log") as server:
         assert_confined(server)
-        made = httpx2.post(
+        made = http.post(
             f"{server.url}/adapt",
             files=files(support),
             data={"name": "fruit", "labels": [label for label, _ in support]},
@@ -110,7 +110,7 @@ def test_a_container_serves_and_starts_again(image: Image, folder: Path) -> None
 
 
 def predictions(server: LiveServer, queries: list[tuple[str, bytes]]) -> list[str]:
-    answer = httpx2.post(f"{server.url}/predict", files=files(queries), data={"classifier": "fruit"})
+    answer = http.post(f"{server.url}/predict", files=files(queries), data={"classifier": "fruit"})
     assert answer.status_code == 200, answer.text
     return [prediction["label"] for prediction in answer.json()["predictions"]]
 

@@ -8,52 +8,13 @@ import onnx
 import pytest
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.domain.classifier import softmax
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, StartupError
-from comln_serve.flow import solve_flow
-from comln_serve.imaging import prepare_image
-from tests.bundle.test_bundle import edit_manifest, poison_backbone, replace_file
+from tests.support.bundles import edit_manifest, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.tiny import tiny_config, tiny_model
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
-
-
-@pytest.mark.parametrize(
-    ("start", "model"), [("zero", "tiny"), ("prototype", "tiny-prototype"), ("learned", "tiny-learned")]
-)
-def test_adaptation_is_the_flow_on_torch_embeddings(engine: Engine, start: str, model: str) -> None:
-    """Unequal numbers of examples: 1 of class 0 up to 5 of class 4, in shuffled order."""
-    support = [(image_bytes(COLOURS[i], seed=10 * i + n), f"class {i}") for n in range(5) for i in range(n, 5)]
-    adapted = engine.adapt(support, NewClassifier(model=model, horizon=30.0)).classifier
-    assert adapted.labels == tuple(f"class {i}" for i in range(5))
-    assert adapted.examples == (1, 2, 3, 4, 5)
-
-    config = tiny_config(start)
-    torch_model = tiny_model(config)
-    policy = config.data.preprocessing
-    images = np.stack([prepare_image(data, policy) for data, _ in support])
-    phi = torch_model.embed(images).astype(np.float64)
-    classes = np.array([int(label[-1]) for _, label in support])
-    Y = np.eye(5)[classes]
-    W0 = np.zeros((5, phi.shape[1]))
-    if start == "prototype":
-        W0 = 2.0 * np.stack([phi[classes == i].mean(axis=0) for i in range(5)])
-    if torch_model.W0 is not None:
-        W0 = torch_model.W0.detach().numpy().astype(np.float64)
-    weights = None
-    if engine.models[model].bundle.head.weighting == "balanced":
-        weights = 1.0 / (5 * np.bincount(classes)[classes])
-    W = solve_flow(phi, W0, Y, 30.0, weights=weights, rtol=1e-9, atol=1e-9).W
-    np.testing.assert_allclose(adapted.W, W, rtol=0, atol=1e-3 * np.abs(W).max())
-
-    probabilities = softmax(phi @ W.T)
-    of_truth = probabilities[np.arange(len(classes)), classes]
-    share = np.full(len(classes), 1 / len(classes)) if weights is None else weights
-    assert adapted.support_loss == pytest.approx(-(share * np.log(of_truth)).sum(), rel=1e-3)
-    assert adapted.support_accuracy == (probabilities.argmax(axis=1) == classes).mean()
 
 
 def test_a_second_predict_equals_the_first(engine: Engine) -> None:

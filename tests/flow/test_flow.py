@@ -5,12 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
 from scipy.optimize import brentq, minimize
-from scipy.special import softmax
 
 from comln_serve.flow import effective_horizon, kernels, solve_flow
-from comln_serve.flow.tableau import A
 from tests.support.flows import TIGHT, close, make_problem
 
 
@@ -57,26 +54,6 @@ def test_agrees_with_scipy(M: int, N: int, d: int, T: float, lam: float, weights
 def test_agrees_with_scipy_at_default_tolerances(d: int) -> None:
     problem = make_problem(12, 4, d, 200.0, seed=5)
     close(problem.solve(rtol=1e-6, atol=1e-6), problem.scipy(), 1e-5)
-
-
-@pytest.mark.parametrize("lam", [0.0, 0.02])
-@pytest.mark.parametrize("chunk", [1, 7, 100_000])
-def test_the_reduced_trajectory_agrees_with_scipy(chunk: int, lam: float) -> None:
-    """s(T), and the state at every recorded step, also when taken a few steps at a time."""
-    problem = make_problem(6, 3, 10, 25.0, lam, weights="random")
-    K, L0 = problem.phi @ problem.phi.T, problem.phi @ problem.W0.T
-
-    def field(t: float, s: np.ndarray) -> np.ndarray:
-        s = s.reshape(6, 3)
-        p = softmax(L0 - K @ s, axis=1)
-        return (problem.weights[:, None] * (p - problem.Y) - problem.lam * s).ravel()
-
-    end, states, steps = problem.reduced(chunk)
-    times = np.concatenate([[0.0], np.cumsum(steps @ A[-1, :6])])  # the solver's own quadrature
-    assert times[-1] == pytest.approx(problem.T, rel=1e-11)
-    times[-1] = problem.T
-    reference = solve_ivp(field, (0.0, problem.T), np.zeros(18), method="DOP853", rtol=1e-13, atol=1e-14, t_eval=times)
-    close(np.concatenate([states, end[None]]).reshape(-1, 18), reference.y.T)
 
 
 @pytest.mark.parametrize(("T", "lam"), [(5.0, 0.0), (1e4, 0.0), (50.0, 0.1)])

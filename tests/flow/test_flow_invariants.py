@@ -4,40 +4,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from comln_serve.flow import balanced_weights, solve_flow
-from tests.support.flows import TIGHT, Problem, close, make_problem
-
-
-@st.composite
-def problems(draw: st.DrawFn, lam: st.SearchStrategy[float] | None = None) -> Problem:
-    """Small flows of every kind; T and the embeddings' scale over decades."""
-    if lam is None:
-        lam = st.sampled_from([0.0, 1e-3, 0.3])
-    return make_problem(
-        draw(st.integers(1, 9)),
-        draw(st.integers(2, 5)),
-        draw(st.integers(1, 12)),
-        10.0 ** draw(st.integers(-3, 3)),
-        draw(lam),
-        seed=draw(st.integers(0, 2**16)),
-        soft=draw(st.booleans()),
-        weights=draw(st.sampled_from(["uniform", "random"])),
-        scale=draw(st.sampled_from([0.1, 1.0, 4.0])),
-    )
-
+from tests.support.flows import TIGHT, Problem, close, examples, make_problem, problems
 
 no_lam = st.just(0.0)
-examples = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @examples
 @given(problems())
-def test_class_sum_of_s_is_zero_and_the_class_mean_of_w_never_moves(problem: Problem) -> None:
-    s, _, _ = problem.reduced(rtol=1e-6, atol=1e-6)
-    assert np.abs(s.sum(axis=1)).max() <= 1e-12 * max(np.abs(s).max(), 1.0)
+def test_the_class_mean_of_w_never_moves(problem: Problem) -> None:
     W = problem.solve()
     drift = (W - problem.W0).mean(axis=0)
     assert np.abs(drift).max() <= 1e-12 * max(np.abs(W).max(), 1.0)
@@ -64,17 +42,8 @@ def test_the_support_loss_never_rises(problem: Problem) -> None:
 @examples
 @given(problems(), st.integers(0, 2**16))
 def test_the_order_of_examples_does_not_matter_and_that_of_classes_follows(problem: Problem, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows, classes = (rng.permutation(size) for size in problem.Y.shape)
-    shuffled = replace(
-        problem,
-        phi=problem.phi[rows],
-        Y=problem.Y[rows][:, classes],
-        W0=problem.W0[classes],
-        weights=problem.weights[rows],
-    )
+    shuffled, _, classes = problem.reordered(seed)
     close(shuffled.solve(), problem.solve()[classes], 1e-9)
-    close(shuffled.reduced()[0], problem.reduced()[0][rows][:, classes], 1e-8)
 
 
 @examples
@@ -111,13 +80,6 @@ def test_an_example_given_twice_at_half_weight_counts_once(problem: Problem) -> 
 @given(problems())
 def test_time_zero_gives_the_start(problem: Problem) -> None:
     np.testing.assert_array_equal(replace(problem, T=0.0).solve(), problem.W0)
-
-
-def test_time_zero_records_no_steps() -> None:
-    """The adjoint would otherwise differentiate whatever memory held."""
-    s, _, steps = make_problem(4, 3, 5, 0.0).reduced()
-    assert not steps.size
-    assert not s.any()
 
 
 def test_default_weights_are_uniform() -> None:

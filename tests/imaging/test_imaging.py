@@ -1,7 +1,6 @@
 """Every kind of image file people have, and every kind of file that only claims to be one."""
 
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from comln_serve.imaging import (
     open_image,
     prepare_image,
 )
-from tests.support.image_files import encode
+from tests.support.image_files import encode, png_claiming
 
 ORIENTATION = 0x0112
 # What a camera held that way stored: the inverse of what a viewer does to show it upright.
@@ -52,18 +51,6 @@ def refused(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> ImageError:
     with pytest.raises(ImageError) as caught:
         decode_image(data, max_pixels=max_pixels)
     return caught.value
-
-
-def png_claiming(width: int, height: int) -> bytes:
-    """A PNG of a few bytes whose header claims any size."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
-    )
 
 
 def turned(upright: Image.Image, orientation: int) -> tuple[Image.Image, Image.Exif]:

@@ -17,6 +17,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.imaging import FORMATS, decode_image
 from tests.support.image_files import encode, image_bytes
 from tests.support.messages import adapt_form, predict_form
+from tests.support.processes import forget_the_highest, memory
 
 COUNT = 400  # of each format
 MAX_PIXELS = 1_000_000
@@ -117,28 +118,13 @@ def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Ite
         yield client
 
 
-def memory(field: str) -> int:
-    """Bytes of this process: `VmRSS` now, `VmHWM` at the highest."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) << 10
-
-
-def forget_the_highest() -> int | None:
-    """Memory now, from where `VmHWM` starts anew; None where this cannot be measured."""
-    mark = Path("/proc/self/clear_refs")
-    if not mark.exists():
-        return None
-    mark.write_text("5")
-    return memory("VmRSS")
-
-
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_damaged_images(client: TestClient, fmt: str) -> None:
     rng = np.random.default_rng(FORMATS.index(fmt))
     own, foreign = seeds(fmt), [data for other in FORMATS for data in seeds(other)]
     client.post("/predict", **predict_form(*own)).raise_for_status()
     gc.collect()
-    before = forget_the_highest()
+    before = forget_the_highest("self") if Path("/proc/self/clear_refs").exists() else None
     statuses: set[int] = set()
     for _ in range(COUNT):
         data = mutated(rng, fmt, own[int(rng.integers(len(own)))], foreign[int(rng.integers(len(foreign)))])
@@ -147,7 +133,7 @@ def test_damaged_images(client: TestClient, fmt: str) -> None:
         statuses.add(answer.status_code)
     assert statuses == {200, 413, 422}, "neither all harmless nor all hopeless"
     if before is not None:
-        assert memory("VmHWM") - before < MEMORY
+        assert memory("self", "VmHWM") - before < MEMORY
     assert client.post("/predict", **predict_form(*own)).status_code == 200
     assert client.get("/health/ready").json()["classifiers"] == 1
 

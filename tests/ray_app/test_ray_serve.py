@@ -26,6 +26,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.variables import OF_RAY
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import free_port
 from tests.support.messages import adapt_form, check_error, predict_form
@@ -82,10 +83,10 @@ class Application:
         return found
 
     def predict(self, *images: bytes) -> httpx2.Response:
-        return httpx2.post(f"{self.url}/predict", timeout=120, **predict_form(*images))
+        return http.post(f"{self.url}/predict", timeout=120, **predict_form(*images))
 
     def ready(self) -> httpx2.Response:
-        return httpx2.get(f"{self.url}/health/ready", timeout=30)
+        return http.get(f"{self.url}/health/ready", timeout=30)
 
     def is_whole(self) -> bool:
         """Whether all replicas are running.
@@ -148,7 +149,7 @@ def deployed(ray_port: int, database_url: str, models_dir: Path) -> Iterator[App
     serve.run(build(options), name=name, route_prefix="/")
     application = Application(name, f"http://127.0.0.1:{ray_port}", options)
     known = adapt_form(SUPPORT, name="known")
-    httpx2.post(f"{application.url}/adapt", timeout=120, **known).raise_for_status()
+    http.post(f"{application.url}/adapt", timeout=120, **known).raise_for_status()
     yield application
     serve.delete(name)
 
@@ -183,7 +184,7 @@ def test_many_at_a_time_answer_as_one_engine_would(application: Application, loc
 
     def ask(count: int) -> list[list[float]]:
         form = predict_form(*QUERIES[:count], top_k=3)
-        return probabilities(httpx2.post(f"{application.url}/predict", timeout=120, **form))
+        return probabilities(http.post(f"{application.url}/predict", timeout=120, **form))
 
     counts = [1 + i % 7 for i in range(42)]
     with ThreadPoolExecutor(4) as pool:
@@ -196,7 +197,7 @@ def test_every_api_replica_answers(application: Application) -> None:
     scrapes: list[float] = []
 
     def ask() -> bool:
-        text = httpx2.get(f"{application.url}/metrics", timeout=30).raise_for_status().text
+        text = http.get(f"{application.url}/metrics", timeout=30).raise_for_status().text
         asked = [
             sample.value
             for family in text_string_to_metric_families(text)
@@ -216,19 +217,19 @@ def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> Non
     check_error(application.predict(*[QUERIES[0]] * 9), ErrorCode.TOO_MANY_IMAGES)
     check_error(application.predict(b"not an image"), ErrorCode.INVALID_IMAGE)
     form = predict_form(QUERIES[0]) | {"data": {"classifier": "nobody"}}
-    check_error(httpx2.post(f"{application.url}/predict", **form), ErrorCode.CLASSIFIER_NOT_FOUND)
-    check_error(httpx2.get(f"{application.url}/nowhere"), ErrorCode.ROUTE_NOT_FOUND)
-    answer = httpx2.get(f"{application.url}/models", headers={"X-Request-ID": "mine"})
+    check_error(http.post(f"{application.url}/predict", **form), ErrorCode.CLASSIFIER_NOT_FOUND)
+    check_error(http.get(f"{application.url}/nowhere"), ErrorCode.ROUTE_NOT_FOUND)
+    answer = http.get(f"{application.url}/models", headers={"X-Request-ID": "mine"})
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
 def test_any_name_is_answered_and_no_foreign_page(application: Application) -> None:
     headers = {"Host": "comln.example.org"}
-    assert httpx2.get(f"{application.url}/models", headers=headers, timeout=60).status_code == 200
+    assert http.get(f"{application.url}/models", headers=headers).status_code == 200
     foreign, own = {"Origin": "https://evil.example"}, {"Origin": "http://comln.example.org"}
     for page, status in ((foreign, 403), (own, 200)):
         form = predict_form(QUERIES[0])
-        answer = httpx2.post(f"{application.url}/predict", headers={**headers, **page}, timeout=120, **form)
+        answer = http.post(f"{application.url}/predict", headers={**headers, **page}, timeout=120, **form)
         assert answer.status_code == status
 
 
@@ -265,7 +266,7 @@ def test_requests_go_on_when_an_embedding_replica_dies(application: Application,
             os.kill(victim, signal.SIGKILL)
             killed.set()
         form = predict_form(QUERIES[number % 7], top_k=3)
-        return probabilities(httpx2.post(f"{application.url}/predict", timeout=120, **form))
+        return probabilities(http.post(f"{application.url}/predict", timeout=120, **form))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(ask, range(60)))

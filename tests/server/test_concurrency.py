@@ -4,15 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 
 from comln_serve.configuration.settings import Settings
-from tests.server.test_overload import served
+from tests.support import http
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, predict_form
+from tests.support.serving import served
 
 Support = list[tuple[bytes, str]]
 CLIENTS = 50
@@ -31,7 +31,7 @@ def support_of(client: int) -> Support:
 
 def asked(url: str, client: int, **options: Any) -> list[dict[str, Any]]:
     """Adapt and predict as that client; every class with its probability, an entry an image."""
-    with httpx2.Client(timeout=120) as session:
+    with http.session(timeout=120) as session:
         made = session.post(f"{url}/adapt", **adapt_form(support_of(client), **options))
         assert made.status_code == 201, made.text
         body = predict_form(*QUERIES, classifier=made.json()["id"], top_k=5)

@@ -1,10 +1,9 @@
-"""Photos of phones through the server: over HTTP, in batches, and into the trainer."""
+"""HEIC, AVIF and TIFF files over HTTP, and which formats a server accepts."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx2
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -14,11 +13,11 @@ from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
-from comln_serve.imaging import FORMATS, Preprocessing
+from comln_serve.imaging import FORMATS
+from tests.support import http
 from tests.support.image_files import encode, image_bytes, tiff, tiff_of
 from tests.support.live import live_server
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
-from training.data.image_folder import load_image_folder
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 
@@ -34,13 +33,13 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
     cut = bytes(damaged[:-4000])
     too_many = tiff_of(np.zeros((4, 4), np.uint8), t277=70_000)
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        made = httpx2.post(f"{server.url}/adapt", **adapt_form(support, name="known"))
+        made = http.post(f"{server.url}/adapt", **adapt_form(support, name="known"))
         assert made.status_code == 201, made.text
-        found = httpx2.post(f"{server.url}/predict", **predict_form(*queries, *same)).json()
+        found = http.post(f"{server.url}/predict", **predict_form(*queries, *same)).json()
         labels = [prediction["label"] for prediction in found["predictions"]]
         assert labels == list(COLOURS) * 2
         for file in (cut, too_many, *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99))):
-            answer = httpx2.post(f"{server.url}/predict", **predict_form(file))
+            answer = http.post(f"{server.url}/predict", **predict_form(file))
             assert answer.status_code in (200, 422)
         loggers = {json.loads(line)["logger"] for line in server.log.read_text().splitlines()}
         assert loggers <= {"comln_serve", "comln_serve.requests", "uvicorn.error"}
@@ -79,18 +78,3 @@ def test_list_of_formats() -> None:
 def test_a_list_without_formats_or_with_unknown_ones(listed: str) -> None:
     with pytest.raises(ValueError, match="JPEG, PNG"):
         Settings.model_validate({"image_formats": listed})
-
-
-def test_the_trainer_reads_phone_photos_and_scans(tmp_path: Path) -> None:
-    names = {"a.HEIC": "HEIC", "b.heif": "HEIC", "c.avif": "AVIF", "d.tif": "TIFF", "e.TIFF": "TIFF"}
-    for label, colour in COLOURS.items():
-        folder = tmp_path / "train" / label
-        folder.mkdir(parents=True)
-        for name, fmt in names.items():
-            (folder / name).write_bytes(image_bytes(colour, fmt=fmt))
-    found = load_image_folder(tmp_path, "train", Preprocessing(image_size=16), (1.0, 0.0, 0.0))
-    assert [len(members) for members in found.members] == [5, 5, 5]
-    assert found.names == ("blue", "green", "red")
-    for members, name in zip(found.members, found.names, strict=True):
-        means = found.images[members].mean(axis=(1, 2))
-        assert np.abs(means - COLOURS[name]).max() < 25

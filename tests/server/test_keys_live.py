@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
-import hypothesis
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import strategies as st
-from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from tests.api.test_fuzz import OPERATIONS
+from tests.support import http
+from tests.support.fuzzing import OPERATIONS, few_or_many, try_all
 from tests.support.keyed import bearer
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form
@@ -66,7 +64,7 @@ def created(folder: Path, *flags: str) -> dict[str, str]:
 def admin(server: LiveServer, folder: Path) -> dict[str, str]:
     headers = created(folder, "--scope", "admin")
     form = adapt_form(name="known")
-    httpx2.post(f"{server.url}/adapt", headers=headers, **form).raise_for_status()
+    http.post(f"{server.url}/adapt", headers=headers, **form).raise_for_status()
     return headers
 
 
@@ -79,8 +77,8 @@ def test_what_is_warned_of_at_the_start(server: LiveServer) -> None:
 
 def test_a_key_opens_the_server_that_runs(server: LiveServer, admin: dict[str, str]) -> None:
     url = f"{server.url}/classifiers/known"
-    assert httpx2.get(url).status_code == 401
-    assert httpx2.get(url, headers=admin).status_code == 200
+    assert http.get(url).status_code == 401
+    assert http.get(url, headers=admin).status_code == 200
 
 
 def test_no_body_is_waited_for(server: LiveServer) -> None:
@@ -94,7 +92,7 @@ def test_no_body_is_waited_for(server: LiveServer) -> None:
 
 
 def test_the_document_tells_of_keys(server: LiveServer) -> None:
-    document = httpx2.get(f"{server.url}/openapi.json").json()
+    document = http.get(f"{server.url}/openapi.json").json()
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     operations = {
         (method.upper(), path): operation
@@ -112,8 +110,8 @@ def test_the_document_tells_of_keys(server: LiveServer) -> None:
     adapting = operations["POST", "/adapt"]
     assert adapting["security"] == [{"key": ["adapt"]}, {"key": ["admin"]}]
     assert adapting["responses"]["429"]["description"] == "overloaded, rate_limited"
-    assert httpx2.get(f"{server.url}/openapi.json").json() == document
-    assert "rate_limited" in httpx2.get(f"{server.url}/docs").text
+    assert http.get(f"{server.url}/openapi.json").json() == document
+    assert "rate_limited" in http.get(f"{server.url}/docs").text
 
 
 def test_the_document_tells_of_no_keys_where_none_are_required(client: TestClient) -> None:
@@ -126,31 +124,23 @@ def test_the_document_tells_of_no_keys_where_none_are_required(client: TestClien
             assert "forbidden" not in str(operation["responses"].get("403"))
 
 
+@pytest.fixture(scope="module")
+def limited(server: LiveServer, folder: Path) -> dict[str, str]:
+    """Headers with a key for two predictions a minute."""
+    return created(folder, "--scope", "predict", "--requests-per-minute", "2")
+
+
+@few_or_many
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_requests_made_from_the_document(
-    server: LiveServer, admin: dict[str, str], folder: Path, method: str, path: str
+    server: LiveServer, admin: dict[str, str], limited: dict[str, str], method: str, path: str, examples: int
 ) -> None:
     """Whatever key they come with, they get documented statuses and bodies."""
-    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operation = document[path][method]
-    limited = created(folder, "--scope", "predict", "--requests-per-minute", "2")
-    headers = [admin, limited, bearer("wrong"), {}]
-    seen: set[int] = set()
+    operation = schemathesis.openapi.from_url(f"{server.url}/openapi.json")[path][method]
 
-    @hypothesis.given(case=operation.as_strategy(), given=st.sampled_from(headers))
-    @hypothesis.settings(
-        max_examples=40,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    def check(case: Any, given: dict[str, str]) -> None:
-        case.headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
-        answer = case.call(headers=given)
-        seen.add(answer.status_code)
-        assert answer.status_code < 500, answer.text
-        case.validate_response(answer, checks=[status_code_conformance, response_schema_conformance])
+    def prepare(case: Any, data: st.DataObject) -> None:
+        kept = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
+        case.headers = kept | data.draw(st.sampled_from([admin, limited, bearer("wrong"), {}]))
 
-    check()
+    seen = try_all(operation.as_strategy(), examples, prepare)
     assert ((method, path) in PUBLIC) == seen.isdisjoint({401, 403, 429})

@@ -1,4 +1,4 @@
-"""Requests of every kind, failed and broken off ones included, leave no file and no thread open."""
+"""Requests of every kind, failed and broken-off ones included, leave no file and no thread open."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,16 +12,18 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
-from tests.server.test_overload import Held, served
+from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, adapt_json, predict_form
+from tests.support.processes import needs_proc, open_files_and_threads
+from tests.support.serving import Held, served
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what Linux shows in /proc")
+pytestmark = needs_proc
 
 CLIENTS = 8
-TIMES = 60  # for each kind
+TIMES = 50  # for each kind
 # Connections to the database that the server keeps once it has needed them, and the files of each.
 KEPT = 16 * 3
 RED = image_bytes()
@@ -35,7 +37,7 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     flags = ("--default-model", "tiny", "--max-solve-seconds", "0.01")
     folder = tmp_path_factory.mktemp("leaks")
     with live_server(models_dir, folder, *flags) as server:
-        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         yield server
         assert "Traceback" not in server.log.read_text()
 
@@ -78,26 +80,16 @@ def kinds(url: str, session: httpx2.Client) -> dict[str, Callable[[], int]]:
     }
 
 
-def counts(server: LiveServer) -> tuple[int, int]:
-    """Open files and threads of the server."""
-    return counts_of(str(server.process.pid))
-
-
-def counts_of(process: str) -> tuple[int, int]:
-    folder = Path("/proc") / process
-    return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
-
-
 def within(found: tuple[int, int], allowed: tuple[int, int]) -> bool:
     return all(one <= most for one, most in zip(found, allowed, strict=True))
 
 
 def test_hundreds_of_requests_leave_nothing_open(server: LiveServer) -> None:
-    with httpx2.Client(timeout=60) as session, ThreadPoolExecutor(CLIENTS) as pool:
+    with http.session() as session, ThreadPoolExecutor(CLIENTS) as pool:
         each = kinds(server.url, session)
         for send in each.values():
             send()
-        files, threads = counts(server)
+        files, threads = open_files_and_threads(server.process.pid)
         statuses: dict[str, set[int]] = {name: set() for name in each}
 
         def work(name: str) -> None:
@@ -110,12 +102,12 @@ def test_hundreds_of_requests_leave_nothing_open(server: LiveServer) -> None:
     assert KEPT < TIMES, "fewer than one for each request of a kind"
     allowed = files + KEPT, threads
     deadline = time.monotonic() + 60
-    while not within(counts(server), allowed):
-        assert time.monotonic() < deadline, (counts(server), allowed)
+    while not within(open_files_and_threads(server.process.pid), allowed):
+        assert time.monotonic() < deadline, (open_files_and_threads(server.process.pid), allowed)
         # Idle threads are given up after ten seconds, at the next request.
-        httpx2.get(f"{server.url}/classifiers?limit=1")
+        http.get(f"{server.url}/classifiers?limit=1")
         time.sleep(0.5)
-    metrics = httpx2.get(f"{server.url}/metrics").text
+    metrics = http.get(f"{server.url}/metrics").text
     for gauge in ('comln_pending{unit="requests"}', 'comln_pending{unit="images"}'):
         assert f"\n{gauge} 0.0\n" in metrics
 
@@ -130,7 +122,7 @@ def test_requests_that_run_out_of_time_leave_nothing_open(
 
     def storm() -> set[int]:
         held.hold()
-        with httpx2.Client(timeout=60) as session, ThreadPoolExecutor(12) as pool:
+        with http.session() as session, ThreadPoolExecutor(12) as pool:
             tasks = [pool.submit(session.post, f"{url}/predict", **predict_form(RED)) for _ in range(24)]
             statuses = {task.result().status_code for task in tasks}
             held.release()
@@ -138,13 +130,13 @@ def test_requests_that_run_out_of_time_leave_nothing_open(
         return statuses
 
     with served(engine) as url:
-        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         assert storm() == {503, 504}
-        after_one = counts_of("self")
+        after_one = open_files_and_threads("self")
         for _ in range(4):
             storm()
         # How many connections and threads are kept depends on how many were needed at one moment;
         # of what the 96 requests opened since, each one, most would be over that.
         allowed = after_one[0] + KEPT, after_one[1] + 12
-        wait_until(lambda: within(counts_of("self"), allowed))
+        wait_until(lambda: within(open_files_and_threads("self"), allowed))
         assert engine.images.pending == 0

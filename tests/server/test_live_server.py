@@ -1,4 +1,5 @@
-"""The real process: what it promises when it is killed, stopped, or started wrongly."""
+"""The server as a process: it keeps what it acknowledged when it is killed, finishes requests when it is stopped,
+and says what is wrong when it cannot start."""
 
 import json
 import os
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +21,12 @@ import pytest
 from comln_serve import __version__
 from comln_serve.cli import main
 from comln_serve.server.serve import is_loopback
-from tests.bundle.test_bundle import poison_backbone
+from tests.support import http
+from tests.support.bundles import poison_backbone
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import START_SECONDS, LiveServer, free_port, live_server
 from tests.support.messages import adapt_form, adapt_json, predict_form
+from tests.support.waiting import wait_until
 
 QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]
 
@@ -36,7 +39,7 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def predictions(server: LiveServer, classifier: str) -> Any:
-    answer = httpx2.post(f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3))
+    answer = http.post(f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3))
     assert answer.status_code == 200, answer.text
     return answer.json()["predictions"]
 
@@ -86,13 +89,6 @@ class Upload:
         return int(head.split()[1]), json.loads(body)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def adapt_body() -> bytes:
     return json.dumps(adapt_json(colour_support(), name="drained")["json"]).encode()
 
@@ -100,43 +96,40 @@ def adapt_body() -> bytes:
 def test_a_classifier_survives_the_death_of_the_process(models_dir: Path, tmp_path: Path) -> None:
     """Once 201 is sent, `kill -9` loses nothing, and a restart answers to the last bit alike."""
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        answer = httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="kept"))
+        first = http.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="first"))
+        before = predictions(server, first.json()["id"])
+        answer = http.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="kept"))
         server.process.kill()
         assert answer.status_code == 201
         server.process.wait()
-    made = answer.json()
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        shown = httpx2.get(f"{server.url}/classifiers/kept").json()
-        assert shown == {key: value for key, value in made.items() if key != "timings_ms"}
-        before = predictions(server, made["id"])
-        server.process.kill()
-        server.process.wait()
-    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        assert predictions(server, "kept") == before
+        shown = http.get(f"{server.url}/classifiers/kept").json()
+        assert shown == {key: value for key, value in answer.json().items() if key != "timings_ms"}
+        assert predictions(server, "first") == before == predictions(server, "kept")
 
 
-def test_sigterm_finishes_what_is_under_way(models_dir: Path, tmp_path: Path) -> None:
+def test_sigterm_lets_running_requests_finish(models_dir: Path, tmp_path: Path) -> None:
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
         upload = Upload(server, "/adapt", adapt_body())
         # The server has taken the upload up once another connection has been answered after it.
-        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        assert http.get(f"{server.url}/health/live").status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "Shutting down" in server.log.read_text())
+        wait_until(lambda: "Shutting down" in server.log.read_text())
         with pytest.raises(httpx2.TransportError):
-            httpx2.get(f"{server.url}/health/live")
+            http.get(f"{server.url}/health/live")
         assert server.process.poll() is None
         status, made = upload.finish()
         assert status == 201
         assert server.process.wait(timeout=30) == 0
     assert "Traceback" not in server.log.read_text()
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        assert httpx2.get(f"{server.url}/classifiers/drained").json()["id"] == made["id"]
+        assert http.get(f"{server.url}/classifiers/drained").json()["id"] == made["id"]
 
 
-def test_sigterm_does_not_wait_for_ever(models_dir: Path, tmp_path: Path) -> None:
+def test_sigterm_gives_running_requests_a_limited_time(models_dir: Path, tmp_path: Path) -> None:
     with live_server(models_dir, tmp_path, "--drain-seconds", "1") as server:
         upload = Upload(server, "/adapt", adapt_body())
-        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        assert http.get(f"{server.url}/health/live").status_code == 200
         server.process.send_signal(signal.SIGTERM)
         answer = upload.read()
         assert server.process.wait(timeout=20) == 0
@@ -149,20 +142,20 @@ def test_sigterm_does_not_wait_for_ever(models_dir: Path, tmp_path: Path) -> Non
     assert json.loads(line)["status"] == 503
 
 
-def test_ready_turns_off_before_the_door_closes(models_dir: Path, tmp_path: Path) -> None:
+def test_readiness_ends_before_the_server_stops_accepting(models_dir: Path, tmp_path: Path) -> None:
     """A load balancer that asks `/health/ready` has time to turn away, and nobody is refused."""
     flags = ("--default-model", "tiny", "--drain-delay-seconds", "3")
-    with live_server(models_dir, tmp_path, *flags) as server, httpx2.Client() as kept:
+    with live_server(models_dir, tmp_path, *flags) as server, http.session() as kept:
         kept.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         assert "connection" not in kept.get(f"{server.url}/health/ready").headers
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: httpx2.get(f"{server.url}/health/ready").status_code == 503)
+        wait_until(lambda: http.get(f"{server.url}/health/ready").status_code == 503)
         assert time.monotonic() - began < 1.5
-        answer = httpx2.get(f"{server.url}/health/ready")
+        answer = http.get(f"{server.url}/health/ready")
         assert answer.json()["error"]["code"] == "not_ready"
         assert "stopping" in answer.json()["error"]["message"]
-        assert httpx2.get(f"{server.url}/health/live").status_code == 200
+        assert http.get(f"{server.url}/health/live").status_code == 200
         answer = kept.post(f"{server.url}/predict", **predict_form(*QUERIES))
         assert answer.status_code == 200
         assert answer.headers["connection"] == "close"
@@ -172,9 +165,7 @@ def test_ready_turns_off_before_the_door_closes(models_dir: Path, tmp_path: Path
     assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.parametrize(
-    "signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]]
-)
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
 def test_the_delay_can_be_skipped(models_dir: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     with live_server(models_dir, tmp_path, "--drain-delay-seconds", "600") as server:
         for number in signals:
@@ -196,14 +187,16 @@ def test_a_thread_that_hangs_does_not_keep_the_process(models_dir: Path, tmp_pat
     with live_server(models_dir, tmp_path, "--drain-seconds", "1", program=["-c", hangs]) as server:
         upload = Upload(server, "/adapt", adapt_body())
         upload.send_rest()
-        wait_for(lambda: 'unit="requests"} 1.0' in httpx2.get(f"{server.url}/metrics").text)
+        wait_until(lambda: 'unit="requests"} 1.0' in http.get(f"{server.url}/metrics").text)
         server.process.send_signal(signal.SIGTERM)
         assert upload.read()[0] == 503
         assert server.process.wait(timeout=30) == 1
     assert "giving up what still runs" in server.log.read_text()
 
 
-def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path) -> None:
+def test_port_0_picks_a_free_one_and_says_which_and_a_public_address_is_warned_of(
+    models_dir: Path, tmp_path: Path
+) -> None:
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
     log = tmp_path / "log"
     with log.open("wb") as output:
@@ -216,6 +209,8 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
                 str(models_dir),
                 "--provider",
                 "cpu",
+                "--host",
+                "0.0.0.0",
                 "--port",
                 "0",
                 "--database-url",
@@ -225,14 +220,24 @@ def test_port_0_picks_a_free_one_and_says_which(models_dir: Path, tmp_path: Path
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(lambda: "Uvicorn running on" in log.read_text())
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())
+        wait_until(lambda: "Uvicorn running on" in log.read_text())
+        found = re.search(r"http://0\.0\.0\.0:(\d+)", log.read_text())
         assert found is not None
-        ready = f"{found[0]}/health/ready"
-        wait_for(lambda: httpx2.get(ready).status_code == 200)
+        ready = f"http://127.0.0.1:{found[1]}/health/ready"
+        wait_until(lambda: http.get(ready).status_code == 200)
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0
+    assert warned_of_no_authentication(log)
+
+
+def warned_of_no_authentication(log: Path) -> bool:
+    lines = map(json.loads, log.read_text().splitlines())
+    return any(line["level"] == "warning" and "WITHOUT AUTHENTICATION" in line["message"] for line in lines)
+
+
+def test_a_local_address_is_not_warned_of(server: LiveServer) -> None:
+    assert not warned_of_no_authentication(server.log)
 
 
 @pytest.mark.parametrize(
@@ -255,18 +260,6 @@ def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
 
 
-@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_a_public_address_is_warned_of(models_dir: Path, tmp_path: Path, host: str, warned: bool) -> None:
-    with live_server(models_dir, tmp_path, "--host", host) as server:
-        pass
-    levels = {
-        line["level"]
-        for line in map(json.loads, server.log.read_text().splitlines())
-        if "WITHOUT AUTHENTICATION" in line["message"]
-    }
-    assert levels == ({"warning"} if warned else set())
-
-
 def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
     port = str(urlsplit(server.url).port)
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
@@ -275,14 +268,14 @@ def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> No
     assert "address already in use" in done.stderr
     assert port in done.stderr
     assert "Traceback" not in done.stderr
-    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+    assert http.get(f"{server.url}/health/ready").status_code == 200
 
 
 def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
     for path in ("/adapt", "/predict"):
         Upload(server, path, adapt_body()).socket.close()
-    httpx2.post(f"{server.url}/adapt", **adapt_form(name="after")).raise_for_status()
-    listed = httpx2.get(f"{server.url}/classifiers").json()["classifiers"]
+    http.post(f"{server.url}/adapt", **adapt_form(name="after")).raise_for_status()
+    listed = http.get(f"{server.url}/classifiers").json()["classifiers"]
     assert "drained" not in [item["name"] for item in listed]
     assert predictions(server, "after")
     assert "Traceback" not in server.log.read_text()
@@ -316,9 +309,9 @@ def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> Non
     assert headers[b"connection"] == b"close"
     assert headers[b"x-content-type-options"] == b"nosniff"
     if status == 400:
-        counted = httpx2.get(f"{server.url}/metrics").text
+        counted = http.get(f"{server.url}/metrics").text
         assert 'comln_requests_total{method="other",route="unmatched",status="400"}' in counted
-    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+    assert http.get(f"{server.url}/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
 
 
@@ -419,3 +412,34 @@ def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -
     )
     assert done.returncode == 1
     assert "NaN" in done.stderr
+
+
+def test_only_its_own_host_names_and_pages_are_answered(server: LiveServer) -> None:
+    """As it is started without settings; probes of a container come to its address."""
+    for host, status in (("localhost", 200), ("127.0.0.1", 200), ("evil.example", 421)):
+        answer = http.get(f"{server.url}/classifiers", headers={"Host": host})
+        assert answer.status_code == status
+    answer = http.post(f"{server.url}/adapt", headers={"Origin": "https://evil.example"}, **adapt_form())
+    assert answer.status_code == 403
+    page = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
+    assert http.post(f"{server.url}/adapt", headers=page, **adapt_form()).status_code == 201
+    assert server.url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_every_line_of_the_log_has_one_format(models_dir: Path, tmp_path: Path, log_format: str) -> None:
+    """uvicorn's lines included; a request has one line, not another from uvicorn."""
+    with live_server(models_dir, tmp_path, "--log-format", log_format) as server:
+        http.get(f"{server.url}/models", headers={"X-Request-ID": "find-me"}).raise_for_status()
+        http.get(f"{server.url}/nothing?secret=1")
+    written = server.log.read_text().splitlines()
+    assert any("Uvicorn running on" in line for line in written)
+    assert sum("/models" in line for line in written) == 1
+    assert sum("find-me" in line for line in written) == 1
+    assert not any("nothing" in line or "secret" in line for line in written)
+    if log_format == "json":
+        for line in written:
+            assert {"time", "level", "logger", "message"} <= set(json.loads(line))
+    else:
+        pattern = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) +[\w.]+: .+")
+        assert all(pattern.fullmatch(line) for line in written), written

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
@@ -28,7 +29,7 @@ class Client:
     """One client, and what it knows."""
 
     def __init__(self, url: str, number: int) -> None:
-        self.session = httpx2.Client(base_url=url, timeout=120)
+        self.session = http.session(base_url=url, timeout=120)
         self.name = f"client-{number}"
         self.random = random.Random(number)
         self.there: dict[int, str] = {}  # version -> id, of its own name
@@ -181,5 +182,5 @@ def test_everything_at_once(models_dir: Path, tmp_path: Path, database_url: str,
         assert len(set(versions)) == len(versions), "no number is given twice"
         for client in clients:
             client.session.close()
-        assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+        assert http.get(f"{server.url}/health/ready").status_code == 200
         assert "Traceback" not in server.log.read_text()

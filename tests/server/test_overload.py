@@ -1,79 +1,30 @@
 """More work than the server can do, over real HTTP: it says so, drops some, and recovers."""
 
 import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from socket import create_connection
 from threading import Event
 from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
-from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import database
-from tests.support.engines import MakeEngine, batcher_of, before_each_batch
+from tests.support import http
+from tests.support.engines import MakeEngine, before_each_batch
 from tests.support.image_files import image_bytes
-from tests.support.live import free_port
 from tests.support.messages import adapt_form, check_error, predict_form, predict_json
+from tests.support.serving import Held, served
 from tests.support.waiting import wait_until
 
 RED = image_bytes()
-
-
-class Held:
-    """Stands before the backbone of `tiny`: batches run only while it is open."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._batcher = batcher_of(engine)
-        self._open = Event()
-        self._open.set()
-        self.batches: list[int] = []
-        before_each_batch(engine, self._wait)
-
-    def _wait(self, count: int) -> None:
-        self.batches.append(count)
-        assert self._open.wait(60)
-
-    @property
-    def threads(self) -> int:
-        """How many batches run at a time."""
-        return self._batcher.limits.threads
-
-    @property
-    def queued(self) -> int:
-        return self._batcher.queued
-
-    def hold(self) -> None:
-        self._open.clear()
-        self.batches.clear()
-
-    def release(self) -> None:
-        self._open.set()
-
-
-@contextmanager
-def served(engine: Engine, *, wait: bool = True) -> Generator[str, None, None]:
-    """The URL of the engine's application, served by a thread of this process."""
-    port = free_port()
-    config = uvicorn.Config(create_app(engine), port=port, log_level="warning")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait_until(lambda: server.started and (engine.ready or not wait))
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(params=[True, False], ids=["batches", "one by one"])
@@ -91,7 +42,7 @@ def small(settings: Settings, make_engine: MakeEngine, batches: bool) -> Iterato
     engine = make_engine(settings.model_copy(update=limits | patience))
     held = Held(engine)
     with served(engine) as url:
-        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         try:
             yield url, engine, held
         finally:
@@ -99,8 +50,8 @@ def small(settings: Settings, make_engine: MakeEngine, batches: bool) -> Iterato
 
 
 def post(url: str, body: dict[str, Any]) -> httpx2.Response:
-    """On a connection of its own; loading certificates for it would take longer than the rest."""
-    return httpx2.post(url, timeout=60, verify=False, **body)
+    """On a connection of its own."""
+    return http.post(url, **body)
 
 
 def predict(url: str, count: int = 1) -> httpx2.Response:
@@ -116,7 +67,7 @@ def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int)
     with ThreadPoolExecutor(clients) as pool:
         tasks = [pool.submit(predict, url, count) for _ in range(clients)]
         wait_until(lambda: sum(task.done() for task in tasks) == clients - 8 // count)
-        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        assert http.get(f"{url}/health/ready").status_code == 200
         held.release()
         answers = [task.result() for task in tasks]
     assert Counter(answer.status_code for answer in answers) == {200: 8 // count, 429: clients - 8 // count}
@@ -158,8 +109,8 @@ def test_ten_times_as_much_of_every_kind(small: tuple[str, Engine, Held], kinds:
         # The limit is one for all kinds of work; light routes go on.
         for kind in TRAFFIC:
             check_error(send_two(url, kind), ErrorCode.OVERLOADED)
-        assert httpx2.get(f"{url}/health/ready").status_code == 200
-        assert len(httpx2.get(f"{url}/classifiers/known/examples").json()["examples"]) == 2
+        assert http.get(f"{url}/health/ready").status_code == 200
+        assert len(http.get(f"{url}/classifiers/known/examples").json()["examples"]) == 2
         held.release()
         answers = [task.result() for task in tasks]
     statuses = Counter(answer.status_code for answer in answers)
@@ -179,21 +130,21 @@ def test_more_requests_than_may_be_pending(settings: Settings, make_engine: Make
     engine = make_engine(settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0}))
     held = Held(engine)
     with served(engine) as url:
-        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
-        more = httpx2.post(f"{url}/classifiers/known/examples", **adapt_form()).json()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        more = http.post(f"{url}/classifiers/known/examples", **adapt_form()).json()
         held.hold()
         with ThreadPoolExecutor(3) as pool:
             try:
                 tasks = [pool.submit(send_two, url, kind) for kind in TRAFFIC]
                 wait_until(lambda: engine.images.pending == 6)
                 example = f"{url}/classifiers/known/examples/1"
-                answers = [httpx2.delete(example), *(send_two(url, kind) for kind in TRAFFIC)]
+                answers = [http.delete(example), *(send_two(url, kind) for kind in TRAFFIC)]
             finally:
                 held.release()
             assert all(task.result().is_success for task in tasks)
         for answer in answers:
             assert check_error(answer, ErrorCode.OVERLOADED)["detail"]["limit"] == 3
-        assert httpx2.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
+        assert http.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
 
 
 def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
@@ -202,7 +153,7 @@ def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
     statuses: Counter[int] = Counter()
 
     def client(_: int) -> list[int]:
-        with httpx2.Client(timeout=60) as session:
+        with http.session() as session:
             return [session.post(f"{url}/predict", **predict_form(RED)).status_code for _ in range(5)]
 
     with ThreadPoolExecutor(80) as pool:
@@ -240,7 +191,7 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(small: tuple[st
         held.release()
         assert first.result().status_code == 200
     assert held.batches == [1] * held.threads
-    listed = httpx2.get(f"{url}/classifiers").json()["classifiers"]
+    listed = http.get(f"{url}/classifiers").json()["classifiers"]
     assert [item["name"] for item in listed] == ["known"]
 
 
@@ -274,7 +225,7 @@ def test_deadlines(settings: Settings, make_engine: MakeEngine, setting: str, co
     engine = make_engine(settings.model_copy(update=update))
     held = Held(engine)
     with served(engine) as url:
-        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         held.hold()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(predict, url, held.threads)
@@ -309,9 +260,9 @@ def test_predictions_of_a_server_that_warms_hold_up_nothing(
         try:
             waiting = pool.submit(predict, url)
             in_flight = 'comln_pending{unit="requests"} 1'
-            wait_until(lambda: in_flight in httpx2.get(f"{url}/metrics").text)
-            assert httpx2.get(f"{url}/health/live").status_code == 200
-            assert httpx2.get(f"{url}/health/ready").status_code == 503
+            wait_until(lambda: in_flight in http.get(f"{url}/metrics").text)
+            assert http.get(f"{url}/health/live").status_code == 200
+            assert http.get(f"{url}/health/ready").status_code == 503
         finally:
             warm.set()
         check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)
@@ -326,19 +277,19 @@ def test_writers_that_wait_for_the_database_keep_no_reader(
     file = settings.database_url.removeprefix("sqlite:///")
     engine = make_engine(settings)
     with served(engine) as url, ThreadPoolExecutor(60) as pool:
-        httpx2.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         with closing(sqlite3.connect(file)) as other:
             other.execute("BEGIN IMMEDIATE")
             writers = [
-                pool.submit(httpx2.request, method, f"{url}/classifiers/absent{path}", timeout=120)
+                pool.submit(http.request, method, f"{url}/classifiers/absent{path}", timeout=120)
                 for method, path in (("DELETE", ""), ("POST", "/promote"), ("POST", "/rollback"))
                 for _ in range(20)
             ]
             pending = 'comln_pending{unit="requests"} 60.0'
-            wait_until(lambda: pending in httpx2.get(f"{url}/metrics").text)
-            (listed,) = httpx2.get(f"{url}/classifiers", timeout=60).json()["classifiers"]
+            wait_until(lambda: pending in http.get(f"{url}/metrics").text)
+            (listed,) = http.get(f"{url}/classifiers").json()["classifiers"]
             assert listed["name"] == "known"
-            answer = httpx2.post(f"{url}/predict", timeout=60, **predict_json(RED))
+            answer = http.post(f"{url}/predict", **predict_json(RED))
             assert answer.status_code == 200
             assert not any(writer.done() for writer in writers)
             other.execute("ROLLBACK")

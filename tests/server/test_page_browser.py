@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -18,6 +17,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
+from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.keyed import new_key
 from tests.support.live import LiveServer, live_server
@@ -174,7 +174,7 @@ def test_from_images_to_predictions(
     assert "colours@1" in visitor.text("#adapt-status")
 
     # What is shown of the report is what the server says.
-    made = httpx2.get(f"{server.url}/classifiers/colours").json()
+    made = http.get(f"{server.url}/classifiers/colours").json()
     held_out = made["report"]["held_out"]
     figures = visitor.text("#figures")
     assert f"{100 * made['support_accuracy']:.1f} %" in figures
@@ -192,7 +192,7 @@ def test_from_images_to_predictions(
     assert visitor.text("#predict-error") == ""
     assert made["id"] in visitor.text("#predict-status")
     assert visitor.texts(".file") == [query.name, colours["red"][0].name]
-    expected = httpx2.post(
+    expected = http.post(
         f"{server.url}/predict",
         data={"classifier": "colours"},
         files=[("images", path.read_bytes()) for path in (query, colours["red"][0])],
@@ -226,7 +226,7 @@ def test_unknown_images_are_marked(
             path = tmp_path / f"{label}-{seed}.png"
             path.write_bytes(image_bytes(colour, seed=seed))
             paths.append(path)
-    made = httpx2.post(
+    made = http.post(
         f"{server.url}/adapt",
         data={"labels": [path.name.partition("-")[0] for path in paths]},
         files=[("images", path.read_bytes()) for path in paths],
@@ -235,7 +235,7 @@ def test_unknown_images_are_marked(
     visitor.write("#classifier", made["id"])
     queries = [colours["blue"][0], *paths[:3]]
     visitor.classify(queries)
-    answer = httpx2.post(
+    answer = http.post(
         f"{server.url}/predict",
         data={"classifier": made["id"], "unknown": "true"},
         files=[("images", path.read_bytes()) for path in queries],

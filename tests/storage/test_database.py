@@ -27,7 +27,7 @@ from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
 from comln_serve.storage.tables import classifiers, metadata
-from tests.storage.test_storage import add, classifier, same, support
+from tests.support.classifiers import add, classifier, same, support
 from tests.support.databases import administer, execute, migrate_to
 from tests.support.relay import Relay
 
@@ -178,6 +178,7 @@ def test_the_newest_migration_is_known_without_alembic() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [NEWEST]
 
 
+@pytest.mark.process
 def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: str) -> None:
     open_store(database_url).close()
     script = (
@@ -203,12 +204,14 @@ def test_servers_that_start_together_share_a_new_database(database_url: str) -> 
         assert store.count() == 4
 
 
+@pytest.mark.process
 def test_processes_that_start_together_share_a_new_database(database_url: str) -> None:
     script = f"from comln_serve.storage import open_store; open_store({database_url!r}).close()"
     servers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
 
 
+@pytest.mark.postgresql
 def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server does it, and takes its time."""
     url = make_url("postgresql")
@@ -315,6 +318,7 @@ def test_closed_store_is_unavailable(database_url: str) -> None:
         assert "closed" in unavailable(action)
 
 
+@pytest.mark.postgresql
 def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
     for kind, says in {"sqlite": "no such table", "postgresql": "does not exist"}.items():
         url = make_url(kind)
@@ -377,6 +381,7 @@ def test_a_full_disk_is_unavailable_to_writers_only(
         assert add(mine, "clf_b", "cats", W=large).version == 1
 
 
+@pytest.mark.postgresql
 def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> None:
     """As after a restart of the database."""
     with closing(open_store(make_url("postgresql"))) as store:
@@ -392,6 +397,7 @@ def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> N
         assert store.count() == 2
 
 
+@pytest.mark.postgresql
 def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:
     relay = Relay()
     url = make_url("postgresql").replace(":5432", f":{relay.port}")
@@ -410,6 +416,7 @@ def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:
     relay.cut()
 
 
+@pytest.mark.postgresql
 def test_a_commit_that_nobody_confirms_is_not_called_undone(
     postgresql: str, make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

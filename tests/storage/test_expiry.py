@@ -13,7 +13,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import ChangedError, Store, TenantStore
 from comln_serve.storage import store as store_module
-from tests.storage.test_storage import add, classifier, ids, support
+from tests.support.classifiers import add, classifier, ids, support
 from tests.support.databases import execute
 from tests.support.engines import fails
 from tests.support.image_files import colour_support, image_bytes

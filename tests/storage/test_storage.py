@@ -6,22 +6,17 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from threading import Barrier
-from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import event
 
-from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import HeldOutReport, HorizonCandidate, HorizonChoice, Report, Suspect
-from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
+from tests.support.classifiers import LABELS, add, classifier, ids, same, support
 from tests.support.databases import execute
 from tests.support.engines import fails
-
-LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
-
 
 REPORT = Report(
     held_out=HeldOutReport(
@@ -41,50 +36,6 @@ REPORT = Report(
     own_horizon=False,
     unknown_threshold=2 / 3,
 )
-
-
-def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) -> Classifier:  # noqa: A002
-    rng = np.random.default_rng(seed)
-    values: dict[str, Any] = {
-        "id": id,
-        "name": name,
-        "model": "tiny",
-        "embedder_sha256": "0" * 64,
-        "labels": LABELS,
-        "examples": (1, 1, 1, 1, 1, 1),
-        "horizon": 0.1 + seed,
-        "support_loss": 1 / 3,
-        "support_accuracy": 2 / 3,
-        "created_at": datetime(2026, 11, 20, 12, 30, 1, 234567, tzinfo=UTC),
-        "W": rng.standard_normal((6, 4)).astype(np.float32),
-    }
-    return Classifier(**{**values, **more})
-
-
-def support(seed: int = 0) -> SupportSet:
-    rng = np.random.default_rng(seed)
-    return SupportSet.of(rng.standard_normal((6, 4)).astype(np.float32), LABELS)
-
-
-def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -> Classifier:
-    """Add a classifier with fields and options of `TenantStore.add`."""
-    keywords = {
-        option: options.pop(option) for option in ("promote", "key", "limit", "derived_from") if option in options
-    }
-    return store.add(classifier(id_, name, **options), support(), **{"limit": 1000, **keywords})
-
-
-def same(first: Classifier | None, second: Classifier) -> bool:
-    """Equal to the last bit."""
-    if first is None:
-        return False
-    ours, theirs = dict(vars(first)), dict(vars(second))
-    W, expected = ours.pop("W"), theirs.pop("W")
-    return ours == theirs and W.dtype == expected.dtype and np.array_equal(W, expected)
-
-
-def ids(store: TenantStore, **filters: Any) -> list[str]:
-    return [item.id for item in store.page(limit=100, **filters)[0]]
 
 
 @pytest.fixture

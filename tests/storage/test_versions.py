@@ -15,7 +15,7 @@ from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Store, open_store
-from tests.storage.test_storage import add
+from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
 

@@ -16,7 +16,6 @@ from comln_serve.storage.database import Database
 from comln_serve.storage.schema import migrate
 
 SERVER = "postgresql://127.0.0.1:5432"
-KINDS = ("sqlite", "postgresql")
 
 
 def administer(*statements: str, database: str = "postgres") -> None:
@@ -54,7 +53,7 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
     return make
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def database_url(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> str:
     """The URL of an empty database of either kind."""
     return make_url(request.param)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comln_serve.errors import ErrorCode
-from tests.imaging.test_imaging import png_claiming
+from tests.support.image_files import png_claiming
 from tests.support.messages import (
     GREEN,
     MAX_BODY,

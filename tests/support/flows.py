@@ -1,14 +1,15 @@
 """Flows to be solved, and what is known of each from its definition and from SciPy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax
 
 from comln_serve.flow import balanced_weights, solve_flow, uniform_weights
-from training.gradient_flow.steps import ReducedProblem, Solver, march
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 
@@ -28,23 +29,14 @@ class Problem:
         """W(T) by the code under test."""
         return solve_flow(self.phi, self.W0, self.Y, self.T, lam=self.lam, weights=self.weights, **(TIGHT | options)).W
 
-    def reduced(self, chunk: int = 100_000, **tolerances: Any) -> tuple[np.ndarray, ...]:
-        """s (M, N), and states (n, M, N) at the start of each step and steps (n, 6)."""
-        problem = ReducedProblem(
-            self.phi @ self.phi.T,
-            np.ascontiguousarray(self.W0 @ self.phi.T),
-            np.ascontiguousarray(self.Y.T),
-            self.weights,
-            self.T,
-            self.lam,
+    def reordered(self, seed: int) -> tuple["Problem", np.ndarray, np.ndarray]:
+        """The same flow with examples and classes in another order, and the two permutations."""
+        rng = np.random.default_rng(seed)
+        rows, classes = (rng.permutation(size) for size in self.Y.shape)
+        flow = replace(
+            self, phi=self.phi[rows], Y=self.Y[rows][:, classes], W0=self.W0[classes], weights=self.weights[rows]
         )
-        tolerances = TIGHT | tolerances
-        solver = Solver("dopri5", max_steps=100_000, step_size=None, **tolerances)
-        s, states, steps = (np.zeros_like(problem.L0), np.empty((0, *problem.L0.shape)), np.empty((0, 6)))
-        for part in march(problem, solver, chunk):
-            s, states = part.end, np.concatenate([states, part.states])
-            steps = np.concatenate([steps, part.steps])
-        return s.T, states.transpose(0, 2, 1), steps
+        return flow, rows, classes
 
     def gradient(self, W: np.ndarray) -> np.ndarray:
         """Gradient (N, d) of the regularised support loss, from its definition."""
@@ -100,3 +92,24 @@ def close(actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-8) -> 
     """Largest difference at most `tolerance` of the largest entry."""
     assert actual.shape == expected.shape
     assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@st.composite
+def problems(draw: st.DrawFn, lam: st.SearchStrategy[float] | None = None) -> Problem:
+    """Small flows of every kind; T and the embeddings' scale over decades."""
+    if lam is None:
+        lam = st.sampled_from([0.0, 1e-3, 0.3])
+    return make_problem(
+        draw(st.integers(1, 9)),
+        draw(st.integers(2, 5)),
+        draw(st.integers(1, 12)),
+        10.0 ** draw(st.integers(-3, 3)),
+        draw(lam),
+        seed=draw(st.integers(0, 2**16)),
+        soft=draw(st.booleans()),
+        weights=draw(st.sampled_from(["uniform", "random"])),
+        scale=draw(st.sampled_from([0.1, 1.0, 4.0])),
+    )
+
+
+examples = settings(max_examples=40, deadline=None, derandomize=True)

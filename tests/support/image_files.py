@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,18 @@ def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
     """Support images of the classes red, green and blue."""
     colours = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
     return [(image_bytes(colour, seed=seed), label) for label, colour in colours.items() for seed in range(shots)]
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header claims any size."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
+    )
 
 
 def box(kind: bytes, body: bytes) -> bytes:

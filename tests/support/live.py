@@ -12,6 +12,8 @@ from socket import socket
 
 import httpx2
 
+from tests.support import http
+
 START_SECONDS = 120  # the first start compiles the flow
 
 
@@ -99,7 +101,7 @@ def _wait_until_ready(server: LiveServer, verify: ssl.SSLContext | None) -> None
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
-            answer = httpx2.get(f"{server.url}/health/ready", timeout=5, verify=verify or True)
+            answer = http.get(f"{server.url}/health/ready", timeout=5, verify=verify or http.NO_CERTIFICATES)
             if answer.status_code == 200:
                 return
         except httpx2.TransportError:

@@ -13,16 +13,7 @@ import numpy as np
 import safetensors.numpy
 
 from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
-from comln_serve.bundle.manifest import (
-    BACKBONE,
-    CARD,
-    HEAD,
-    MANIFEST,
-    Files,
-    HeadEntry,
-    TrainingEntry,
-    format_version,
-)
+from comln_serve.bundle.manifest import BACKBONE, CARD, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry, format_version
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import store_in_half
 from training.bundles.backbone_graph import ExportError, backbone_graph

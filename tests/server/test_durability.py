@@ -1,4 +1,4 @@
-"""What the server has acknowledged survives `kill -9`, at whatever moment it comes."""
+"""Classifiers that the server has acknowledged survive `kill -9` at any moment."""
 
 import random
 import time
@@ -15,11 +15,12 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
-from tests.server.test_overload import served
+from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
 from tests.support.paging import all_classifiers
+from tests.support.serving import served
 
 CLIENTS = 6
 NAMES = ("letters", "digits", None)
@@ -78,7 +79,7 @@ def busy_clients(server: LiveServer, ledger: Ledger) -> Generator[None, None, No
     failures: list[BaseException] = []
 
     def work() -> None:
-        with httpx2.Client(base_url=server.url, timeout=60) as session:
+        with http.session(base_url=server.url) as session:
             while True:
                 number = ledger.next()
                 try:
@@ -146,7 +147,7 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
         assert promoted["version"] == there[0] >= max(made)
 
 
-@pytest.mark.parametrize(("kills", "adapts"), [(3, 200), pytest.param(15, 2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), pytest.param(15, 2000, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_of_adapting(
     models_dir: Path,
     tmp_path: Path,
@@ -169,7 +170,7 @@ def test_killed_at_random_moments_of_adapting(
             time.sleep(moments.uniform(0, 0.05))
     assert len(ledger.made) >= adapts
     survivor = make_engine(settings.model_copy(update={"database_url": database_url}))
-    with served(survivor) as url, httpx2.Client(base_url=url, timeout=60) as session:
+    with served(survivor) as url, http.session(base_url=url) as session:
         while ledger.unanswered:
             number = ledger.unanswered.pop()
             ledger.acknowledge(number, send(session, number))

@@ -16,12 +16,13 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import database, postgresql
-from tests.server.test_overload import served
+from tests.support import http
 from tests.support.databases import administer
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, adapt_json, check_error, predict_form
 from tests.support.relay import Relay
+from tests.support.serving import served
 from tests.support.waiting import wait_until
 
 MakeUrl = Callable[[str], str]
@@ -32,7 +33,7 @@ def requests(url: str) -> dict[str, Callable[[], httpx2.Response]]:
     """One of each kind that needs the store."""
 
     def send(method: str, path: str, **body: Any) -> Callable[[], httpx2.Response]:
-        return lambda: httpx2.request(method, url + path, timeout=60, **body)
+        return lambda: http.request(method, url + path, **body)
 
     return {
         "adapt": send("POST", "/adapt", **adapt_form(name="new")),
@@ -61,23 +62,23 @@ def check_unavailable(answer: httpx2.Response) -> str:
 
 def check_alive(url: str) -> None:
     """What does not need the store goes on."""
-    assert httpx2.get(f"{url}/health/live").status_code == 200
-    assert httpx2.get(f"{url}/models").status_code == 200
-    metrics = httpx2.get(f"{url}/metrics")
+    assert http.get(f"{url}/health/live").status_code == 200
+    assert http.get(f"{url}/models").status_code == 200
+    metrics = http.get(f"{url}/metrics")
     assert metrics.status_code == 200
     assert "\ncomln_classifiers " not in metrics.text
 
 
 def check_well(url: str) -> None:
     """All kinds of requests succeed, and nothing is there that was refused."""
-    assert httpx2.get(f"{url}/health/ready").json()["classifiers"] == 2
+    assert http.get(f"{url}/health/ready").json()["classifiers"] == 2
     for name, send in requests(url).items():
         assert send().status_code in (200, 201, 204), name
 
 
 def make_two(url: str) -> None:
     for _ in range(2):
-        httpx2.post(f"{url}/adapt", timeout=60, **adapt_form(name="known")).raise_for_status()
+        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ def server(
     relayed = there.replace(":5432", f":{relay.port}")
     with served(make_engine(settings.model_copy(update={"database_url": relayed}))) as url:
         make_two(url)
-        httpx2.post(f"{url}/predict", **predict_form(RED)).raise_for_status()  # it is cached now
+        http.post(f"{url}/predict", **predict_form(RED)).raise_for_status()  # it is cached now
         yield url, relay
     relay.cut()
 
@@ -176,7 +177,7 @@ def test_the_database_accepts_and_never_answers(server: tuple[str, Relay], monke
             check_unavailable(answer)
     check_alive(url)
     relay.passing.set()
-    wait_until(lambda: httpx2.get(f"{url}/health/ready").status_code == 200)
+    wait_until(lambda: http.get(f"{url}/health/ready").status_code == 200)
     check_well(url)
 
 
@@ -209,7 +210,7 @@ def test_connections_that_end_under_load(server: tuple[str, Relay], postgresql: 
     made: list[str] = []
 
     def client(number: int) -> None:
-        with httpx2.Client(timeout=60) as session:
+        with http.session() as session:
             while not done.is_set():
                 answer = session.post(f"{url}/adapt", **adapt_form(name=f"client-{number % 2}"))
                 if answer.status_code == 201:
@@ -232,7 +233,7 @@ def test_connections_that_end_under_load(server: tuple[str, Relay], postgresql: 
         for finished in clients:
             finished.result()
     for identifier in made:
-        assert httpx2.get(f"{url}/classifiers/{identifier}").status_code == 200
+        assert http.get(f"{url}/classifiers/{identifier}").status_code == 200
 
 
 def test_a_name_that_another_server_does_not_let_go(server: tuple[str, Relay], there: str) -> None:
@@ -244,7 +245,7 @@ def test_a_name_that_another_server_does_not_let_go(server: tuple[str, Relay], t
         with ThreadPoolExecutor(2) as pool:
             for answer in pool.map(lambda name: sends[name](), ("promote", "add")):
                 assert "lock" in check_unavailable(answer)
-        assert httpx2.get(f"{url}/health/ready").status_code == 200
+        assert http.get(f"{url}/health/ready").status_code == 200
         assert sends["predict"]().status_code == 200
         other.rollback()
     check_well(url)

@@ -1,25 +1,25 @@
 """JSON bodies that are small to send and large to parse: several at once fit into memory."""
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from comln_serve.api.receive.bodies import parse_json
 from comln_serve.api.receive.requests import AdaptRequest
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
+from tests.support import http
 from tests.support.engines import fails
 from tests.support.live import LiveServer, live_server
+from tests.support.processes import forget_the_highest, memory, needs_proc
 
 SIZE = Settings.model_fields["max_json_bytes"].default
 AT_ONCE = 8
 MOST_GROWTH = 300 * 2**20
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")
+pytestmark = needs_proc
 
 
 def body(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
@@ -42,26 +42,18 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-def memory(server: LiveServer, key: str) -> int:
-    """Bytes of VmRSS, memory in use, or VmHWM, the most there has been."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith(key)]
-    return int(line.split()[1]) * 1024
-
-
 @pytest.mark.parametrize("path", ["/adapt", "/v2/models/known/infer"])
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_bodies_at_once_take_little_memory(server: LiveServer, path: str, content: bytes) -> None:
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # VmHWM begins anew
-    before = memory(server, "VmRSS")
+    before = forget_the_highest(server.process.pid)
 
     def send(_: int) -> int:
         headers = {"Content-Type": "application/json"}
-        return httpx2.post(server.url + path, content=content, headers=headers, timeout=120).status_code
+        return http.post(server.url + path, content=content, headers=headers, timeout=120).status_code
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         assert set(pool.map(send, range(AT_ONCE))) == {422}
-    assert memory(server, "VmHWM") - before < MOST_GROWTH
+    assert memory(server.process.pid, "VmHWM") - before < MOST_GROWTH
 
 
 def test_labels_of_commas_are_no_structure() -> None:

@@ -10,28 +10,29 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from tests.server.test_overload import served
+from tests.support import http
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, check_error, predict_form
+from tests.support.serving import served
 
 RED = image_bytes()
 LARGE = image_bytes(size=(900, 900))  # over the megabyte up to which uploads stay in memory
 
 
 def adapt(url: str, name: str) -> httpx2.Response:
-    return httpx2.post(f"{url}/adapt", timeout=60, **adapt_form(name=name))
+    return http.post(f"{url}/adapt", **adapt_form(name=name))
 
 
 def predict(url: str, image: bytes = RED) -> httpx2.Response:
-    return httpx2.post(f"{url}/predict", timeout=60, **predict_form(image))
+    return http.post(f"{url}/predict", **predict_form(image))
 
 
 def fill_up(url: str) -> int:
     """Adapt until it is refused; how many there are then."""
     made = 1
-    with httpx2.Client(base_url=url, timeout=60) as session:
+    with http.session(base_url=url) as session:
         while (answer := session.post("/adapt", **adapt_form(name="more"))).status_code == 201:
             made += 1
             assert made < 2000
@@ -41,13 +42,13 @@ def fill_up(url: str) -> int:
 
 def check_full(url: str, made: int) -> None:
     """Writing is refused each time; reading and predicting, `ready` for them, go on."""
-    for send in (lambda: adapt(url, "more"), lambda: httpx2.post(f"{url}/classifiers/known/examples", **adapt_form())):
+    for send in (lambda: adapt(url, "more"), lambda: http.post(f"{url}/classifiers/known/examples", **adapt_form())):
         error = check_error(send(), ErrorCode.STORAGE_UNAVAILABLE)
         assert "Nothing was changed" in error["message"]
     assert predict(url).status_code == 200
-    assert httpx2.get(f"{url}/health/ready").json()["classifiers"] == made
-    assert httpx2.get(f"{url}/health/live").status_code == 200
-    assert len(httpx2.get(f"{url}/classifiers?limit=1000").json()["classifiers"]) == made
+    assert http.get(f"{url}/health/ready").json()["classifiers"] == made
+    assert http.get(f"{url}/health/live").status_code == 200
+    assert len(http.get(f"{url}/classifiers?limit=1000").json()["classifiers"]) == made
 
 
 @pytest.fixture

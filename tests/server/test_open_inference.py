@@ -15,6 +15,7 @@ import tritonclient.http as triton
 from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 
+from tests.support import fuzzing, http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form
@@ -29,10 +30,10 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("open-inference")
     limits = ("--max-images", "20", "--max-image-bytes", "50000")
     with live_server(models_dir, folder, "--default-model", "tiny", *limits) as server:
-        adapted = httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="colours"))
+        adapted = http.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="colours"))
         adapted.raise_for_status()
         yield server
-        assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+        assert http.get(f"{server.url}/health/ready").status_code == 200
         assert "Traceback" not in server.log.read_text()
 
 
@@ -53,7 +54,7 @@ def client_in_process(client: TestClient) -> TestClient:
 @pytest.fixture(scope="module")
 def expected(server: LiveServer) -> Any:
     """What /predict says of the queries, (2, 3)."""
-    answer = httpx2.post(
+    answer = http.post(
         f"{server.url}/predict", data={"classifier": "colours"}, files=[("images", data) for data in QUERIES]
     ).json()
     by_label = [{t["label"]: t["probability"] for t in p["top"]} for p in answer["predictions"]]
@@ -136,7 +137,7 @@ def test_the_document_works_as_printed(server: LiveServer, tmp_path: Path, monke
 
 
 def test_an_id_does_as_a_name(triton_client: Any, server: LiveServer) -> None:
-    (info,) = httpx2.get(f"{server.url}/classifiers").json()["classifiers"]
+    (info,) = http.get(f"{server.url}/classifiers").json()["classifiers"]
     result = triton_client.infer(info["id"], [images_input(QUERIES[0])])
     assert result.as_numpy("LABEL").tolist() == [b"red"]
 
@@ -182,7 +183,7 @@ def test_what_the_client_gets_wrong(triton_client: Any) -> None:
 
 
 def infer(server: LiveServer, body: bytes, **headers: str) -> httpx2.Response:
-    return httpx2.post(f"{server.url}/v2/models/colours/infer", content=body, headers=headers)
+    return http.post(f"{server.url}/v2/models/colours/infer", content=body, headers=headers)
 
 
 def message(count: int = 1, size: int | None = None, **more: Any) -> bytes:
@@ -260,14 +261,14 @@ def test_every_error_under_v2_is_of_its_shape(server: LiveServer) -> None:
         ("DELETE", "/v2", 405),
         ("GET", "/v2/models/colours/infer", 405),
     ]:
-        refused(httpx2.request(method, f"{server.url}{path}"), status)
-    elsewhere = httpx2.get(f"{server.url}/v2x")
+        refused(http.request(method, f"{server.url}{path}"), status)
+    elsewhere = http.get(f"{server.url}/v2x")
     assert elsewhere.json()["error"]["code"] == "route_not_found"
 
 
 def test_it_is_counted_as_predict_is(triton_client: Any, server: LiveServer) -> None:
     def counts() -> dict[str, float]:
-        lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
+        lines = http.get(f"{server.url}/metrics").text.splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 
@@ -344,9 +345,7 @@ right = st.integers(1, 3).map(lambda n: message(n, n * len(framed(QUERIES[0]))))
 elements = st.lists(st.just(framed(QUERIES[0])) | st.binary(max_size=40), max_size=3).map(b"".join)
 
 
-@hypothesis.settings(
-    max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
+@fuzzing.settings(200)
 @hypothesis.given(
     text=right | messages | st.binary(max_size=60),
     behind=elements,

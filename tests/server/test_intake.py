@@ -1,26 +1,25 @@
-"""Clients that send slowly, or more than there is room for, over bare sockets: they are answered
-and let go, and nobody else notices.
+"""Clients that send slowly, or more than the server has room for, over bare sockets.
+
+The server answers them and closes the connection; other clients are served meanwhile.
 """
 
-import json
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 
 from comln_serve.api.errors import STATUS
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
+from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
+from tests.support.sockets import connect, error_of, pending, predicts, read_all
+from tests.support.waiting import wait_until
 
-SECONDS = 2  # max_receive_seconds of the servers here
+SECONDS = 1.5  # max_receive_seconds of the servers here
 ROOM = 1_000_000  # max_pending_bytes
 HEAD = (
     b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
@@ -46,51 +45,11 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         str(ROOM),
     )
     with live_server(models_dir, tmp_path_factory.mktemp("intake"), *flags) as server:
-        httpx2.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
+        http.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         yield server
 
 
-def connect(server: LiveServer, sent: bytes = b"") -> socket.socket:
-    url = urlsplit(server.url)
-    connection = socket.create_connection((url.hostname or "", url.port or 0), timeout=60)
-    connection.sendall(sent)
-    return connection
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Everything until the server hangs up, as it has to."""
-    received = b""
-    with connection:
-        while piece := connection.recv(65536):
-            received += piece
-    return received
-
-
-def error_of(answer: bytes) -> tuple[int, dict[str, Any], bytes]:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    error: dict[str, Any] = json.loads(body)["error"]
-    return int(head.split()[1]), error, head.lower()
-
-
-def predicts(server: LiveServer) -> bool:
-    answer = httpx2.post(f"{server.url}/predict", timeout=60, **predict_form(image_bytes()))
-    return answer.status_code == 200
-
-
-def pending(server: LiveServer, unit: str) -> float:
-    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
-    (line,) = [line for line in lines if line.startswith(f'comln_pending{{unit="{unit}"}}')]
-    return float(line.split()[-1])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_body_that_trickles_is_answered_408_and_the_line_is_cut(server: LiveServer) -> None:
+def test_a_body_that_takes_too_long_is_answered_408_and_the_connection_closed(server: LiveServer) -> None:
     """Not when it falls silent, but when it takes too long: it sends a byte now and then."""
     connection = connect(server, HEAD % 1000 + b"--b\r\n")
     connection.settimeout(0.2)
@@ -111,18 +70,18 @@ def test_a_body_that_trickles_is_answered_408_and_the_line_is_cut(server: LiveSe
     assert error["request_id"] in server.log.read_text()
 
 
-def test_many_who_trickle_keep_nobody_out(server: LiveServer) -> None:
+def test_many_slow_senders_keep_no_other_client_out(server: LiveServer) -> None:
     """Ten times as many as may be worked on at a time."""
     connections = [connect(server, HEAD % 1000 + b"--b\r\n") for _ in range(40)]
     wait_until(lambda: pending(server, "bytes") == 40 * 5)
-    assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+    assert http.get(f"{server.url}/health/ready").status_code == 200
     assert predicts(server)
     assert pending(server, "requests") == 0
     assert {error_of(read_all(connection))[0] for connection in connections} == {408}
     assert pending(server, "bytes") == 0
 
 
-def test_what_is_announced_takes_no_room_but_what_arrives(server: LiveServer) -> None:
+def test_bytes_count_when_they_arrive_not_when_they_are_announced(server: LiveServer) -> None:
     part = b'--b\r\nContent-Disposition: form-data; name="images"; filename="f"\r\n\r\n'
     half = part + b"x" * (ROOM // 2 - len(part))
     with connect(server, HEAD % ROOM), connect(server, HEAD % ROOM):
@@ -132,13 +91,13 @@ def test_what_is_announced_takes_no_room_but_what_arrives(server: LiveServer) ->
         assert predicts(server)
         with connect(server, HEAD % ROOM + half) as second:
             wait_until(lambda: pending(server, "bytes") == 2 * len(half))
-            answer = httpx2.post(f"{server.url}/predict", **predict_form(image_bytes()))
+            answer = http.post(f"{server.url}/predict", **predict_form(image_bytes()))
             assert answer.status_code == 429
             assert answer.json()["error"]["code"] == "overloaded"
             assert answer.json()["error"]["detail"]["limit"] == ROOM
             assert "bytes are under way" in answer.json()["error"]["message"]
             assert int(answer.headers["retry-after"]) >= 1
-            assert httpx2.get(f"{server.url}/health/ready").status_code == 200
+            assert http.get(f"{server.url}/health/ready").status_code == 200
             second.sendall(b"x")
             assert second.recv(12) == b"HTTP/1.1 429"
     wait_until(lambda: pending(server, "bytes") == 0)
@@ -153,19 +112,19 @@ def test_chunked_bodies_count_as_they_arrive(server: LiveServer) -> None:
     wait_until(lambda: pending(server, "bytes") == 0)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health/live HTT", b"GET / HTTP/1.1\r\nHost: lo"])
-def test_a_head_that_does_not_come(server: LiveServer, sent: bytes) -> None:
-    answer = read_all(connect(server, sent))
-    if not sent:
-        assert answer == b""
-        return
-    status, error, head = error_of(answer)
-    assert (status, error["code"]) == (408, "receive_timeout")
-    assert b"connection: close" in head
-    assert b"x-request-id: " + error["request_id"].encode() in head
+def test_a_head_that_does_not_come_is_answered_408(server: LiveServer) -> None:
+    """A connection over which nothing is sent is closed without an answer."""
+    silent = connect(server)
+    begun = [connect(server, sent) for sent in (b"GET /health/live HTT", b"GET / HTTP/1.1\r\nHost: lo")]
+    assert read_all(silent) == b""
+    for connection in begun:
+        status, error, head = error_of(read_all(connection))
+        assert (status, error["code"]) == (408, "receive_timeout")
+        assert b"connection: close" in head
+        assert b"x-request-id: " + error["request_id"].encode() in head
 
 
-def test_a_later_head_on_a_kept_connection_may_not_trickle_either(server: LiveServer) -> None:
+def test_a_later_head_on_a_kept_connection_has_to_come_in_time_too(server: LiveServer) -> None:
     get = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
     with connect(server, get + b"\r\n") as connection:
         assert b" 200 OK" in connection.recv(65536)
@@ -174,7 +133,7 @@ def test_a_later_head_on_a_kept_connection_may_not_trickle_either(server: LiveSe
     assert (status, error["code"]) == (408, "receive_timeout")
 
 
-def test_a_refused_body_is_not_received_for_ever(server: LiveServer) -> None:
+def test_the_body_of_a_refused_request_is_received_for_a_limited_time(server: LiveServer) -> None:
     """A client may go on after its answer, as most do; not for longer than for any body."""
     connection = connect(server, HEAD.replace(b"/predict", b"/absent") % 10**9)
     assert b" 404 " in connection.recv(65536)
@@ -189,7 +148,7 @@ def test_a_refused_body_is_not_received_for_ever(server: LiveServer) -> None:
 
 def test_a_slow_answer_is_not_a_slow_request(server: LiveServer) -> None:
     """Connections in use, and bodies that are there, are not hurried: uvicorn's own keep-alive."""
-    with httpx2.Client() as kept:
+    with http.session() as kept:
         for _ in range(3):
             assert kept.get(f"{server.url}/health/live").status_code == 200
             time.sleep(0.75 * SECONDS)

@@ -1,0 +1,46 @@
+"""Bundles that are altered as an attacker, or an accident, would."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Apply `change` to the manifest."""
+    content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    change(content)
+    (folder / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+
+
+def replace_file(folder: Path, part: str, data: bytes) -> None:
+    """Write another `backbone` or `head`, and make the manifest agree with it."""
+    path = folder / {"backbone": BACKBONE, "head": HEAD}[part]
+    path.write_bytes(data)
+    entry = {"path": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit_manifest(folder, lambda content: content["files"].update({part: entry}))
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, NDArray[Any]]], object]) -> None:
+    """Apply `change` to the tensors of the head."""
+    tensors = {name: np.array(tensor) for name, tensor in safetensors.numpy.load((folder / HEAD).read_bytes()).items()}
+    change(tensors)
+    replace_file(folder, "head", safetensors.numpy.save(tensors))
+
+
+def poison_backbone(folder: Path) -> None:
+    """Make every weight of the graph NaN."""
+    model = onnx.load_from_string((folder / BACKBONE).read_bytes())
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype == np.float32:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32("nan"), tensor.name))
+    replace_file(folder, "backbone", model.SerializeToString())

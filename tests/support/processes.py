@@ -1,0 +1,26 @@
+"""What Linux tells of a process in /proc."""
+
+from pathlib import Path
+
+import pytest
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux shows in /proc")
+
+
+def memory(process: int | str, field: str = "VmRSS") -> int:
+    """Bytes in memory (VmRSS), or the most there were (VmHWM) since `forget_the_highest`."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(f"{field}:")]
+    return 1024 * int(line.split()[1])
+
+
+def forget_the_highest(process: int | str) -> int:
+    """Let VmHWM begin anew; what is in memory now, in bytes."""
+    Path(f"/proc/{process}/clear_refs").write_text("5")
+    return memory(process)
+
+
+def open_files_and_threads(process: int | str) -> tuple[int, int]:
+    """Numbers of open files and of threads."""
+    folder = Path("/proc") / str(process)
+    return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
