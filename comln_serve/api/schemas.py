@@ -46,23 +46,7 @@ class ClassifierInfo(BaseModel):
             ClassCount(label=label, examples=examples)
             for label, examples in zip(stored.labels, stored.examples, strict=True)
         ]
-        return cls(
-            id=stored.id,
-            name=stored.name,
-            version=stored.version,
-            promoted=stored.promoted,
-            revision=stored.revision,
-            model=stored.model,
-            classes=classes,
-            horizon=stored.horizon,
-            horizon_rule=stored.horizon_rule,
-            support_loss=stored.support_loss,
-            support_accuracy=stored.support_accuracy,
-            metadata=dict(stored.metadata),
-            created_at=stored.created_at,
-            expires_at=stored.expires_at,
-            **more,
-        )
+        return cls.model_validate({**vars(stored), "classes": classes, **more})
 
 
 class ClassifierDetail(ClassifierInfo):
