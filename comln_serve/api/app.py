@@ -14,7 +14,7 @@ from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
 from comln_serve.api.browsers.cors import Cors
 from comln_serve.api.browsers.guard import AllowedHosts, BrowserGuard
-from comln_serve.api.document.openapi import describe_bodies, describe_failures, describe_keys
+from comln_serve.api.document.openapi import complete_document
 from comln_serve.api.document.pages import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.observe.metrics import Metrics
@@ -100,10 +100,7 @@ def create_app(
     app.include_router(router)
     app.include_router(open_inference)
     install_error_handlers(app)
-    describe_bodies(app)
-    describe_failures(app)
-    if engine.settings.require_keys:
-        describe_keys(app)
+    complete_document(app, with_keys=engine.settings.require_keys)
     install_documentation(app)
     install_page(app)
     # The middleware added last is outermost.

@@ -62,9 +62,9 @@ _SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
 
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error, the framework's own included, with the body `ErrorResponse`."""
-    app.add_exception_handler(ServiceError, _on_service_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.exception_handler(ServiceError)(_on_service_error)
+    app.exception_handler(HTTPException)(_on_http_exception)
+    app.exception_handler(RequestValidationError)(_on_validation_error)
 
 
 def error_responses(*codes: ErrorCode, model: type[BaseModel] = ErrorResponse) -> dict[int | str, dict[str, Any]]:
@@ -124,21 +124,15 @@ def _printable(value: Any) -> Any:
     return value
 
 
-async def _on_service_error(_request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, ServiceError):
-        raise error
+async def _on_service_error(_request: Request, error: ServiceError) -> JSONResponse:
     return to_response(error)
 
 
-async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _on_validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
     return to_response(invalid_request(error))
 
 
-async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, HTTPException):
-        raise error
+async def _on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
     where = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         hint = _without_slash(request) or "GET /docs lists the routes."

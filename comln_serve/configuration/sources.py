@@ -28,8 +28,10 @@ class Configuration(Settings):
         """Read the variables and the file, and check all values.
 
         Raises:
-            StartupError: a value is not allowed, a variable does not exist, or the file cannot be read.
+            StartupError: a value is not allowed, a name does not exist, or the file cannot be read.
         """
+        known = type(self).model_fields
+        refuse_unknown({self.spelled(name): name for name in arguments if name not in known}, "setting", known)
         variables = read_variables(type(self))
         path = arguments.get("config", variables.get("config"))
         file = read_file(Path(path)) if path else {}

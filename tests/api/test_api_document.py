@@ -6,6 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.errors import ErrorCode
+from tests.support.keyed import keyed, keyed_settings
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
 
 
 def test_document_has_one_error_shape_and_no_loose_end(service: TestClient) -> None:
@@ -60,6 +63,22 @@ def test_what_every_operation_may_answer(service: TestClient) -> None:
     for path in ("/adapt", "/predict", "/classifiers/{ref}/examples", "/v2/models/{model}/infer"):
         expected = {"not_ready", "queue_timeout", "storage_unavailable"}
         assert codes(operations[path, "post"], 503) == expected
+
+
+def test_keys_are_described_where_they_are_required(service: TestClient, keyed: TestClient) -> None:
+    without, document = (client.get("/openapi.json").json() for client in (service, keyed))
+    assert "securitySchemes" not in without["components"]
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert "security" not in without["paths"][path][method]
+            assert ("security" in operation) == ("unauthorized" in codes(operation, 401)) == ("/health/" not in path)
+    # Any one of them is enough.
+    security = {path: document["paths"][path]["get"]["security"] for path in ("/models", "/metrics")}
+    assert security == {
+        "/models": [{"key": [s]} for s in ("predict", "adapt", "admin")],
+        "/metrics": [{"key": ["admin"]}],
+    }
 
 
 def references_of(references: set[str]) -> set[str]:

@@ -335,7 +335,7 @@ def test_configuration_errors_of_the_process() -> None:
     """From the environment, in a real process; the rest of the table is below."""
     done = start_fails(COMLN_PORT="abc")
     assert done.returncode == 2
-    assert done.stderr.startswith("comln-serve: --port (COMLN_PORT): ")
+    assert done.stderr.startswith("comln-serve: environment COMLN_PORT: ")
     assert "'abc'" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -344,11 +344,11 @@ def test_configuration_errors_of_the_process() -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--port", "70000"], "--port (COMLN_PORT): Input should be less than or equal to 65535"),
+        (["--port", "70000"], "flag --port: Input should be less than or equal to 65535"),
         (["--provider", "gpu"], "'auto', 'cuda' or 'cpu', got 'gpu'"),
-        (["--max-images", "0"], "--max-images (COMLN_MAX_IMAGES): "),
+        (["--max-images", "0"], "flag --max-images: "),
         (["--max-images", "9999"], "comln-serve: max_images (9999) must not exceed"),
-        (["--log-level", "loud"], "--log-level (COMLN_LOG_LEVEL): "),
+        (["--log-level", "loud"], "flag --log-level: "),
         (["--models-dir", "/absent"], "/absent: no such folder; --models-dir must hold"),
         (["--models-dir", "MODELS", "--default-model", "absent"], "default model 'absent'"),
         (["--models-dir", "MODELS", "--database-url", "x"], "database URL must read sqlite:///"),
@@ -372,10 +372,9 @@ def test_configuration_errors(
     assert output.out == ""
 
 
-@pytest.mark.parametrize("flags", [["--nope"], ["extra"], ["--port"]])
-def test_unknown_flags(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(flags)
+        main(["--port"])
     assert caught.value.code == 2
     assert "usage: comln-serve" in capsys.readouterr().err
 

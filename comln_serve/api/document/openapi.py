@@ -2,12 +2,13 @@
 keys, and the errors that any route may answer with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import RouteContext, iter_route_contexts
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.browsers.guard import SAFE_METHODS
@@ -21,6 +22,8 @@ from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
+_REFERENCE = "#/components/schemas/{model}"
+_BODIES = (AdaptRequest, ExamplesRequest, PredictRequest, InferenceRequest)
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
@@ -31,7 +34,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, A
         model: wire type of the JSON body.
         repeated: multipart fields that replace the model's images.
     """
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = model.model_json_schema(ref_template=_REFERENCE)
     options = {name: field for name, field in schema["properties"].items() if name not in ("support", "images")}
     kinds = {
         "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
@@ -46,92 +49,54 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, A
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
     content = {
         MULTIPART: {"schema": form, "encoding": encoding},
-        JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}},
+        JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}},
     }
     return {"requestBody": {"required": True, "content": content}}
 
 
-def describe_bodies(app: FastAPI) -> None:
-    """Add the schemas that only `openapi_extra` references."""
-    generate = app.openapi
+def complete_document(app: FastAPI, *, with_keys: bool) -> None:
+    """Have the application add to its document what FastAPI cannot derive.
 
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        schemas = document["components"]["schemas"]
-        for model in (AdaptRequest, ExamplesRequest, PredictRequest, InferenceRequest):
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def describe_failures(app: FastAPI) -> None:
-    """Add the errors of any route: INTERNAL, unknown query parameters, requests of other sites."""
-
-    def describe(operation: dict[str, Any], route: RouteContext) -> None:
-        unknown = () if takes_any_query(route.endpoint) else (ErrorCode.INVALID_REQUEST,)
-        safe = SAFE_METHODS.issuperset(route.methods or ())
-        page = () if safe else (ErrorCode.FOREIGN_ORIGIN,)
-        errors = (*unknown, *page, ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL)
-        _add_errors(operation, errors, str(route.path_format))
-
-    _describe_each(app, describe)
-
-
-def describe_keys(app: FastAPI) -> None:
-    """Add the scopes that each operation accepts, and its errors for other keys."""
-
-    def describe(operation: dict[str, Any], route: RouteContext) -> None:
-        if scopes := scopes_of(route.endpoint):
-            any_of = dict.fromkeys((*scopes, Scope.ADMIN))
-            operation["security"] = [{"key": [scope]} for scope in any_of]
-            _add_errors(operation, _KEY_ERRORS, str(route.path_format))
-
-    _describe_each(app, describe)
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        document["components"]["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer", "description": "comln-serve keys create"}
-        }
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _describe_each(app: FastAPI, describe: Callable[[dict[str, Any], RouteContext], None]) -> None:
-    """Apply `describe` to each operation whenever the document is requested.
-
-    FastAPI caches the document, so `describe` must leave an operation it has changed as it is.
+    FastAPI's `Security` would say that a key needs all scopes of a route instead of one of them, and
+    would say so of a server without keys, too.
     """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
+        # FastAPI caches the document: what follows leaves one that is complete as it is.
         document = generate()
+        _, bodies = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_REFERENCE)
+        document["components"]["schemas"].update(bodies["$defs"])
+        if with_keys:
+            scheme = {"type": "http", "scheme": "bearer", "description": "comln-serve keys create"}
+            document["components"]["securitySchemes"] = {"key": scheme}
         for route in iter_route_contexts(app.routes):
             for method in route.methods or ():
                 operation = document["paths"].get(route.path_format, {}).get(method.lower())
                 if operation is not None:
-                    describe(operation, route)
+                    _complete_operation(operation, method, route, with_keys)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _add_errors(operation: dict[str, Any], errors: Sequence[ErrorCode], path: str) -> None:
+def _complete_operation(operation: dict[str, Any], method: str, route: RouteContext, with_keys: bool) -> None:
+    """Add the scopes that are accepted and the errors of any route."""
+    errors = [ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL]
+    if not takes_any_query(route.endpoint):
+        errors.append(ErrorCode.INVALID_REQUEST)
+    if method not in SAFE_METHODS:
+        errors.append(ErrorCode.FOREIGN_ORIGIN)
+    scopes = scopes_of(route.endpoint)
+    if with_keys and scopes:
+        operation["security"] = [{"key": [scope]} for scope in dict.fromkeys((*scopes, Scope.ADMIN))]
+        errors += _KEY_ERRORS
     responses = operation["responses"]
+    of_protocol = f"{route.path_format}/".startswith(f"{OPEN_INFERENCE}/")
+    model = ProtocolError if of_protocol else ErrorResponse
     for code in errors:
-        empty = {"description": "", "content": _error_shape(path)}
-        answer = responses.setdefault(str(STATUS[code]), empty)
+        content = {JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+        answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": content})
         codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
         answer["description"] = ", ".join(codes)
     operation["responses"] = dict(sorted(responses.items()))
-
-
-def _error_shape(path: str) -> dict[str, Any]:
-    of_protocol = f"{path}/".startswith(f"{OPEN_INFERENCE}/")
-    model = ProtocolError if of_protocol else ErrorResponse
-    return {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}

@@ -7,7 +7,6 @@ served models; never a path, name or id that a client chose.
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
 
 import onnxruntime as ort
 from prometheus_client import (
@@ -30,8 +29,6 @@ from comln_serve.api.observe.gpu import gpu_memory
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError
 
-_Metric = TypeVar("_Metric", Counter, Histogram)
-
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 UNMATCHED = "unmatched"
 
@@ -52,7 +49,6 @@ class Metrics:
                 in work or waiting.
         """
         self._registry = registry = CollectorRegistry()
-        self._series: dict[tuple[Any, ...], Any] = {}
         self._requests = Counter(
             "comln_requests",
             "Requests answered. status is 0 where the request ended without an answer.",
@@ -118,33 +114,24 @@ class Metrics:
             route: the template of its route; `UNMATCHED` if no route matched.
         """
         method = method if method in _METHODS else "other"
-        of = self._of
-        of(self._requests, route, method, str(record.status or 0)).inc()
-        of(self._seconds, route, method).observe(seconds)
+        self._requests.labels(route, method, str(record.status or 0)).inc()
+        self._seconds.labels(route, method).observe(seconds)
         if record.error is not None:
-            of(self._failures, record.error.value).inc()
+            self._failures.labels(record.error.value).inc()
         if record.operation is None:
             return
-        of(self._images, record.operation).inc(record.images)
+        self._images.labels(record.operation).inc(record.images)
         waits = [ended - began for name, began, ended in record.stages if name == "queue"]
         if waits:
-            of(self._queue, record.operation).observe(sum(waits) / 1e9)
+            self._queue.labels(record.operation).observe(sum(waits) / 1e9)
         for stage, milliseconds in record.stages_ms.items():
             if stage != "total":
-                of(self._stages, record.operation, stage).observe(milliseconds / 1e3)
+                self._stages.labels(record.operation, stage).observe(milliseconds / 1e3)
         if record.model is not None:
             if record.operation == "adapt":
-                of(self._adaptations, record.model).inc()
+                self._adaptations.labels(record.model).inc()
             else:
-                of(self._predictions, record.model).inc(record.images)
-
-    def _of(self, metric: _Metric, *labels: str) -> _Metric:
-        """`metric.labels(...)`, cached: the set of label values is bounded."""
-        key = (metric, *labels)
-        if key not in self._series:
-            self._series[key] = metric.labels(*labels)
-        known: _Metric = self._series[key]
-        return known
+                self._predictions.labels(record.model).inc(record.images)
 
     def _on_batch(self, model: str) -> Callable[[int, float], None]:
         images, seconds = self._batch_images.labels(model), self._batch_seconds.labels(model)

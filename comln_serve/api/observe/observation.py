@@ -149,19 +149,14 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         "ms": round(1e3 * seconds, 3),
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
+        "trace_id": record.trace_id,
+        "key": record.key,
+        "images": None if record.operation is None else record.images,
+        "model": record.model,
+        "stages_ms": dict(record.stages_ms) or None,
+        "error": record.error,
     }
-    if record.trace_id is not None:
-        fields["trace_id"] = record.trace_id
-    if record.key is not None:
-        fields["key"] = record.key
-    if record.operation is not None:
-        fields["images"] = record.images
-    if record.model is not None:
-        fields["model"] = record.model
-    if record.stages_ms:
-        fields["stages_ms"] = dict(record.stages_ms)
-    if record.error is not None:
-        fields["error"] = record.error.value
+    fields = {name: value for name, value in fields.items() if value is not None}
     if record.bug is not None:
         level = logging.ERROR
     elif status == 0 or status >= 500:

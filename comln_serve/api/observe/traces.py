@@ -55,18 +55,18 @@ class Traces:
         for name, began, ended in record.stages:
             self._tracer.start_span(name, within, start_time=began).end(ended)
         span.update_name(f"{method} {route}")
-        span.set_attribute("http.request.method", method)
-        span.set_attribute("http.route", route)
-        span.set_attribute("http.response.status_code", record.status or 0)
-        span.set_attribute("http.request.body.size", record.bytes_in)
-        span.set_attribute("http.response.body.size", record.bytes_out)
-        span.set_attribute("comln.request_id", record.id)
-        if record.operation is not None:
-            span.set_attribute("comln.images", record.images)
-        if record.model is not None:
-            span.set_attribute("comln.model", record.model)
-        if record.error is not None:
-            span.set_attribute("error.type", record.error.value)
+        attributes = {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": record.status or 0,
+            "http.request.body.size": record.bytes_in,
+            "http.response.body.size": record.bytes_out,
+            "comln.request_id": record.id,
+            "comln.images": None if record.operation is None else record.images,
+            "comln.model": record.model,
+            "error.type": record.error and record.error.value,
+        }
+        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         if not record.status or record.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
         span.end(time.time_ns())
