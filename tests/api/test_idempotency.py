@@ -85,6 +85,12 @@ def test_other_images_labels_and_orders_are_other_requests() -> None:
     )
 
 
+def test_a_key_outlives_an_update_of_the_server() -> None:
+    """The digest of a plain request, as the first servers stored it."""
+    stored = "2341488aaa99a6dba66afcc260a8f1462acaf46f9df676da09e7fe28013660d5"
+    assert fingerprint("adapt", [(b"1", "a")], vars(NewClassifier())) == stored
+
+
 def test_failed_requests_are_not_remembered(engine: Engine) -> None:
     bad = [(b"not an image", "red"), SUPPORT[1]]
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(bad, caller=Caller(idempotency_key=KEY)))
