@@ -1,1 +1,1 @@
-"""What the server is about: classifiers, their support sets, the names they go by."""
+"""What the server is about: classifiers, their support sets and reports, the names they go by."""

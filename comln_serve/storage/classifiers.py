@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, select, update
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import Reference, parse_reference
@@ -34,7 +34,8 @@ class ChangedError(Exception):
 class TenantStore:
     """Durable classifiers of one tenant, by reference (`comln_serve.domain.reference`).
 
-    Every method may raise `ServiceError` STORAGE_UNAVAILABLE.
+    Every method may raise `ServiceError` STORAGE_UNAVAILABLE, and each that takes a reference, except
+    `resolve`, CLASSIFIER_NOT_FOUND.
     """
 
     def __init__(self, database: Database, tenant: str, clock: Callable[[], datetime]) -> None:
@@ -47,24 +48,22 @@ class TenantStore:
         with self._database.single_read() as connection:
             return self._resolve(connection, reference)
 
-    def find(self, reference: str) -> Classifier | None:
-        """The classifier that a reference stands for, or None."""
+    def find(self, reference: str) -> Classifier:
+        """The classifier that a reference stands for."""
         with self._database.reading() as connection:
-            row = self._row(connection, reference, classifiers.c.weights)
-        return None if row is None else rows.to_classifier(row)
+            return rows.to_classifier(self._row(connection, reference, classifiers.c.weights))
 
-    def describe(self, reference: str) -> ClassifierRecord | None:
-        """The classifier without its weights, or None."""
+    def describe(self, reference: str) -> ClassifierRecord:
+        """The classifier without its weights."""
         with self._database.reading() as connection:
-            row = self._row(connection, reference)
-        return None if row is None else rows.to_record(row)
+            return rows.to_record(self._row(connection, reference))
 
-    def support(self, reference: str) -> tuple[ClassifierRecord, SupportSet] | None:
-        """The classifier without its weights, and its support set, or None."""
+    def support(self, reference: str) -> tuple[ClassifierRecord, SupportSet]:
+        """The classifier without its weights, and its support set."""
         of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
             row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
-        return None if row is None else (rows.to_record(row), rows.to_support(row))
+        return rows.to_record(row), rows.to_support(row)
 
     def page(
         self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
@@ -198,17 +197,14 @@ class TenantStore:
                 update(supports).where(supports.c.classifier == sequence).values(**rows.support_values(support))
             )
 
-    def promote(self, reference: str) -> ClassifierRecord | None:
-        """Let a classifier's name stand for it. Returns its new description, or None if there is
-        none.
+    def promote(self, reference: str) -> ClassifierRecord:
+        """Let a classifier's name stand for it. Returns its new description.
 
         Raises:
             ServiceError: INVALID_REQUEST, the classifier has no name.
         """
         with self._database.writing() as connection:
             row = self._row(connection, reference)
-            if row is None:
-                return None
             if row.name is None:
                 raise ServiceError(
                     ErrorCode.INVALID_REQUEST,
@@ -216,19 +212,17 @@ class TenantStore:
                     received=reference,
                 )
             versions.promote_version(connection, self._tenant, row.name, row.id)
-            promoted = self._row(connection, row.id)
-        return None if promoted is None else rows.to_record(promoted)
+            return rows.to_record(self._row(connection, row.id))
 
-    def roll_back(self, name: str) -> ClassifierRecord | None:
-        """Let a name stand for the version promoted before. Returns that version, or None if the
-        name does not exist.
+    def roll_back(self, name: str) -> ClassifierRecord:
+        """Let a name stand for the version promoted before. Returns that version.
 
         Raises:
             ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is an id or a version.
         """
         reference = parse_reference(name)
         if reference is None:
-            return None
+            raise not_found(name)
         if reference.name is None or reference.version is not None:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
@@ -237,17 +231,19 @@ class TenantStore:
             )
         with self._database.writing() as connection:
             found = versions.roll_back(connection, self._tenant, name, self._clock())
-            row = None if found is None else self._row(connection, found)
-        return None if row is None else rows.to_record(row)
+            if found is None:
+                raise not_found(name)
+            return rows.to_record(self._row(connection, found))
 
-    def delete(self, reference: str) -> Resolved | None:
-        """Delete the classifier that a reference stands for. Returns it, or None."""
+    def delete(self, reference: str) -> Resolved:
+        """Delete the classifier that a reference stands for. Returns it."""
         with self._database.writing() as connection:
             found = self._resolve(connection, reference)
-            if found is not None:
-                query = delete(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == found.id)
-                if connection.execute(query).rowcount == 0:
-                    return None
+            if found is None:
+                raise not_found(reference)
+            query = delete(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == found.id)
+            if connection.execute(query).rowcount == 0:
+                raise not_found(reference)
         return found
 
     # --- Within a transaction --------------------------------------------------------------------
@@ -260,22 +256,30 @@ class TenantStore:
         row = connection.execute(query, self._parameters(parsed)).first()
         return None if row is None else Resolved(row.id, row.revision)
 
-    def _row(self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None) -> Any:
+    def _row(
+        self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None
+    ) -> Row[Any]:
         """Columns `rows.INFO`, `promoted` and `more` of the classifier that a reference stands for.
 
         Args:
             where: joins the table of the columns `more`, if that is another one.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND.
         """
         parsed = parse_reference(reference)
         if parsed is None:
-            return None
+            raise not_found(reference)
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = _where_referenced(
             select(*rows.INFO, promoted, *more), by_name=parsed.name is not None, by_version=parsed.version is not None
         )
         if where is not None:
             query = query.where(where)
-        return connection.execute(query, self._parameters(parsed)).first()
+        row = connection.execute(query, self._parameters(parsed)).first()
+        if row is None:
+            raise not_found(reference)
+        return row
 
     def _parameters(self, reference: Reference) -> dict[str, Any]:
         """Values for the parameters of `_where_referenced`."""
@@ -297,6 +301,15 @@ class TenantStore:
                 stored=stored,
                 limit=limit,
             )
+
+
+def not_found(reference: str) -> ServiceError:
+    """The error for a reference that stands for no classifier."""
+    return ServiceError(
+        ErrorCode.CLASSIFIER_NOT_FOUND,
+        f"There is no classifier {reference!r}: an id, a name or name@version. GET /classifiers lists them.",
+        received=reference,
+    )
 
 
 def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> RowQuery:

@@ -61,7 +61,6 @@ class Database:
         self._writers = BoundedSemaphore(1 if self.is_sqlite else max(1, _POOL_SIZE // 2))
         self._closed = False
         # Views of one pool that differ in how a transaction begins.
-        self._reads = self._engine
         self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         self._single_reads = self._engine.execution_options(
             **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
@@ -125,7 +124,7 @@ class Database:
         Args:
             patient: wait for PostgreSQL's answers without a time limit.
         """
-        with (self._writes if writes else self._reads).connect() as connection:
+        with (self._writes if writes else self._engine).connect() as connection:
             connection.begin()
             driver: Any = connection.connection.dbapi_connection
             if not self.is_sqlite:

@@ -13,7 +13,7 @@ from psycopg.pq import TransactionStatus
 ANSWER_SECONDS = 10.0
 
 
-class Connection(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """A connection that is closed if an answer takes longer than ANSWER_SECONDS.
 
     Attributes:
@@ -33,13 +33,11 @@ class Connection(psycopg.Connection[Any]):
         try:
             return super().wait(gen, interval, timeout)
         except psycopg.OperationalError:
-            if (
-                self.pgconn.transaction_status == TransactionStatus.ACTIVE
-            ):  # a late answer would be taken for the next one's
-                self.pgconn.finish()
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()  # a late answer would be taken for the next one's
             raise
 
 
-def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> Connection:
+def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> TimedConnection:
     """Open a connection, for SQLAlchemy's `do_connect` event."""
-    return Connection.connect(*arguments, **parameters)
+    return TimedConnection.connect(*arguments, **parameters)

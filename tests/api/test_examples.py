@@ -44,7 +44,7 @@ def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> En
 
 
 def numbers(engine: Engine, reference: str) -> list[int]:
-    return list(engine.classifiers.support(reference)[1].numbers)
+    return list(engine.classifiers.of().support(reference)[1].numbers)
 
 
 def check_same(engine: Engine, changed: Classifier, support: Support, horizon: float | None = None) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_changed(engine: Engine) -> None:
     for reference in ("absent", "absent@1", "clf_0"):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_example(r, 1))
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.classifiers.support(r))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.classifiers.of().support(r))
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, Caller(tenant="other")))
     assert engine.classifiers.find(made.id).revision == 1
@@ -240,7 +240,7 @@ def test_changes_at_the_same_time_lose_nothing(
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    found, support = engines[0].classifiers.support(reference)
+    found, support = engines[0].classifiers.of().support(reference)
     assert set(support.labels) == {"green", "blue", *(f"class {n}" for n in range(2, 8))}
     assert support.numbers == (3, 4, 5, 6, *range(7, 13))
     assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))

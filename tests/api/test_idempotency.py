@@ -85,6 +85,12 @@ def test_other_images_labels_and_orders_are_other_requests() -> None:
     )
 
 
+def test_a_key_outlives_an_update_of_the_server() -> None:
+    """The digest of a plain request, as the first servers stored it."""
+    stored = "2341488aaa99a6dba66afcc260a8f1462acaf46f9df676da09e7fe28013660d5"
+    assert fingerprint("adapt", [(b"1", "a")], vars(NewClassifier())) == stored
+
+
 def test_failed_requests_are_not_remembered(engine: Engine) -> None:
     bad = [(b"not an image", "red"), SUPPORT[1]]
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(bad, caller=Caller(idempotency_key=KEY)))
@@ -124,7 +130,7 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
         done = list(pool.map(work, range(4)))
     assert [item.replayed for item in done].count(False) == 1
     assert len({item.classifier.id for item in done}) == 1
-    assert len(engine.classifiers.support(reference)[1]) == 4
+    assert len(engine.classifiers.of().support(reference)[1]) == 4
     for other in (
         lambda: engine.add_examples(reference, more, Caller(idempotency_key=KEY), promote=False),
         lambda: engine.add_examples("letters@9", more, Caller(idempotency_key=KEY)),
@@ -154,7 +160,7 @@ def test_a_key_is_forgotten_after_its_time(database_url: str) -> None:
         assert mine.made_by(key()) == "clf_a"
         with pytest.raises(KeyTakenError):
             add(mine, "clf_b", key=key())
-        assert mine.find("clf_b") is None
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.find("clf_b"))
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: mine.made_by(key(of="2")))
         now += timedelta(hours=24)
         assert mine.made_by(key(of="2")) is None

@@ -107,7 +107,7 @@ def test_removals_at_once_are_made_one_after_another(
     with ThreadPoolExecutor(17) as pool:
         list(pool.map(lambda number: engine.remove_example(reference, number), range(1, 18)))
     assert fits() == (18, 1)
-    assert engine.classifiers.support(reference)[1].numbers == tuple(range(18, 28))
+    assert engine.classifiers.of().support(reference)[1].numbers == tuple(range(18, 28))
 
 
 def test_a_solve_has_its_whole_time_however_long_it_waited(

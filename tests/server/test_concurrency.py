@@ -78,7 +78,7 @@ def test_examples_added_at_the_same_time_are_all_there(
     with ThreadPoolExecutor(12) as pool:
         revisions = list(pool.map(work, range(1, 13)))
     assert sorted(revisions) == list(range(2, 14))
-    labels = engine.classifiers.support(made.id)[1].labels
+    labels = engine.classifiers.of().support(made.id)[1].labels
     assert sorted(labels[2:]) == sorted(f"more {client}" for client in range(1, 13))
     # The order is that of the changes, and the weights are those of adapting to all at once.
     images = {f"more {client}": image_bytes(seed=client) for client in range(1, 13)}

@@ -29,6 +29,7 @@ from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepar
 from comln_serve.storage.tables import classifiers, metadata
 from tests.support.classifiers import add, classifier, same, support
 from tests.support.databases import administer, execute, migrate_to
+from tests.support.engines import fails
 from tests.support.relay import Relay
 
 MakeUrl = Callable[[str], str]
@@ -356,7 +357,7 @@ def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monke
         with store._database.writing():
             assert "others have been writing to it for 0.1 s" in unavailable(lambda: mine.delete("clf_a"))
             assert store.count() == 1
-        assert mine.delete("clf_a") is not None
+        assert mine.delete("clf_a")
 
 
 def test_a_full_disk_is_unavailable_to_writers_only(
@@ -374,7 +375,7 @@ def test_a_full_disk_is_unavailable_to_writers_only(
         before = full.count()
         assert "full" in unavailable(lambda: add(mine, "clf_b", "cats", W=large))
         assert full.count() == before
-        assert mine.find("cats") is None
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.find("cats"))
         assert same(mine.find("clf_a"), made)
         with full._database.connection() as connection:
             connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
@@ -432,4 +433,4 @@ def test_a_commit_that_nobody_confirms_is_not_called_undone(
         with monkeypatch.context() as patch:
             patch.setattr(psycopg.Connection, "commit", cut)
             assert "is not known" in unavailable(lambda: add(mine, "clf_a"))
-        assert mine.find("clf_a") is not None
+        assert mine.find("clf_a")

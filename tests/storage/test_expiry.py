@@ -60,14 +60,15 @@ def test_gone_to_every_call_from_that_moment(mine: TenantStore, store: Store, cl
     assert store.count() == 2
     for moment, gone, left in ((10, "clf_a", ["clf_b"]), (10.000001, "clf_b", [])):
         clock.now = in_seconds(moment)
-        for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.promote, mine.delete):
-            assert call(gone) is None
+        assert mine.resolve(gone) is None
+        for call in (mine.find, mine.describe, mine.support, mine.promote, mine.delete):
+            fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda c=call, key=gone: c(key))
         with pytest.raises(ChangedError):
             mine.replace(classifier(gone, revision=2), support())
         assert ids(mine) == left
         assert store.count() == len(left)
-    assert mine.roll_back("cats") is None
-    assert mine.find("cats@1") is None
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.roll_back("cats"))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.find("cats@1"))
     add(mine, "clf_c", limit=1)
 
 

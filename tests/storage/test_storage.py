@@ -58,7 +58,6 @@ def test_found_by_id_and_by_name(mine: TenantStore, store: Store) -> None:
         assert same(mine.find(reference), expected)
         assert mine.resolve(reference) == Resolved(expected.id, 1)
         described = mine.describe(reference)
-        assert described is not None
         assert vars(described) == {k: v for k, v in vars(expected).items() if k != "W"}
     assert store.count() == 2
 
@@ -89,11 +88,12 @@ def test_found_by_id_and_by_name(mine: TenantStore, store: Store) -> None:
 )
 def test_what_names_nothing_is_not_found(mine: TenantStore, reference: str) -> None:
     add(mine, "clf_a", "cats")
-    for call in (mine.find, mine.resolve, mine.describe, mine.support, mine.delete, mine.promote):
-        assert call(reference) is None
+    assert mine.resolve(reference) is None
+    for call in (mine.find, mine.describe, mine.support, mine.delete, mine.promote):
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda c=call: c(reference))
     if "@" not in reference:
-        assert mine.roll_back(reference) is None
-    assert mine.find("cats") is not None
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.roll_back(reference))
+    assert mine.find("cats")
 
 
 @pytest.mark.parametrize("expires", [None, -1, 3600])
@@ -103,9 +103,12 @@ def test_resolving_finds_what_finding_does(mine: TenantStore, expires: int | Non
     add(mine, "clf_b", "cats", expires_at=at)
     add(mine, "clf_c", expires_at=at)
     for reference in ("clf_a", "clf_b", "clf_c", "cats", "cats@1", "cats@2"):
-        found = mine.find(reference)
-        expected = None if found is None else Resolved(found.id, found.revision)
-        assert mine.resolve(reference) == expected
+        resolved = mine.resolve(reference)
+        if resolved is None:
+            fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: mine.find(r))
+        else:
+            found = mine.find(reference)
+            assert resolved == Resolved(found.id, found.revision)
 
 
 def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
@@ -125,10 +128,8 @@ def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
     with closing(open_store(database_url)) as store:
         found = store.for_tenant("").find("cats")
         assert same(found, stored)
-        assert found is not None
         assert found.W.tobytes() == made.W.tobytes()
         read = store.for_tenant("").support("clf_a")
-    assert read is not None
     assert read[1].embeddings.tobytes() == kept.embeddings.tobytes()
     assert read[1].embeddings.dtype == np.float32
     assert read[1].labels == LABELS
@@ -139,7 +140,6 @@ def test_time_is_kept_in_utc(mine: TenantStore) -> None:
     local = datetime(2026, 11, 20, 14, 0, tzinfo=timezone(timedelta(hours=2)))
     add(mine, "clf_a", created_at=local)
     found = mine.find("clf_a")
-    assert found is not None
     assert found.created_at == local
     assert found.created_at.utcoffset() == timedelta(0)
 
@@ -147,9 +147,9 @@ def test_time_is_kept_in_utc(mine: TenantStore) -> None:
 def test_delete(mine: TenantStore, store: Store) -> None:
     add(mine, "clf_a", "cats")
     assert mine.delete("clf_a") == Resolved("clf_a", 1)
-    assert mine.delete("clf_a") is None
-    assert mine.find("clf_a") is None
-    assert mine.support("clf_a") is None
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.delete("clf_a"))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.find("clf_a"))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.support("clf_a"))
     assert store.count() == 0
 
 
@@ -159,7 +159,7 @@ def test_same_id_twice_changes_nothing(mine: TenantStore, store: Store) -> None:
         add(mine, "clf_a", "dogs")
     assert caught.value.code is ErrorCode.STORAGE_UNAVAILABLE
     assert same(mine.find("clf_a"), made)
-    assert mine.find("dogs") is None
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.find("dogs"))
     assert store.count() == 1
 
 
@@ -170,13 +170,12 @@ def test_tenants_know_nothing_of_each_other(store: Store) -> None:
     assert add(one, "clf_c", "cats").version == 2
     assert (ids(one), ids(other)) == (["clf_c", "clf_a"], ["clf_b"])
     for reference in ("clf_a", "cats@2", "clf_c"):
-        for call in (other.find, other.resolve, other.support, other.delete, other.promote):
-            assert call(reference) is None
+        assert other.resolve(reference) is None
+        for call in (other.find, other.support, other.delete, other.promote):
+            fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda c=call, key=reference: c(key))
     with pytest.raises(ChangedError):
         other.replace(classifier("clf_a", revision=2), support())
-    found = other.find("cats")
-    assert found is not None
-    assert found.id == "clf_b"
+    assert other.find("cats").id == "clf_b"
     other.delete("cats")
     assert [store.count(), ids(one)] == [2, ["clf_c", "clf_a"]]
 
@@ -276,7 +275,6 @@ def test_replaced_in_place(mine: TenantStore) -> None:
     assert same(mine.find("clf_a"), changed)
     assert mine.resolve("clf_a") == Resolved("clf_a", 2)
     found = mine.support("clf_a")
-    assert found is not None
     assert (found[1].numbers, found[1].next_number) == ((1, 2, 3, 4, 5, 6, 7), 8)
     for stale in (1, 2, 4):
         with pytest.raises(ChangedError):
@@ -305,7 +303,6 @@ def test_of_threads_that_replace_the_same_revision_one_succeeds(mine: TenantStor
     thread = won.index(True)
     assert same(mine.find("clf_a"), classifier("clf_a", seed=thread, revision=2))
     found = mine.support("clf_a")
-    assert found is not None
     assert np.array_equal(found[1].embeddings, support(thread).embeddings)
 
 
@@ -330,7 +327,7 @@ def test_what_one_server_commits_another_sees(store: Store, database_url: str) -
         made = add(store.for_tenant(""), "clf_a")
         assert same(other.for_tenant("").find("clf_a"), made)
         other.for_tenant("").delete("clf_a")
-        assert store.for_tenant("").find("clf_a") is None
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: store.for_tenant("").find("clf_a"))
 
 
 def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: str) -> None:
@@ -349,14 +346,12 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
     earlier = text.replace(choice, "")
     execute(database_url, f"UPDATE classifiers SET report = '{earlier}'")
     found = mine.describe("clf_a")
-    assert found is not None
     assert found.report == REPORT.model_copy(update={"horizon_choice": None})
 
 
 def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:
     add(mine, "clf_a", "cats", report=REPORT)
     found = mine.describe("clf_a")
-    assert found is not None
     assert found.report == REPORT
     asked: list[str] = []
     event.listen(store._database._engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
@@ -367,9 +362,9 @@ def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:
 
 
 def test_rolling_back_an_unknown_name_leaves_nothing(mine: TenantStore, store: Store, database_url: str) -> None:
-    assert mine.roll_back("dogs") is None
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.roll_back("dogs"))
     assert execute(database_url, "SELECT * FROM names") == []
     add(mine, "clf_a", "cats")
     mine.delete("cats")
-    assert mine.roll_back("cats") is None
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.roll_back("cats"))
     assert add(mine, "clf_b", "cats").version == 2

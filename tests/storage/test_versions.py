@@ -61,20 +61,18 @@ class Versions(RuleBasedStateMachine):
     def promote(self, data: st.DataObject, by_id: bool) -> None:
         version = data.draw(st.sampled_from(self.there))
         done = self.mine.promote(self.ids[version] if by_id else f"{NAME}@{version}")
-        assert done is not None
         assert (done.version, done.promoted) == (version, True)
         self.promote_in_model(version)
 
     @rule()
     def roll_back(self) -> None:
         if not self.there:
-            assert self.mine.roll_back(NAME) is None
+            fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: self.mine.roll_back(NAME))
         elif len(self.promoted) < 2:
             fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: self.mine.roll_back(NAME))
         else:
             self.promoted.pop()
             done = self.mine.roll_back(NAME)
-            assert done is not None
             assert (done.version, done.promoted) == (self.promoted[-1], True)
 
     @precondition(lambda self: self.there)
@@ -84,7 +82,6 @@ class Versions(RuleBasedStateMachine):
         assert version is not None
         reference = {"name": NAME, "version": f"{NAME}@{version}", "id": self.ids[version]}[how]
         deleted = self.mine.delete(reference)
-        assert deleted is not None
         assert deleted.id == self.ids[version]
         self.there.remove(version)
         self.promoted = [v for v in self.promoted if v != version]
@@ -155,7 +152,7 @@ def test_two_servers_see_each_others_promotions(
     assert answers(other) == 2
     assert other.classifiers.roll_back(NAME).version == 3
     assert answers(one) == 3
-    assert one.classifiers.describe(f"{NAME}@3").promoted
+    assert one.classifiers.of().describe(f"{NAME}@3").promoted
     one.classifiers.delete(NAME)
     assert answers(other) == 1
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, f"{NAME}@3"))

@@ -43,10 +43,8 @@ def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -
     return store.add(classifier(id_, name, **options), support(), **{"limit": 1000, **keywords})
 
 
-def same(first: Classifier | None, second: Classifier) -> bool:
+def same(first: Classifier, second: Classifier) -> bool:
     """Equal to the last bit."""
-    if first is None:
-        return False
     ours, theirs = dict(vars(first)), dict(vars(second))
     W, expected = ours.pop("W"), theirs.pop("W")
     return ours == theirs and W.dtype == expected.dtype and np.array_equal(W, expected)

@@ -130,17 +130,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
         tensors["alpha"] = np.array(head.alpha, dtype=np.float64)
     (folder / HEAD).write_bytes(safetensors.numpy.save(tensors))
     config = origin.config
-    head_entry = HeadEntry(
-        start=head.start,
-        ways=head.ways,
-        horizon=head.horizon,
-        regularisation=head.regularisation,
-        weighting=head.weighting,
-        exponents=head.exponents,
-        similarity=head.similarity,
-        whitening=head.whitening,
-        horizon_rule=head.horizon_rule,
-    )
+    head_entry = HeadEntry.model_validate(head, from_attributes=True)
     manifest = Manifest(
         format_version=format_version(head_entry, origin.validation, ()),
         description=about.description,

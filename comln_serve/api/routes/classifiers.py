@@ -45,7 +45,7 @@ def classifiers(
 )
 @needs(*READING)
 def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
-    return schemas.ClassifierDetail.model_validate(engine_of(request).classifiers.describe(ref, tenant_of(request)))
+    return schemas.ClassifierDetail.model_validate(engine_of(request).classifiers.of(tenant_of(request)).describe(ref))
 
 
 @router.delete(

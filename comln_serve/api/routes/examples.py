@@ -34,7 +34,7 @@ _CHANGE_ERRORS = (
 @needs(*READING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """The server keeps the images' embeddings, not the images."""
-    return schemas.ExampleList.of(*engine_of(request).classifiers.support(ref, tenant_of(request)))
+    return schemas.ExampleList.of(*engine_of(request).classifiers.of(tenant_of(request)).support(ref))
 
 
 @router.post(

@@ -131,10 +131,9 @@ class ClassifierMaker:
         while True:
             earlier = None if call.key is None else store.made_by(call.key)
             if earlier is not None:
-                found = store.find(earlier)
-                if found is None:
+                if store.resolve(earlier) is None:
                     raise _gone(earlier)
-                return Adapted(found, call.clock.milliseconds(), replayed=True)
+                return Adapted(store.find(earlier), call.clock.milliseconds(), replayed=True)
             try:
                 made = make()
             except KeyTakenError:
@@ -182,7 +181,7 @@ class ClassifierMaker:
 
         with self._images.admit(len(support)):
             # Embeds first, so as not to keep others from solving meanwhile.
-            embed(self._catalogue.describe(reference, call.caller.tenant))
+            embed(self._catalogue.of(call.caller.tenant).describe(reference))
             return self._change(reference, extend, call, promote=promote)
 
     def _change(self, reference: str, change: Change, call: _Call, *, promote: bool) -> Classifier:
@@ -194,7 +193,7 @@ class ClassifierMaker:
         tenant, check = call.caller.tenant, call.caller.cancellation.check
         while True:
             with suppress(ChangedError), self._solves.turn(check, (tenant, reference)):
-                stored, examples = self._catalogue.support(reference, tenant)
+                stored, examples = self._catalogue.of(tenant).support(reference)
                 self._check_version(stored, call)
                 changed = change(stored, examples)
                 horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
