@@ -1,4 +1,4 @@
-"""Exported classifiers answer as the server does, with nothing of the server's."""
+"""Exported classifiers answer as the server does, without any of its code."""
 
 import json
 import subprocess
@@ -251,7 +251,7 @@ def header_of(file: bytes) -> dict[str, str]:
     return header
 
 
-def test_the_head_alone(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
+def test_a_safetensors_export_holds_the_weights(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
     engine = make_engine(settings)
     adapted = engine.adapt(colour_support())
     with TestClient(create_app(engine)) as client:
@@ -303,7 +303,7 @@ def odd(settings: Settings, make_engine: Callable[[Settings], Engine]) -> tuple[
 
 
 @pytest.mark.parametrize("opset", [LEAST_OPSET, 12, 13, 20])
-def test_a_backbone_of_any_names(odd: tuple[Classifier, Bundle], opset: int) -> None:
+def test_a_backbone_with_any_names_of_nodes_is_exported(odd: tuple[Classifier, Bundle], opset: int) -> None:
     classifier, bundle = odd
     model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset)))
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
@@ -332,14 +332,14 @@ def test_an_old_operator_set_is_refused(odd: tuple[Classifier, Bundle]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
-def test_it_is_a_download(client: TestClient, named: str, kind: str) -> None:
+def test_an_export_is_a_download_with_a_file_name(client: TestClient, named: str, kind: str) -> None:
     answer = client.get(f"/classifiers/{named}/export", params={"format": kind})
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == f'attachment; filename="colours.{kind}"'
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-def test_labels_of_any_script(client: TestClient) -> None:
+def test_labels_of_any_script_are_exported(client: TestClient) -> None:
     labels = ["naïve ☃", '"quoted"\n', "漢字"]
     support = colour_support(1)
     answer = client.post("/adapt", data={"labels": labels}, files=[("images", data) for data, _ in support])
@@ -349,7 +349,7 @@ def test_labels_of_any_script(client: TestClient) -> None:
     assert json.loads(header_of(export(client, classifier, "safetensors"))["labels"]) == labels
 
 
-def test_refusals(client: TestClient, named: str) -> None:
+def test_exports_that_cannot_be_made_are_refused(client: TestClient, named: str) -> None:
     for path, status, code in [
         (f"/classifiers/{named}/export?format=pickle", 422, "invalid_request"),
         (f"/classifiers/{named}/export?format=", 422, "invalid_request"),
