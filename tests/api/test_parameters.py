@@ -62,7 +62,7 @@ def test_unknown_parameters_and_headers_are_refused(
 )
 def test_repeated_parameters_and_headers_are_refused(service: TestClient, path: str, name: str) -> None:
     error = check_error(service.get(path), ErrorCode.INVALID_REQUEST)
-    assert error["message"] == f"The query parameter {name!r} came 2 times; send it once."
+    assert repr(name) in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples"])
@@ -71,7 +71,7 @@ def test_two_idempotency_keys_are_refused(service: TestClient, path: str) -> Non
     keys = [("Idempotency-Key", "a"), ("idempotency-key", "a")]
     answer = service.post(path, headers=keys, **adapt_form())
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
-    assert error["message"] == "The header Idempotency-Key came 2 times; send it once."
+    assert "Idempotency-Key" in error["message"]
 
 
 def test_every_route_refuses_unknown_parameters(service: TestClient) -> None:

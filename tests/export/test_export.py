@@ -1,6 +1,7 @@
 """Exported classifiers answer as the server does, without any of its code."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,10 +31,10 @@ from comln_serve.export.onnx_file import onnx_file
 from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, prepare_pixels
 from examples.run_exported import decode
+from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support
 from tests.support.messages import adapt_form
 from tests.support.paths import REPOSITORY
-from tests.support.tiny import tiny_config, write_bundle
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
 TOLERANCE = 1e-6
@@ -127,16 +128,13 @@ def test_pixels_are_pillows(resize: Any, interpolation: Any, opset: int) -> None
 
 
 @pytest.fixture(scope="module")
-def policy_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny bundle for every preprocessing policy."""
+def policy_models(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle `tiny` with every preprocessing policy."""
     root = tmp_path_factory.mktemp("policies")
     for resize, interpolation in POLICIES:
-        config = tiny_config()
-        preprocessing = config.data.preprocessing.model_copy(
-            update={"resize": resize, "interpolation": interpolation, "background": (9, 99, 199)}
-        )
-        data = config.data.model_copy(update={"preprocessing": preprocessing})
-        write_bundle(root / f"{resize}-{interpolation}", config.model_copy(update={"data": data}))
+        policy = {"resize": resize, "interpolation": interpolation, "background": [9, 99, 199]}
+        folder = shutil.copytree(models_dir / "tiny", root / f"{resize}-{interpolation}")
+        edit_manifest(folder, lambda content, policy=policy: content["preprocessing"].update(policy))
     return root
 
 
@@ -363,12 +361,12 @@ def test_a_changed_model_is_not_exported(
     tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     models = tmp_path / "models"
-    write_bundle(models / "tiny", tiny_config())
+    shutil.copytree(settings.models_dir / "tiny", models / "tiny")
     settings = settings.model_copy(update={"models_dir": models})
     engine = make_engine(settings)
     adapted = engine.adapt(colour_support()).classifier.id
     engine.close()
-    write_bundle(models / "tiny", tiny_config(image_size=24))
+    edit_manifest(models / "tiny", lambda content: content["preprocessing"].update(resize="stretch"))
     with TestClient(create_app(make_engine(settings))) as client:
         for kind in ("onnx", "safetensors"):
             answer = client.get(f"/classifiers/{adapted}/export", params={"format": kind})
