@@ -1,4 +1,4 @@
-"""Every route: what it answers when all is well."""
+"""Every route answers a correct request, in both encodings."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     assert set(body["timings_ms"]) == {"decode", "embed", "classify", "total"}
 
 
-def test_models(client: TestClient) -> None:
+def test_models_lists_every_bundle(client: TestClient) -> None:
     answer = client.get("/models")
     assert answer.status_code == 200
     models = {item["name"]: item for item in answer.json()["models"]}
@@ -93,7 +93,7 @@ def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
     assert client.get("/classifiers").json()["classifiers"] == [{**brief[0], "promoted": True}]
 
 
-def test_pages(client: TestClient) -> None:
+def test_the_list_of_classifiers_comes_in_pages(client: TestClient) -> None:
     made = [client.post("/adapt", **adapt_form()).json()["id"] for _ in range(5)]
     seen: list[list[str]] = []
     query: dict[str, int] = {"limit": 2}
@@ -106,7 +106,7 @@ def test_pages(client: TestClient) -> None:
     assert seen == [made[4:2:-1], made[2:0:-1], made[:1]]
 
 
-def test_health(client: TestClient) -> None:
+def test_liveness_and_readiness_are_answered(client: TestClient) -> None:
     assert client.get("/health/live").json() == {"status": "live"}
     ready = client.get("/health/ready")
     assert ready.status_code == 200
@@ -147,7 +147,9 @@ def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None
 
 @pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
 @pytest.mark.parametrize("build", [predict_form, predict_json])
-def test_top_k(client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int) -> None:
+def test_top_k_bounds_the_labels_of_a_prediction(
+    client: TestClient, build: Callable[..., dict[str, Any]], top_k: int, listed: int
+) -> None:
     client.post("/adapt", **adapt_form(colour_support(1), name="known"))
     answer = client.post("/predict", **build(RED, top_k=top_k))
     assert answer.status_code == 200
@@ -157,7 +159,7 @@ def test_top_k(client: TestClient, build: Callable[..., dict[str, Any]], top_k: 
     assert probabilities == sorted(probabilities, reverse=True)
 
 
-def test_an_answer_has_a_largest_size(client: TestClient) -> None:
+def test_a_prediction_whose_answer_would_be_too_large_is_refused(client: TestClient) -> None:
     """Before it is written: labels may be long, and are named once for each image."""
     support = [(flat_png(4, 4), "\U0001f408" * 250 + str(i)) for i in range(100)]
     client.post("/adapt", **adapt_form(support, name="known")).raise_for_status()
@@ -249,7 +251,7 @@ def test_a_file_whose_name_is_not_ascii(client: TestClient) -> None:
         assert answer.status_code == 200, answer.text
 
 
-def test_limits_are_inclusive(service: TestClient) -> None:
+def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> None:
     support = [(image_bytes(size=(100, 100)), "x" * MAX_LABEL), (RED, "y")]
     support += [(RED, "y")] * (MAX_IMAGES - 2)
     answer = service.post("/adapt", **adapt_form(support))

@@ -1,4 +1,4 @@
-"""The OpenAPI document."""
+"""The OpenAPI document names every operation, its encodings, and the one shape of error."""
 
 from typing import Any
 

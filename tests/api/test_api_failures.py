@@ -1,4 +1,4 @@
-"""One shape of error for everything that goes wrong, and a server that goes on."""
+"""Every kind of failing request gets its documented status and code, in one shape of error; the server goes on."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.support.messages import (
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f"{f.method} {f.path[:40]} {f.name}")
-def test_failure(service: TestClient, failure: Failure) -> None:
+def test_a_failing_request_gets_its_documented_error(service: TestClient, failure: Failure) -> None:
     """One shape, the documented status, nothing stored, and the server goes on."""
     stored = service.get("/classifiers").json()
     answer = service.request(failure.method, failure.path, **failure.request())
@@ -47,7 +47,7 @@ def test_failure(service: TestClient, failure: Failure) -> None:
     check_still_serving(service)
 
 
-def test_json_of_every_depth(service: TestClient) -> None:
+def test_json_of_any_depth_is_answered_or_refused(service: TestClient) -> None:
     """Between what the JSON reader refuses and what is shallow lies what only later code meets."""
     for depth in (*range(10, 800, 40), *range(800, 1100, 5)):
         nest = b"[" * depth + b"]" * depth
@@ -70,7 +70,7 @@ def test_json_of_every_depth(service: TestClient) -> None:
     ],
     ids=["support", "images", "fields", "fields of an image"],
 )
-def test_many_mistakes_give_one_report(service: TestClient, path: str, content: bytes) -> None:
+def test_all_mistakes_of_a_request_are_reported_together(service: TestClient, path: str, content: bytes) -> None:
     """Pydantic's report of a mistake takes hundreds of times the two bytes that make one."""
     error = check_error(service.post(path, **raw(content)), ErrorCode.INVALID_REQUEST)
     assert len(error["detail"]["problems"]) == 1
@@ -80,7 +80,7 @@ def test_many_mistakes_give_one_report(service: TestClient, path: str, content: 
     ("method", "path"),
     [("GET", "/"), ("GET", "/nothing"), ("GET", "/classifiers/a/b"), ("DELETE", "/%2e%2e/x"), ("GET", "/caf\u00e9")],
 )
-def test_no_such_route(service: TestClient, method: str, path: str) -> None:
+def test_an_unknown_route_is_404(service: TestClient, method: str, path: str) -> None:
     answer = service.request(method, path, follow_redirects=False)
     error = check_error(answer, ErrorCode.ROUTE_NOT_FOUND)
     assert "/docs" in error["message"]
@@ -99,7 +99,7 @@ def test_no_such_route(service: TestClient, method: str, path: str) -> None:
         ("GET", "//", None),
     ],
 )
-def test_a_slash_at_the_end_is_no_redirection(service: TestClient, method: str, path: str, there: str | None) -> None:
+def test_a_slash_at_the_end_is_not_redirected(service: TestClient, method: str, path: str, there: str | None) -> None:
     answer = service.request(method, path, follow_redirects=False)
     if path.startswith("/v2"):
         assert answer.status_code == 404
@@ -124,14 +124,14 @@ def test_a_slash_at_the_end_is_no_redirection(service: TestClient, method: str, 
         ("BREW", "/models", {"GET"}),
     ],
 )
-def test_method_not_allowed(service: TestClient, method: str, path: str, allowed: set[str]) -> None:
+def test_a_method_that_a_route_lacks_is_405(service: TestClient, method: str, path: str, allowed: set[str]) -> None:
     answer = service.request(method, path)
     check_error(answer, ErrorCode.METHOD_NOT_ALLOWED)
     assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == allowed
 
 
 @pytest.mark.parametrize("counted", ["requests", "images"])
-def test_overload(settings: Settings, make_engine: MakeEngine, counted: str) -> None:
+def test_more_images_than_may_be_pending_are_429(settings: Settings, make_engine: MakeEngine, counted: str) -> None:
     limits = {"max_pending_requests": 3, "max_images": 4, "max_pending_images": 4}
     engine = make_engine(settings.model_copy(update=limits))
     with TestClient(create_app(engine), raise_server_exceptions=False) as client:
@@ -157,7 +157,7 @@ def test_overload(settings: Settings, make_engine: MakeEngine, counted: str) -> 
         assert len(client.get("/classifiers").json()["classifiers"]) == 1
 
 
-def test_store_that_is_gone(client: TestClient) -> None:
+def test_a_store_that_is_gone_is_503(client: TestClient) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     engine_of(client).store.close()
     for method, path, request in (
@@ -182,7 +182,9 @@ def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> No
     assert client.get("/health/ready").status_code == 200
 
 
-def test_a_model_that_changed(client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+def test_a_classifier_of_a_changed_model_is_refused(
+    client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path
+) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     models = tmp_path / "models"
     models.mkdir()
@@ -193,7 +195,7 @@ def test_a_model_that_changed(client: TestClient, settings: Settings, make_engin
     assert error["detail"]["model"] == "tiny"
 
 
-def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_failure_reveals_nothing_internal(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.post("/adapt", **adapt_form(name="known")).raise_for_status()
     client.post("/predict", **predict_form(RED)).raise_for_status()
 
@@ -221,7 +223,7 @@ def test_unexpected_failure_tells_nothing_of_the_inside(client: TestClient, monk
     ],
     ids=["mistakes", "nested", "fields"],
 )
-def test_a_flood_of_mistakes_is_one_short_answer(client: TestClient, body: bytes) -> None:
+def test_thousands_of_mistakes_get_one_short_answer(client: TestClient, body: bytes) -> None:
     for route in ("/adapt", "/predict"):
         answer = client.post(route, content=body, headers={"Content-Type": "application/json"})
         check_error(answer, ErrorCode.INVALID_REQUEST)

@@ -56,12 +56,12 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
 
 
 @pytest.mark.parametrize("headers", OWN, ids=str)
-def test_programs_and_the_server_s_own_page_do_what_they_like(client: TestClient, headers: dict[str, str]) -> None:
+def test_programs_and_the_server_s_own_page_are_served(client: TestClient, headers: dict[str, str]) -> None:
     assert client.post("/adapt", headers=headers, **adapt_form()).status_code == 201
 
 
 @pytest.mark.parametrize("listed", [f"http://localhost:3000,{LISTED}", "*"])
-def test_pages_of_listed_origins_may(settings: Settings, make_engine: MakeEngine, listed: str) -> None:
+def test_pages_of_listed_origins_are_served(settings: Settings, make_engine: MakeEngine, listed: str) -> None:
     engine = make_engine(settings.model_copy(update={"cors_origins": listed}))
     with TestClient(create_app(engine)) as client:
         headers = {"Origin": LISTED, "Sec-Fetch-Site": "cross-site"}
@@ -105,12 +105,12 @@ NEVER = ["", ":80", "localhost.evil.example", "127.0.0.1.evil.example", "a@local
         ({"host": "0.0.0.0", "allowed_hosts": "a.example"}, ["10.0.0.7:8000"], SERVICE),
     ],
 )
-def test_names_that_are_answered(configured: dict[str, Any], allowed: list[str], refused: list[str]) -> None:
+def test_which_host_names_are_answered(configured: dict[str, Any], allowed: list[str], refused: list[str]) -> None:
     hosts = allowed_hosts(Settings.model_validate(configured))
     assert [host for host in [*allowed, *refused] if hosts.allow(host)] == allowed
 
 
-def test_another_name_is_refused(settings: Settings, make_engine: MakeEngine) -> None:
+def test_another_host_name_is_refused(settings: Settings, make_engine: MakeEngine) -> None:
     hosts = AllowedHosts(("testserver",))
     with TestClient(create_app(make_engine(settings), hosts=hosts)) as client:
         for path in ("/health/live", "/classifiers", "/try", "/absent"):
@@ -123,6 +123,6 @@ def test_another_name_is_refused(settings: Settings, make_engine: MakeEngine) ->
 
 
 @pytest.mark.parametrize("hosts", ["https://a.example", "a.example:80", "a.example/x", "*.*.example", "a*", "a b", "."])
-def test_what_is_no_name_is_refused(hosts: str) -> None:
+def test_allowed_hosts_must_be_host_names(hosts: str) -> None:
     with pytest.raises(ValidationError, match="not a host name"):
         Settings(allowed_hosts=hosts)

@@ -96,7 +96,7 @@ def test_metadata_and_expiry_in_both_encodings(client: TestClient, build: Callab
     + [{"promote": value} for value in ("maybe", 2, [])],
     ids=lambda options: str(options)[:40],
 )
-def test_options_that_are_none(client: TestClient, options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(client: TestClient, options: dict[str, Any]) -> None:
     answer = client.post("/adapt", **adapt_json(name="letters", **options))
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
     assert next(iter(options)) in error["message"]
@@ -104,7 +104,7 @@ def test_options_that_are_none(client: TestClient, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"a": 1}', '{"a": "b"'])
-def test_metadata_of_a_form_that_is_none(client: TestClient, text: str) -> None:
+def test_metadata_of_a_form_must_be_a_json_object(client: TestClient, text: str) -> None:
     check_error(client.post("/adapt", **adapt_form(metadata=text)), ErrorCode.INVALID_REQUEST)
 
 
@@ -164,7 +164,7 @@ def test_examples_of_a_name_make_versions(client: TestClient) -> None:
         ("PUT", "/classifiers/letters/promote", ErrorCode.METHOD_NOT_ALLOWED),
     ],
 )
-def test_what_is_refused(client: TestClient, method: str, path: str, code: ErrorCode) -> None:
+def test_changes_that_cannot_be_made_are_refused(client: TestClient, method: str, path: str, code: ErrorCode) -> None:
     made = adapt(client, name="letters")
     check_error(client.request(method, path), code)
     assert client.get("/classifiers/letters").json()["id"] == made["id"]
@@ -180,7 +180,7 @@ def test_what_is_refused(client: TestClient, method: str, path: str, code: Error
         adapt_json(PAIR, model="tiny"),
     ],
 )
-def test_bodies_that_are_no_examples(client: TestClient, sent: dict[str, Any]) -> None:
+def test_bodies_without_valid_examples_are_refused(client: TestClient, sent: dict[str, Any]) -> None:
     made = adapt(client)
     answer = client.post(f"/classifiers/{made['id']}/examples", **sent)
     check_error(answer, ErrorCode.INVALID_REQUEST)
@@ -208,7 +208,7 @@ def test_idempotency_keys(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "\u00e9", "a\t"])
-def test_keys_that_are_none(client: TestClient, key: str) -> None:
+def test_malformed_idempotency_keys_are_refused(client: TestClient, key: str) -> None:
     headers = {b"Idempotency-Key": key.encode("latin-1")}
     answer = client.post("/adapt", headers=headers, **adapt_form())
     check_error(answer, ErrorCode.INVALID_REQUEST)

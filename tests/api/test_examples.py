@@ -151,7 +151,7 @@ def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     assert engine.add_examples(made.id, support[:1]).classifier.examples == (2, 1, 1, 1, 1)
 
 
-def test_what_cannot_be_changed(engine: Engine) -> None:
+def test_changes_that_cannot_be_made_change_nothing(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
     for reference in ("absent", "absent@1", "clf_0"):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
@@ -188,7 +188,7 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     assert engine.store.count() == 2
 
 
-def test_where_there_is_no_room_no_image_is_decoded(
+def test_no_image_is_decoded_where_the_limit_is_reached(
     settings: Settings, make_engine: MakeEngine, database_url: str
 ) -> None:
     update = {"max_classifiers": 2, "database_url": database_url}
@@ -208,7 +208,7 @@ def test_where_there_is_no_room_no_image_is_decoded(
     assert engine.images.pending == 0
 
 
-def test_room_that_others_take_meanwhile_is_gone(
+def test_the_limit_counts_classifiers_that_others_made_meanwhile(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(settings.model_copy(update={"max_classifiers": 1}))

@@ -66,7 +66,7 @@ def told_by_a_driver(folder: Path, *, fails: int = 0) -> list[list[object]]:
 
 @pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")
 @pytest.mark.process
-def test_every_gpu_that_tells_is_told(tmp_path: Path) -> None:
+def test_every_gpu_that_reports_its_memory_is_listed(tmp_path: Path) -> None:
     gib = 2**30
     expected = [[0, "GPU-0", gib, 80 * gib], [2, "GPU-2", 3 * gib, 80 * gib]]
     assert told_by_a_driver(tmp_path) == expected
@@ -74,12 +74,12 @@ def test_every_gpu_that_tells_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")
 @pytest.mark.process
-def test_a_driver_that_is_not_loaded_tells_nothing(tmp_path: Path) -> None:
+def test_a_driver_that_fails_to_load_reports_no_gpu(tmp_path: Path) -> None:
     assert told_by_a_driver(tmp_path, fails=9) == []
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
-def test_without_a_driver_there_is_nothing_to_tell() -> None:
+def test_without_a_driver_no_gpu_is_reported() -> None:
     assert gpu_memory() == []
 
 

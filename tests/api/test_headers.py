@@ -1,4 +1,4 @@
-"""What browsers and caches are told, and the page that describes the operations."""
+"""Security and caching headers of every answer, CORS, and the page that describes the operations."""
 
 import base64
 import hashlib
@@ -65,7 +65,7 @@ def preflight(client: TestClient, origin: str, method: str = "POST", **headers: 
     return client.options("/predict", headers=asked)
 
 
-def test_no_other_origin_by_default(client: TestClient) -> None:
+def test_no_other_origin_is_allowed_by_default(client: TestClient) -> None:
     answer = client.get("/models", headers={"Origin": ORIGIN})
     assert answer.status_code == 200
     assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -75,7 +75,7 @@ def test_no_other_origin_by_default(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("allowed", [f"http://localhost:3000, {ORIGIN}", "*"])
-def test_origins_that_are_listed(
+def test_listed_origins_are_allowed(
     settings: Settings, make_engine: MakeEngine, allowed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = Settings.model_validate({**settings.model_dump(), "cors_origins": allowed})
@@ -131,7 +131,7 @@ def test_origins_that_are_listed(
         "HTTPS://EXAMPLE.ORG",
     ],
 )
-def test_what_is_no_origin_is_refused(origins: str) -> None:
+def test_cors_origins_must_be_origins(origins: str) -> None:
     with pytest.raises(ValidationError, match="origin"):
         Settings(cors_origins=origins)
 

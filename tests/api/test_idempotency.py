@@ -1,4 +1,4 @@
-"""The same key with the same request makes one classifier."""
+"""Requests with the same Idempotency-Key and the same content make one classifier."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -35,7 +35,7 @@ def adapt(engine: Engine, *, key: str | None = KEY, tenant: str = "", **options:
     return engine.adapt(SUPPORT, NewClassifier(**{"name": "letters", **options}), Caller(tenant, key))
 
 
-def test_a_repeated_request_gets_what_the_first_has_made(engine: Engine) -> None:
+def test_a_repeated_request_gets_the_classifier_of_the_first(engine: Engine) -> None:
     first = adapt(engine)
     second = adapt(engine)
     assert (first.replayed, second.replayed) == (False, True)
@@ -139,7 +139,7 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
 
 
-def test_what_was_deleted_is_not_made_again(engine: Engine) -> None:
+def test_a_deleted_classifier_is_not_made_again_by_its_key(engine: Engine) -> None:
     """The repeated request may have been long on its way."""
     made = adapt(engine).classifier
     engine.classifiers.delete(made.id)

@@ -132,13 +132,13 @@ def test_an_id_that_is_not_well_formed_is_replaced(client: TestClient, given: by
     assert GENERATED.fullmatch(answer.headers["x-request-id"])
 
 
-def test_two_ids_are_none(client: TestClient) -> None:
+def test_two_request_ids_are_replaced_by_one(client: TestClient) -> None:
     headers = [("X-Request-ID", "a"), ("X-Request-ID", "b")]
     answer = client.get("/health/live", headers=headers)
     assert GENERATED.fullmatch(answer.headers["x-request-id"])
 
 
-def test_ids_differ(client: TestClient) -> None:
+def test_generated_request_ids_differ(client: TestClient) -> None:
     assert len({client.get("/health/live").headers["x-request-id"] for _ in range(20)}) == 20
 
 
@@ -149,7 +149,7 @@ def record(message: str, fields: dict[str, Any] | None = None) -> logging.LogRec
     return made
 
 
-def test_text_lines() -> None:
+def test_a_text_line_is_one_line() -> None:
     line = TextFormatter().format(
         record("two\nlines\x1b[0m", {"status": 201, "route": "/a", "odd": "a b", "ms": {"x": 1.5}})
     )

@@ -1,4 +1,4 @@
-"""What /metrics says after real requests."""
+"""/metrics counts and times real requests, and tells the state of the server."""
 
 import re
 from collections.abc import Iterator
@@ -170,7 +170,7 @@ def test_a_bug_is_counted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -
     assert difference.of("comln_request_failures_total", reason="internal") == 1
 
 
-def test_clients_cannot_make_series(client: TestClient) -> None:
+def test_clients_cannot_create_time_series(client: TestClient) -> None:
     """Whatever they send, the labels stay those of a fixed set."""
     client.get("/classifiers/warm")
     client.get("/warm")
@@ -185,7 +185,7 @@ def test_clients_cannot_make_series(client: TestClient) -> None:
     assert {route for _, route in new} <= {"/predict", "/metrics"}
 
 
-def test_state_is_told(client: TestClient) -> None:
+def test_metrics_tell_the_state_of_the_server(client: TestClient) -> None:
     samples = read_metrics(client)
     assert value(samples, "comln_models_ready") == 1
     assert value(samples, "comln_classifiers") == 0
@@ -206,7 +206,7 @@ def test_state_is_told(client: TestClient) -> None:
     assert samples["comln_adaptations_total", key(model="tiny-learned")] == 0
 
 
-def test_work_under_way_is_told(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_tell_the_work_under_way(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """And counted down again however it ends."""
     engine = engine_of(client)
     begun, go_on = Event(), Event()
@@ -232,14 +232,14 @@ def test_work_under_way_is_told(client: TestClient, monkeypatch: pytest.MonkeyPa
     assert value(samples, "comln_requests_in_flight") == 1
 
 
-def test_a_store_that_is_gone_leaves_the_rest(client: TestClient) -> None:
+def test_metrics_are_served_without_the_store(client: TestClient) -> None:
     engine_of(client).store.close()
     samples = read_metrics(client)
     assert ("comln_classifiers", ()) not in samples
     assert value(samples, "comln_models_ready") == 1
 
 
-def test_scrapes_that_hang_leave_the_probes_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_probes_are_answered_while_scrapes_hang(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the driver of a GPU does not answer."""
     metrics = cast("Any", client.app).state.metrics
     let_go, waiting = Event(), Semaphore(0)

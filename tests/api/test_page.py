@@ -1,4 +1,4 @@
-"""The page to try the server with: what is served, and what it is allowed."""
+"""The page to try the server with: its files, its content security policy, and that it loads nothing else."""
 
 import re
 import subprocess
@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize(("path", "file"), PAGE_FILES.items())
-def test_files_are_served_as_they_are(client: TestClient, path: str, file: tuple[str, str]) -> None:
+def test_the_page_s_files_are_served_unchanged(client: TestClient, path: str, file: tuple[str, str]) -> None:
     name, media_type = file
     answer = client.get(path)
     assert answer.status_code == 200
@@ -59,7 +59,7 @@ def test_files_are_served_as_they_are(client: TestClient, path: str, file: tuple
     check_error(client.post(path), ErrorCode.METHOD_NOT_ALLOWED)
 
 
-def test_the_policy(client: TestClient) -> None:
+def test_the_content_security_policy_of_the_page(client: TestClient) -> None:
     for path in PAGE_FILES:
         policy = client.get(path).headers["content-security-policy"]
         directives = dict(part.split(" ", 1) for part in policy.split("; "))
@@ -77,7 +77,7 @@ def test_the_policy(client: TestClient) -> None:
         }
 
 
-def test_everything_it_names_is_served_here(client: TestClient) -> None:
+def test_every_file_the_page_names_is_served_here(client: TestClient) -> None:
     page = Page(client.get("/try").text)
     assert page.own_script == ""
     assert page.tags.isdisjoint({"style", "iframe", "object", "embed", "base", "form"})
@@ -91,7 +91,7 @@ def test_everything_it_names_is_served_here(client: TestClient) -> None:
     assert named == {*PAGE_FILES, "/docs"} - {"/try"}
 
 
-def test_nothing_comes_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_elsewhere() -> None:
     for name, _ in PAGE_FILES.values():
         text = (FOLDER / name).read_text(encoding="utf-8")
         text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")

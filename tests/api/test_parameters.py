@@ -1,4 +1,4 @@
-"""Query parameters and headers that a route does not take, or that came twice."""
+"""Query parameters and headers that a route does not take, or that come twice, are refused."""
 
 from typing import Any
 
@@ -39,7 +39,9 @@ def message_of(answer: Any) -> str:
         ("GET", "/models?%F0%9F%90%88=1", "\N{CAT}", []),
     ],
 )
-def test_unknown(service: TestClient, method: str, path: str, received: str, allowed: list[str]) -> None:
+def test_unknown_parameters_and_headers_are_refused(
+    service: TestClient, method: str, path: str, received: str, allowed: list[str]
+) -> None:
     before = service.get("/classifiers").json()
     error = check_error(service.request(method, path), ErrorCode.INVALID_REQUEST)
     assert error["detail"] == {"received": [received], "allowed": allowed}
@@ -58,21 +60,21 @@ def test_unknown(service: TestClient, method: str, path: str, received: str, all
         ("/classifiers/known/export?format=onnx&format=onnx", "format"),
     ],
 )
-def test_repeated(service: TestClient, path: str, name: str) -> None:
+def test_repeated_parameters_and_headers_are_refused(service: TestClient, path: str, name: str) -> None:
     error = check_error(service.get(path), ErrorCode.INVALID_REQUEST)
-    assert error["message"] == f"The query parameter {name!r} came 2 times; send it once."
+    assert repr(name) in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples"])
-def test_two_keys_are_none(service: TestClient, path: str) -> None:
+def test_two_idempotency_keys_are_refused(service: TestClient, path: str) -> None:
     """Which of them counts is not for the server to choose."""
     keys = [("Idempotency-Key", "a"), ("idempotency-key", "a")]
     answer = service.post(path, headers=keys, **adapt_form())
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
-    assert error["message"] == "The header Idempotency-Key came 2 times; send it once."
+    assert "Idempotency-Key" in error["message"]
 
 
-def test_no_route_is_left_out(service: TestClient) -> None:
+def test_every_route_refuses_unknown_parameters(service: TestClient) -> None:
     paths = service.get("/openapi.json").json()["paths"]
     for path, methods in paths.items():
         if path in POLLED:
@@ -84,17 +86,17 @@ def test_no_route_is_left_out(service: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", POLLED)
-def test_monitors_may_add_what_they_like(service: TestClient, path: str) -> None:
+def test_health_routes_take_any_parameter(service: TestClient, path: str) -> None:
     assert service.get(f"{path}?_=1732147265&_=2").status_code == 200
 
 
 @pytest.mark.parametrize("query", ["?", "?&", "?&&"])
-def test_an_empty_query_is_none(service: TestClient, query: str) -> None:
+def test_an_empty_query_is_accepted(service: TestClient, query: str) -> None:
     assert service.get(f"/classifiers{query}").status_code == 200
     assert service.post(f"/predict{query}", **predict_form(RED)).status_code == 200
 
 
-def test_many_are_told_in_part(service: TestClient) -> None:
+def test_only_some_of_very_many_parameters_are_named(service: TestClient) -> None:
     query = "&".join(f"{i}{'x' * 200}=1" for i in range(50))
     answer = service.get(f"/classifiers?{query}")
     error = check_error(answer, ErrorCode.INVALID_REQUEST)
@@ -102,7 +104,7 @@ def test_many_are_told_in_part(service: TestClient) -> None:
     assert len(answer.content) < 4_000
 
 
-def test_strangers_are_told_nothing_of_routes(keyed: TestClient) -> None:
+def test_requests_without_a_key_learn_nothing_of_routes(keyed: TestClient) -> None:
     assert keyed.get("/classifiers?x=1").status_code == 401
     assert keyed.post("/predict?x=1", **raw(b"{}")).status_code == 401
     assert keyed.get("/health/ready?x=1").status_code == 200

@@ -113,7 +113,7 @@ def test_a_wrong_label_is_named_by_the_number_that_removes_it(client: TestClient
     assert {entry["label"]: entry["examples"] for entry in right["classes"]} == {"red": 6, "blue": 8, "green": 8}
 
 
-def test_classes_of_one_image(client: TestClient) -> None:
+def test_classes_of_one_image_are_not_held_out(client: TestClient) -> None:
     made = client.post("/adapt", **adapt_form(colour_support(1))).json()
     assert made["report"]["held_out"] is None
     assert made["report"]["unknown_threshold"] is None
@@ -269,7 +269,7 @@ def test_too_little_time_for_a_report_is_no_failure(
     assert engine.predict(QUERIES, made.id).probabilities.shape == (2, 3)
 
 
-def test_the_law_s_ends() -> None:
+def test_a_law_stays_constant_beyond_what_was_measured() -> None:
     """Beyond what was measured the laws stay what they are at the ends."""
     assert shots_of([1, 1]) == 1
     assert shots_of([1, 3]) == pytest.approx(1.5)

@@ -1,4 +1,4 @@
-"""What one tenant has is not there for another, in anything that can be asked."""
+"""No request shows a tenant anything of another tenant's classifiers."""
 
 import io
 import json
@@ -143,7 +143,7 @@ def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine
     assert state(keyed, mine) == before
 
 
-def test_lists_hold_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+def test_a_list_holds_the_tenant_s_own_classifiers(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     ours = [adapt(keyed, mine, name=NAME)["id"] for _ in range(2)]
     other = adapt(keyed, theirs, name=NAME)
     for query in ("", f"?name={NAME}", "?model=tiny"):
@@ -153,7 +153,7 @@ def test_lists_hold_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) 
     assert other["version"] == 1, "versions are counted for each"
 
 
-def test_the_same_name_is_anothers_classifier(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     for _ in range(2):
         adapt(keyed, mine, name=NAME)
     before = state(keyed, mine)
@@ -168,7 +168,7 @@ def test_the_same_name_is_anothers_classifier(keyed: TestClient, mine: Headers, 
     assert state(keyed, mine) == before
 
 
-def test_an_idempotency_key_is_ones_own(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+def test_two_tenants_may_use_the_same_idempotency_key(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     same = {"Idempotency-Key": "first"}
     made = adapt(keyed, {**mine, **same}, name=NAME)
     other = adapt(keyed, {**theirs, **same}, name=NAME)
@@ -198,7 +198,7 @@ def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Setting
             assert answer.status_code == status
 
 
-def test_limits_are_for_each(keyed_settings: Settings, make_engine: MakeEngine) -> None:
+def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(keyed_settings.model_copy(update={"max_classifiers": 1}))
     with TestClient(create_app(engine)) as client:
         engine.warm()

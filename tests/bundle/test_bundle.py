@@ -1,4 +1,4 @@
-"""A bundle that is whole loads; a bundle that is not is refused, with the file and the reason."""
+"""A complete bundle loads; any other is refused with an error that names the file and the reason."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def test_whole_bundle_loads(models_dir: Path, name: str) -> None:
 
 @pytest.mark.parametrize("file", [BACKBONE, HEAD])
 @pytest.mark.parametrize("position", [0, 0.5, 1])
-def test_changed_byte(copy: Callable[..., Path], file: str, position: float) -> None:
+def test_a_changed_byte_is_refused(copy: Callable[..., Path], file: str, position: float) -> None:
     folder = copy()
     data = bytearray((folder / file).read_bytes())
     data[round(position * (len(data) - 1))] ^= 1
@@ -65,7 +65,7 @@ def test_changed_byte(copy: Callable[..., Path], file: str, position: float) -> 
 
 @pytest.mark.parametrize("file", [BACKBONE, HEAD])
 @pytest.mark.parametrize("change", [lambda data: data + b"\0", lambda data: data[:-1]])
-def test_changed_size(copy: Callable[..., Path], file: str, change: Callable[[bytes], bytes]) -> None:
+def test_a_changed_size_is_refused(copy: Callable[..., Path], file: str, change: Callable[[bytes], bytes]) -> None:
     folder = copy()
     data = (folder / file).read_bytes()
     (folder / file).write_bytes(change(data))
@@ -73,14 +73,14 @@ def test_changed_size(copy: Callable[..., Path], file: str, change: Callable[[by
 
 
 @pytest.mark.parametrize("file", [MANIFEST, BACKBONE, HEAD])
-def test_missing_file(copy: Callable[..., Path], file: str) -> None:
+def test_a_missing_file_is_refused(copy: Callable[..., Path], file: str) -> None:
     folder = copy()
     (folder / file).unlink()
     refused(folder, file, "missing")
 
 
 @pytest.mark.parametrize("file", [MANIFEST, BACKBONE, HEAD])
-def test_folder_in_place_of_a_file(copy: Callable[..., Path], file: str) -> None:
+def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file: str) -> None:
     folder = copy()
     (folder / file).unlink()
     (folder / file).mkdir()
@@ -88,7 +88,7 @@ def test_folder_in_place_of_a_file(copy: Callable[..., Path], file: str) -> None
 
 
 @pytest.mark.parametrize("version", [0, 4, "1", None, 1.5])
-def test_unknown_format_version(copy: Callable[..., Path], version: object) -> None:
+def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
     refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 3")
@@ -106,7 +106,7 @@ MEASURED = {
 }
 
 
-def test_version_1_has_no_ranges_of_shots(copy: Callable[..., Path]) -> None:
+def test_a_version_1_manifest_with_ranges_of_shots_is_refused(copy: Callable[..., Path]) -> None:
     folder = copy()
     entry = MEASURED | {"shots": [1, 10]}
     edit_manifest(folder, lambda content: content.update(accuracy=[entry]))
@@ -130,7 +130,7 @@ def test_version_3_has_the_metric_and_the_rule_of_the_horizon(
 
 
 @pytest.mark.parametrize("shots", [[10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None])
-def test_shots_that_are_no_shots(copy: Callable[..., Path], shots: object) -> None:
+def test_impossible_ranges_of_shots_are_refused(copy: Callable[..., Path], shots: object) -> None:
     folder = copy()
     content = {"format_version": 2, "accuracy": [MEASURED | {"shots": shots}]}
     edit_manifest(folder, lambda manifest: manifest.update(content))
@@ -148,13 +148,13 @@ def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b"])
 @pytest.mark.parametrize("part", ["backbone", "head"])
-def test_path_outside_the_folder(copy: Callable[..., Path], part: str, path: str) -> None:
+def test_a_path_outside_the_folder_is_refused(copy: Callable[..., Path], part: str, path: str) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content["files"][part].update(path=path))
     refused(folder, MANIFEST, repr(path), "plain file name")
 
 
-def test_path_that_exists_outside_the_folder(copy: Callable[..., Path]) -> None:
+def test_an_existing_path_outside_the_folder_is_refused(copy: Callable[..., Path]) -> None:
     """The bytes and the checksum are right; only the place is not."""
     folder = copy()
     (folder / BACKBONE).rename(folder.parent / BACKBONE)
@@ -163,7 +163,7 @@ def test_path_that_exists_outside_the_folder(copy: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("file", [BACKBONE, HEAD])
-def test_symlink_out_of_the_folder(copy: Callable[..., Path], file: str) -> None:
+def test_a_symbolic_link_out_of_the_folder_is_refused(copy: Callable[..., Path], file: str) -> None:
     folder = copy()
     (folder / file).rename(folder.parent / file)
     (folder / file).symlink_to(folder.parent / file)
@@ -195,7 +195,7 @@ def _set(name: str, value: object) -> Callable[[dict[str, NDArray[Any]]], object
         ("tiny-learned", lambda tensors: tensors.pop("W0"), "needs the tensors"),
     ],
 )
-def test_wrong_tensors(
+def test_tensors_that_contradict_the_manifest_are_refused(
     copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, NDArray[Any]]], object], expected: str
 ) -> None:
     folder = copy(bundle)
@@ -204,7 +204,7 @@ def test_wrong_tensors(
 
 
 @pytest.mark.parametrize("data", [b"x", b"\0" * 64, b"\xff" * 64, b"\x08\0\0\0\0\0\0\0notjson!"])
-def test_head_that_is_no_safetensors_file(copy: Callable[..., Path], data: bytes) -> None:
+def test_a_head_that_is_no_safetensors_file_is_refused(copy: Callable[..., Path], data: bytes) -> None:
     folder = copy()
     replace_file(folder, "head", data)
     refused(folder, HEAD, "not a safetensors file")
@@ -232,7 +232,7 @@ def test_head_that_is_no_safetensors_file(copy: Callable[..., Path], data: bytes
         ("tiny", lambda content: content["preprocessing"].update(resize="fold"), "resize"),
     ],
 )
-def test_wrong_manifest(
+def test_a_manifest_with_wrong_values_is_refused(
     copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, Any]], object], expected: str
 ) -> None:
     folder = copy(bundle)
@@ -243,13 +243,13 @@ def test_wrong_manifest(
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff\xfe\xff", b"[" * 100_000, b"[]", b"null", b'"text"', b'{"format_version":1}']
 )
-def test_broken_json(copy: Callable[..., Path], content: bytes) -> None:
+def test_a_manifest_that_is_not_json_is_refused(copy: Callable[..., Path], content: bytes) -> None:
     folder = copy()
     (folder / MANIFEST).write_bytes(content)
     refused(folder, MANIFEST)
 
 
-def test_huge_manifest_is_not_read(copy: Callable[..., Path]) -> None:
+def test_a_huge_manifest_is_refused_unread(copy: Callable[..., Path]) -> None:
     folder = copy()
     with (folder / MANIFEST).open("ab") as file:
         file.write(b" " * 5 * 2**20)  # JSON all the same
@@ -257,7 +257,7 @@ def test_huge_manifest_is_not_read(copy: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"garbage", b"\0" * 100, b"\x08\x07"])
-def test_backbone_that_is_no_graph(copy: Callable[..., Path], data: bytes) -> None:
+def test_a_backbone_that_is_no_graph_is_refused(copy: Callable[..., Path], data: bytes) -> None:
     folder = copy()
     replace_file(folder, "backbone", data)
     with pytest.raises(StartupError, match="ONNX Runtime cannot open the backbone") as caught:
@@ -297,7 +297,7 @@ def _signature(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["width", "fixed batch", "float input", "two outputs", "two inputs", "scalar output"])
-def test_backbone_of_another_signature(copy: Callable[..., Path], kind: str) -> None:
+def test_a_backbone_with_other_inputs_or_outputs_is_refused(copy: Callable[..., Path], kind: str) -> None:
     folder = copy()
     replace_file(folder, "backbone", _signature(kind))
     with pytest.raises(StartupError, match=r"as bundle\.json says") as caught:
@@ -305,7 +305,7 @@ def test_backbone_of_another_signature(copy: Callable[..., Path], kind: str) -> 
     assert str(folder) in str(caught.value)
 
 
-def test_weights_outside_the_graph_are_not_read(
+def test_a_backbone_with_weights_in_other_files_is_refused(
     copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph may name a file to take weights from; no checksum would cover it."""

@@ -1,4 +1,4 @@
-"""Flags, environment variables and a file: which one wins, what is refused, what is shown."""
+"""Flags, environment variables and a file: which wins, what is refused, what is shown."""
 
 import os
 import re

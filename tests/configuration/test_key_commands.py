@@ -1,4 +1,4 @@
-"""`comln-serve keys`: making, listing and revoking keys, and whose database they are in."""
+"""`comln-serve keys` makes, lists and revokes keys, in the database that flags, environment and file name."""
 
 import re
 from contextlib import closing

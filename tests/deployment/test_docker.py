@@ -89,7 +89,7 @@ def test_the_linter_finds_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_targets() -> None:
+def test_the_dockerfile_has_a_cpu_and_a_cuda_target() -> None:
     assert {"cpu", "cuda"} <= set(PARENTS)
     assert list(PARENTS)[-1] == "cpu", "the default target"
 
@@ -226,7 +226,7 @@ def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_steps_of_the_cpu_image(models_dir: Path, tmp_path: Path) -> None:
+def test_the_steps_of_the_cpu_image_make_a_server_that_starts(models_dir: Path, tmp_path: Path) -> None:
     """Carried out in order under a folder in place of /opt; then the server starts from it."""
     opt, source = tmp_path / "opt", tmp_path / "opt" / "src"
     environment = {

@@ -1,4 +1,4 @@
-"""The manifests: valid by Kubernetes' own schemas, and true of the image and the server."""
+"""The Kubernetes manifests: valid by Kubernetes' own schemas, and consistent with the image and the server."""
 
 import shutil
 import subprocess
@@ -102,7 +102,7 @@ def test_nothing_scales_where_the_database_has_one_process() -> None:
         assert not any("autoscaler" in path.name for path in (FOLDER / overlay).iterdir())
 
 
-def test_a_mistake_would_be_found() -> None:
+def test_the_schemas_reject_a_wrong_manifest() -> None:
     wrong = load(FOLDER / "base" / "deployment.yaml")
     wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):

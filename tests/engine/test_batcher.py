@@ -1,4 +1,4 @@
-"""Jobs and batches of a made-up network: no HTTP, no ONNX."""
+"""The batcher with a made-up network: which requests share a batch, how long they wait, and how waiting ends."""
 
 import gc
 import time

@@ -1,4 +1,4 @@
-"""What a server remembers of the store, and how soon it notices what others have changed."""
+"""The catalogue: which classifiers and names a server keeps in memory, and when it sees changes of others."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What is kept in memory, and for how long."""
+"""The cache of classifiers: what is evicted first, and how bytes are counted."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What the server's first start on a machine says of compiling, and later starts do not."""
+"""Only the first start on a machine compiles the flow, and its log says so."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Flags that are raised after a time: each at its own, none once its block is over."""
+"""Deadlines raise each flag at its own time, and none after its block has ended."""
 
 import threading
 import time

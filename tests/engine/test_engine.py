@@ -1,4 +1,4 @@
-"""The engine without HTTP: what it computes, and what it refuses."""
+"""The engine without HTTP: adapting, predicting, and the errors of both."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine with many requests at once: nothing mixes, waits have an end, too much is refused."""
+"""The engine with many requests at once: results do not mix, waiting is bounded, overload is refused."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Semaphore

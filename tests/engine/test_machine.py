@@ -1,4 +1,4 @@
-"""CPUs the process may use, from made-up control groups."""
+"""The number of CPUs the process may use, from made-up control groups."""
 
 from pathlib import Path
 

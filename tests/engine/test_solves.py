@@ -1,4 +1,4 @@
-"""Solving in turns: few at once, one of a classifier at a time, and waiting is bounded."""
+"""Solves take turns: few at a time, one for each classifier, and waiting is bounded."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

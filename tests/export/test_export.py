@@ -1,6 +1,7 @@
-"""Exported classifiers answer as the server does, with nothing of the server's."""
+"""Exported classifiers answer as the server does, without any of its code."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,10 +31,10 @@ from comln_serve.export.onnx_file import onnx_file
 from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, prepare_pixels
 from examples.run_exported import decode
+from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support
 from tests.support.messages import adapt_form
 from tests.support.paths import REPOSITORY
-from tests.support.tiny import tiny_config, write_bundle
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
 TOLERANCE = 1e-6
@@ -127,16 +128,13 @@ def test_pixels_are_pillows(resize: Any, interpolation: Any, opset: int) -> None
 
 
 @pytest.fixture(scope="module")
-def policy_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny bundle for every preprocessing policy."""
+def policy_models(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle `tiny` with every preprocessing policy."""
     root = tmp_path_factory.mktemp("policies")
     for resize, interpolation in POLICIES:
-        config = tiny_config()
-        preprocessing = config.data.preprocessing.model_copy(
-            update={"resize": resize, "interpolation": interpolation, "background": (9, 99, 199)}
-        )
-        data = config.data.model_copy(update={"preprocessing": preprocessing})
-        write_bundle(root / f"{resize}-{interpolation}", config.model_copy(update={"data": data}))
+        policy = {"resize": resize, "interpolation": interpolation, "background": [9, 99, 199]}
+        folder = shutil.copytree(models_dir / "tiny", root / f"{resize}-{interpolation}")
+        edit_manifest(folder, lambda content, policy=policy: content["preprocessing"].update(policy))
     return root
 
 
@@ -251,7 +249,7 @@ def header_of(file: bytes) -> dict[str, str]:
     return header
 
 
-def test_the_head_alone(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
+def test_a_safetensors_export_holds_the_weights(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
     engine = make_engine(settings)
     adapted = engine.adapt(colour_support())
     with TestClient(create_app(engine)) as client:
@@ -303,7 +301,7 @@ def odd(settings: Settings, make_engine: Callable[[Settings], Engine]) -> tuple[
 
 
 @pytest.mark.parametrize("opset", [LEAST_OPSET, 12, 13, 20])
-def test_a_backbone_of_any_names(odd: tuple[Classifier, Bundle], opset: int) -> None:
+def test_a_backbone_with_any_names_of_nodes_is_exported(odd: tuple[Classifier, Bundle], opset: int) -> None:
     classifier, bundle = odd
     model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset)))
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
@@ -332,14 +330,14 @@ def test_an_old_operator_set_is_refused(odd: tuple[Classifier, Bundle]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
-def test_it_is_a_download(client: TestClient, named: str, kind: str) -> None:
+def test_an_export_is_a_download_with_a_file_name(client: TestClient, named: str, kind: str) -> None:
     answer = client.get(f"/classifiers/{named}/export", params={"format": kind})
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == f'attachment; filename="colours.{kind}"'
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-def test_labels_of_any_script(client: TestClient) -> None:
+def test_labels_of_any_script_are_exported(client: TestClient) -> None:
     labels = ["naïve ☃", '"quoted"\n', "漢字"]
     support = colour_support(1)
     answer = client.post("/adapt", data={"labels": labels}, files=[("images", data) for data, _ in support])
@@ -349,7 +347,7 @@ def test_labels_of_any_script(client: TestClient) -> None:
     assert json.loads(header_of(export(client, classifier, "safetensors"))["labels"]) == labels
 
 
-def test_refusals(client: TestClient, named: str) -> None:
+def test_exports_that_cannot_be_made_are_refused(client: TestClient, named: str) -> None:
     for path, status, code in [
         (f"/classifiers/{named}/export?format=pickle", 422, "invalid_request"),
         (f"/classifiers/{named}/export?format=", 422, "invalid_request"),
@@ -363,12 +361,12 @@ def test_a_changed_model_is_not_exported(
     tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     models = tmp_path / "models"
-    write_bundle(models / "tiny", tiny_config())
+    shutil.copytree(settings.models_dir / "tiny", models / "tiny")
     settings = settings.model_copy(update={"models_dir": models})
     engine = make_engine(settings)
     adapted = engine.adapt(colour_support()).classifier.id
     engine.close()
-    write_bundle(models / "tiny", tiny_config(image_size=24))
+    edit_manifest(models / "tiny", lambda content: content["preprocessing"].update(resize="stretch"))
     with TestClient(create_app(make_engine(settings))) as client:
         for kind in ("onnx", "safetensors"):
             answer = client.get(f"/classifiers/{adapted}/export", params={"format": kind})

@@ -1,4 +1,4 @@
-"""The flow against its closed form and SciPy, at any horizon."""
+"""W(T) against the closed form and against SciPy, at any horizon."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The integrator's order, and the error it makes at a tolerance."""
+"""The order of the integrator, and its error at a tolerance."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What holds for every flow: conserved sums, symmetries, weights."""
+"""Properties of every flow: conserved sums, symmetries, weights."""
 
 from dataclasses import replace
 from itertools import pairwise

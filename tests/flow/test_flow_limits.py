@@ -1,4 +1,4 @@
-"""Extremes, contradictions, input that makes no flow, layouts, threads."""
+"""Extreme and contradictory problems, invalid arguments, array layouts, threads."""
 
 import re
 import threading

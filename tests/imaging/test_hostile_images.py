@@ -1,4 +1,4 @@
-"""HEIC, AVIF and TIFF files that would have a library do far more than their size lets expect."""
+"""Image files made to cost a library far more time or memory than their size suggests are refused."""
 
 import io
 import struct
@@ -57,14 +57,14 @@ def test_size_of_a_tiff_is_refused_before_decoding(big: bool) -> None:
     assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
 
 
-def test_avif_that_is_coded_larger_than_it_says() -> None:
+def test_an_avif_coded_larger_than_it_says_is_refused() -> None:
     """libavif would decode all of it and scale it down."""
     data = with_size(encode(plain(), "AVIF"), (SIDE, SIDE), (64, 64))
     error = fails(data, "image_too_large", max_pixels=LIMIT)
     assert error.detail["received_pixels"] == SIDE * SIDE
 
 
-def test_avif_sequence_that_is_coded_larger_than_it_says() -> None:
+def test_an_avif_sequence_coded_larger_than_it_says_is_refused() -> None:
     data = encode(plain(), "AVIF", save_all=True, append_images=[plain().rotate(1)])
     size = struct.pack(">II", SIDE << 16, SIDE << 16)
     assert size in data
@@ -72,7 +72,7 @@ def test_avif_sequence_that_is_coded_larger_than_it_says() -> None:
     fails(smaller, "image_too_large", max_pixels=LIMIT)
 
 
-def test_heic_that_is_coded_larger_than_it_says() -> None:
+def test_a_heic_coded_larger_than_it_says_is_refused() -> None:
     fails(with_size(encode(plain(), "HEIC"), (SIDE, SIDE), (64, 64)))
 
 
@@ -103,7 +103,7 @@ def test_the_same_bytes_are_not_read_any_number_of_times() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_endless_boxes(nested: bool) -> None:
+def test_endless_boxes_are_refused_in_bounded_time(nested: bool) -> None:
     start = box(b"ftyp", b"avif\0\0\0\0avifmif1")
     if nested:
         size = 100_000
@@ -115,7 +115,7 @@ def test_endless_boxes(nested: bool) -> None:
     assert time.monotonic() - began < 1
 
 
-def test_tile_that_is_larger_than_its_picture() -> None:
+def test_a_tile_larger_than_its_picture_is_refused() -> None:
     samples = np.zeros((16, 16, 3), np.uint8)
     data = tiff_of(samples, t322=30_000, t323=30_000)
     error = fails(data, "image_too_large")
@@ -124,7 +124,7 @@ def test_tile_that_is_larger_than_its_picture() -> None:
 
 
 @pytest.mark.parametrize("tag", [273, 258, 320, 339, 282])
-def test_tag_of_many_numbers(tag: int) -> None:
+def test_a_tag_of_very_many_numbers_is_refused(tag: int) -> None:
     page = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
     if tag == 273:
         data = tiff({**page, 325: (4, (0,) * 1_000_000)}, bytes(16))
@@ -133,7 +133,7 @@ def test_tag_of_many_numbers(tag: int) -> None:
     assert fails(data).detail["received_format"] == "TIFF"
 
 
-def test_metadata_of_a_tiff_with_many_numbers() -> None:
+def test_metadata_of_very_many_numbers_is_refused() -> None:
     """Turning a picture upright reads the EXIF directory in full."""
     exif = struct.pack("<HHHII", 1, 37500, 4, 1_000_000, 8) + bytes(4)
     data = tiff(
@@ -159,7 +159,7 @@ def test_pages_beyond_the_first_cost_nothing() -> None:
     assert time.monotonic() - began < 0.2
 
 
-def test_a_page_that_points_to_itself() -> None:
+def test_a_page_that_points_to_itself_ends_the_file() -> None:
     data = bytearray(tiff_of(np.zeros((4, 4), np.uint8)))
     (directory,) = struct.unpack_from("<I", data, 4)
     (entries,) = struct.unpack_from("<H", data, directory)
@@ -167,12 +167,12 @@ def test_a_page_that_points_to_itself() -> None:
     assert open_image(bytes(data)).decode().size == (4, 4)
 
 
-def test_compression_that_is_none() -> None:
+def test_unknown_compressions_are_refused() -> None:
     for compression in (2, 34676, 65000):
         fails(tiff_of(np.zeros((4, 4, 3), np.uint8), t259=compression))
 
 
-def test_decompression_bomb_of_a_strip() -> None:
+def test_a_strip_that_unpacks_to_too_much_is_cut() -> None:
     """A strip that unpacks to more than its rows hold."""
     image = Image.new("L", (64, 64), 7)
     data = encode(image, "TIFF", compression="tiff_adobe_deflate")
@@ -189,7 +189,7 @@ def jpeg(side: int = 64, **options: object) -> bytes:
     return encode(Image.effect_noise((side, side), 60).convert("RGB"), "JPEG", **options)
 
 
-def test_jpeg_whose_last_scan_is_repeated() -> None:
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     data = jpeg(progressive=True)
     assert open_image(data).decode().size == (64, 64)
     last = data[data.rindex(b"\xff\xda") : -2]
@@ -205,13 +205,13 @@ def test_jpeg_whose_last_scan_is_repeated() -> None:
         ("chunks", encode(plain(), "PNG")[:33] + 50_000 * chunk() + encode(plain(), "PNG")[33:]),
     ],
 )
-def test_header_in_very_many_pieces(what: str, data: bytes) -> None:
+def test_a_header_in_very_many_pieces_is_refused(what: str, data: bytes) -> None:
     """Pillow reads each of them by itself, in Python."""
     assert "thousands of pieces" in fails(data, "invalid_image").message, what
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
-def test_exif_block_of_very_many_tags(fmt: str) -> None:
+def test_an_exif_block_of_very_many_tags_is_refused(fmt: str) -> None:
     """Pillow reads all of them, and warns of each that is broken."""
     picture = plain(20).resize((20, 10))
     assert open_image(encode(picture, fmt, exif=exif_of(20))).decode().size == (10, 20)

@@ -1,4 +1,4 @@
-"""Photos of phones, scans and microscopes: HEIC, AVIF and TIFF; and which formats are accepted."""
+"""HEIC, AVIF and TIFF files of phones, scanners and microscopes, and which formats are accepted."""
 
 import io
 import sys
@@ -69,7 +69,7 @@ def test_alpha_is_laid_over_the_background(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", ["HEIC", "AVIF"])
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
-def test_modes_of_phone_formats(fmt: str, mode: str) -> None:
+def test_colour_modes_of_phone_formats_become_rgb(fmt: str, mode: str) -> None:
     image = noise(mode)
     found = decode_image(encode(image, fmt, quality=95))
     assert np.abs(pixels(found) - pixels(image.convert("RGB"))).mean() < 6
@@ -84,14 +84,14 @@ def test_tiff_keeps_every_pixel(mode: str, compression: str | None) -> None:
 
 
 @pytest.mark.parametrize("compression", ["jpeg", "zstd", "group4"])
-def test_other_compressions_of_tiff(compression: str) -> None:
+def test_compressed_tiffs_keep_every_pixel(compression: str) -> None:
     image = noise("1" if compression == "group4" else "RGB")
     found = decode_image(encode(image, "TIFF", compression=compression))
     assert np.abs(pixels(found) - pixels(image.convert("RGB"))).mean() < 12
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_tiff_of_colours_with_16_bits(big: bool) -> None:
+def test_16_bit_colours_of_a_tiff_are_scaled(big: bool) -> None:
     samples = np.stack([GREYS, GREYS[:, ::-1], GREYS], axis=-1)
     found = pixels(decode_image(tiff_of(samples, big=big)))
     assert np.abs(found - [[[0, 255, 0], [1, 128, 1], [128, 1, 128], [255, 0, 255]]]).max() <= 1
@@ -148,7 +148,7 @@ def test_preview_of_a_raw_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["TIFF", "AVIF"])
-def test_first_page_or_picture(fmt: str) -> None:
+def test_the_first_page_or_picture_is_taken(fmt: str) -> None:
     first, *others = (Image.new("RGB", (64, 48), colour) for colour in ("red", "lime", "blue"))
     options = {**LOSSLESS[fmt], "save_all": True, "append_images": others}
     found = pixels(decode_image(encode(first, fmt, **options)))
@@ -176,7 +176,7 @@ def test_heic_in_tiles_with_a_thumbnail_as_phones_write_it() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["HEIC", "AVIF", "TIFF"])
-def test_many_threads_at_once(fmt: str) -> None:
+def test_threads_decode_the_same_pixels(fmt: str) -> None:
     images = [Image.new("RGB", (200, 150), (9 * n, 255 - 9 * n, 60)) for n in range(24)]
     files = [encode(image, fmt, **LOSSLESS[fmt]) for image in images]
     with ThreadPoolExecutor(8) as pool:

@@ -1,4 +1,4 @@
-"""Every kind of image file people have, and every kind of file that only claims to be one."""
+"""Image files of every kind and mode become the RGB square of the backbone; what is no image is refused."""
 
 import struct
 
@@ -89,7 +89,7 @@ def test_orientation_out_of_range_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
-def test_jpeg_modes(mode: str) -> None:
+def test_every_jpeg_mode_becomes_rgb(mode: str) -> None:
     source = quadrants().convert(mode)
     decoded = decode_image(encode(source, "JPEG", quality=95, subsampling=0))
     assert np.abs(pixels(decoded) - pixels(source.convert("RGB"))).max() <= 40
@@ -116,7 +116,7 @@ def test_opaque_lossless_files_keep_every_pixel(mode: str, fmt: str) -> None:
     np.testing.assert_array_equal(pixels(decoded), pixels(source.convert("RGB")))
 
 
-def test_webp_lossless() -> None:
+def test_lossless_webp_keeps_every_pixel() -> None:
     decoded = decode_image(encode(quadrants(), "WEBP", lossless=True))
     np.testing.assert_array_equal(pixels(decoded), pixels(quadrants()))
 
@@ -132,7 +132,7 @@ def test_alpha_is_laid_over_the_background(fmt: str) -> None:
     assert np.abs(decoded[0, 2] - [100, 0, 50]).max() <= 1
 
 
-def test_grey_with_alpha() -> None:
+def test_grey_with_alpha_is_laid_over_the_background() -> None:
     source = Image.new("LA", (2, 1))
     source.putdata([(90, 255), (90, 0)])
     decoded = pixels(decode_image(encode(source, "PNG"), background=(1, 2, 3)))
@@ -140,7 +140,7 @@ def test_grey_with_alpha() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["PNG", "GIF"])
-def test_transparent_palette_entry(fmt: str) -> None:
+def test_a_transparent_palette_entry_shows_the_background(fmt: str) -> None:
     source = Image.new("P", (2, 1))
     source.putpalette([200, 0, 0, 0, 200, 0])
     source.putdata([0, 1])
@@ -149,7 +149,7 @@ def test_transparent_palette_entry(fmt: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "key"), [("L", 40), ("RGB", (40, 40, 40))])
-def test_transparent_colour_of_an_opaque_mode(mode: str, key: object) -> None:
+def test_a_transparent_colour_shows_the_background(mode: str, key: object) -> None:
     source = Image.new("L", (2, 1))
     source.putdata([40, 90])
     data = encode(source.convert(mode), "PNG", transparency=key)
@@ -165,7 +165,7 @@ def test_16_bit_grey_is_scaled() -> None:
     assert (decoded == decoded[..., :1]).all()
 
 
-def test_16_bit_grey_with_a_transparent_value() -> None:
+def test_a_transparent_16_bit_grey_shows_the_background() -> None:
     samples = np.array([[1000, 65535]], dtype=np.uint16)
     data = encode(Image.fromarray(samples), "PNG", transparency=1000)
     decoded = pixels(decode_image(data, background=(7, 8, 9)))
@@ -242,7 +242,7 @@ def test_reduced_jpeg_is_the_same_picture() -> None:
     assert np.abs(prepare_image(data, policy).astype(int) - full).max() <= 12
 
 
-def test_empty_file() -> None:
+def test_an_empty_file_is_refused() -> None:
     error = refused(b"")
     assert error.kind == "invalid_image"
     assert "empty" in error.message
@@ -251,21 +251,21 @@ def test_empty_file() -> None:
 @pytest.mark.parametrize(
     "data", [b"hello", b"\0" * 1000, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"]
 )
-def test_not_an_image(data: bytes) -> None:
+def test_a_file_that_is_no_image_is_refused(data: bytes) -> None:
     error = refused(data)
     assert error.kind == "invalid_image"
     assert error.detail["allowed_formats"] == list(FORMATS)
 
 
 @pytest.mark.parametrize("fmt", ["ICO", "PPM", "TGA", "PDF"])
-def test_formats_not_served(fmt: str) -> None:
+def test_formats_that_are_not_served_are_refused(fmt: str) -> None:
     """Pillow could read most of these; each is attack surface nobody asked for."""
     assert refused(encode(quadrants(), fmt)).kind == "invalid_image"
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
-def test_truncated(fmt: str, kept: float) -> None:
+def test_a_truncated_image_is_refused(fmt: str, kept: float) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     data = encode(Image.fromarray(noise), fmt)
     assert decode_image(data).size == (24, 24)

@@ -1,4 +1,4 @@
-"""Damaged image files: a picture or the caller's error, and no more memory than their share."""
+"""Damaged image files are served or refused (never a 500), in bounded memory."""
 
 import gc
 import struct
@@ -119,7 +119,7 @@ def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Ite
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_damaged_images(client: TestClient, fmt: str) -> None:
+def test_damaged_images_are_served_or_refused_in_bounded_memory(client: TestClient, fmt: str) -> None:
     rng = np.random.default_rng(FORMATS.index(fmt))
     own, foreign = seeds(fmt), [data for other in FORMATS for data in seeds(other)]
     client.post("/predict", **predict_form(*own)).raise_for_status()
@@ -150,7 +150,7 @@ def test_a_huge_picture_that_is_only_claimed_is_refused(client: TestClient, fmt:
         assert answer.json()["error"]["code"] in ("image_too_large", "invalid_image")
 
 
-def test_text_in_a_picture_that_unpacks_to_more_than_it_is_worth(client: TestClient) -> None:
+def test_text_in_a_picture_that_unpacks_to_too_much_is_skipped_or_refused(client: TestClient) -> None:
     bomb = b"zTXtComment\0\0" + zlib.compress(bytes(200_000_000), 9)
     chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
     file = seeds("PNG")[0]

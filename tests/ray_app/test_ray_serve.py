@@ -53,7 +53,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-cluster = pytest.mark.slow  # replicas are killed, or hold out against their end
+cluster = pytest.mark.slow  # replicas are killed or stopped, which Ray Serve notices after many seconds
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 SUPPORT = colour_support(2)
@@ -213,7 +213,7 @@ def test_every_api_replica_answers(application: Application) -> None:
     assert body["classifiers"] >= 1
 
 
-def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> None:
+def test_errors_of_the_application_have_the_one_shape(application: Application) -> None:
     check_error(application.predict(*[QUERIES[0]] * 9), ErrorCode.TOO_MANY_IMAGES)
     check_error(application.predict(b"not an image"), ErrorCode.INVALID_IMAGE)
     form = predict_form(QUERIES[0]) | {"data": {"classifier": "nobody"}}
@@ -223,7 +223,7 @@ def test_what_is_wrong_is_said_in_the_one_shape(application: Application) -> Non
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
-def test_any_name_is_answered_and_no_foreign_page(application: Application) -> None:
+def test_any_host_name_is_answered_and_foreign_pages_are_refused(application: Application) -> None:
     headers = {"Host": "comln.example.org"}
     assert http.get(f"{application.url}/models", headers=headers).status_code == 200
     foreign, own = {"Origin": "https://evil.example"}, {"Origin": "http://comln.example.org"}
@@ -233,6 +233,7 @@ def test_any_name_is_answered_and_no_foreign_page(application: Application) -> N
         assert answer.status_code == status
 
 
+@cluster
 def test_overload_is_answered_429(application: Application) -> None:
     """While nothing is embedded two replicas take 32 images each; the rest is refused at once."""
     embedding = application.processes("Embedding")
@@ -256,6 +257,7 @@ def test_overload_is_answered_429(application: Application) -> None:
     assert application.predict(QUERIES[0]).status_code == 200
 
 
+@cluster
 def test_requests_go_on_when_an_embedding_replica_dies(application: Application, local: np.ndarray[Any, Any]) -> None:
     """It is killed while requests are under way, of which none fails."""
     victim, _ = application.processes("Embedding")
@@ -275,7 +277,8 @@ def test_requests_go_on_when_an_embedding_replica_dies(application: Application,
         np.testing.assert_allclose(rows, local[number % 7][None], rtol=1e-5, atol=1e-7)
 
 
-def test_readiness_tells_when_nothing_embeds(application: Application) -> None:
+@cluster
+def test_the_application_is_not_ready_while_nothing_embeds(application: Application) -> None:
     """Every embedding replica is killed: 503 until Ray Serve has started others.
 
     They are killed again and again: Ray Serve may find that one has died, and start another, before
@@ -319,7 +322,7 @@ def failure(call: Call[Any]) -> ServiceError:
 
 
 @cluster
-def test_what_a_dying_replica_was_asked_is_asked_of_another(
+def test_a_call_to_a_dying_replica_is_made_to_another(
     fragile: Callable[[int], EmbeddingReplicas], tmp_path: Path
 ) -> None:
     replicas = fragile(1)

@@ -1,4 +1,4 @@
-"""Reports: held-out answers against adapting anew, folds, what is not judged, wrong labels."""
+"""Reports: held-out accuracy against adapting anew, folds, what is not judged, suspected labels."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""docs/architecture.md names modules that exist, and those that requests really pass through."""
+"""docs/architecture.md names modules that exist and that requests really run."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What the benchmark compares computes what it says: every contender's gradients agree."""
+"""The benchmark's contenders compute the same gradients."""
 
 import importlib.util
 import warnings

@@ -1,4 +1,4 @@
-"""What `make demo` runs: what it prints, and the web page of the predicted photos."""
+"""`make demo`: what it prints, and the web page of the predicted photos."""
 
 import base64
 import re

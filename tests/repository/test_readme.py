@@ -1,4 +1,4 @@
-"""What the README prints works as printed; what the documents list is what the code has."""
+"""The README's commands work as printed; the documents list what the code has."""
 
 import json
 import re

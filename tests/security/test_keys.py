@@ -1,4 +1,4 @@
-"""API keys: what is kept of them, and what they open."""
+"""API keys: what the store keeps of them, and which routes they open."""
 
 import hmac
 import re
@@ -40,7 +40,7 @@ def key_of(**more: Any) -> tuple[ApiKey, str]:
 # --- Without HTTP --------------------------------------------------------------------------------
 
 
-def test_the_form_of_a_key() -> None:
+def test_a_key_parses_to_its_id_and_secret() -> None:
     made = [key_of() for _ in range(100)]
     assert len({key.id for key, _ in made}) == len({text for _, text in made}) == 100
     for key, text in made:
@@ -97,7 +97,7 @@ def test_the_hash_of_a_key_does_not_open() -> None:
     assert not is_right(key.secret_sha256, key.secret_sha256)
 
 
-def test_scopes() -> None:
+def test_a_key_allows_its_scopes_and_admin_allows_all() -> None:
     key = make_key("acme", [Scope.PREDICT], now=utc_now())[0]
     assert key.allows([Scope.PREDICT])
     assert key.allows([Scope.ADAPT, Scope.PREDICT])

@@ -1,4 +1,4 @@
-"""Requests a minute of each key."""
+"""The rate limit of each key."""
 
 from fastapi.testclient import TestClient
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Many clients at once: what one asks for never reaches another."""
+"""Clients that adapt at the same time get the classifiers they asked for."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

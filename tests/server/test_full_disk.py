@@ -1,4 +1,4 @@
-"""A disk without room: what would write is told so, the rest goes on, and nothing is lost."""
+"""A disk without room: writes are refused, reads and predictions go on, and nothing stored is lost."""
 
 import subprocess
 import sys
@@ -63,7 +63,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_file_system_without_room(settings: Settings, make_engine: MakeEngine, small_disk: Path) -> None:
+def test_writes_are_refused_on_a_full_file_system(
+    settings: Settings, make_engine: MakeEngine, small_disk: Path
+) -> None:
     url = f"sqlite:///{small_disk / 'classifiers.db'}"
     filler = small_disk / "filler"
     filler.write_bytes(bytes(150_000))
@@ -87,7 +89,7 @@ sys.exit(main())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits are set as on Linux")
-def test_files_that_cannot_grow(models_dir: Path, tmp_path: Path) -> None:
+def test_writes_are_refused_where_files_cannot_grow(models_dir: Path, tmp_path: Path) -> None:
     """The same with the system's other refusal, which needs no root; over without a restart."""
     import resource  # noqa: PLC0415 - there is none on Windows
 

@@ -1,4 +1,4 @@
-"""Requests nobody thought of, made from the OpenAPI document or nearly so."""
+"""Requests that Schemathesis makes from the OpenAPI document, right and wrong, get documented answers."""
 
 from collections.abc import Iterator
 from pathlib import Path

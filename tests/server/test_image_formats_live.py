@@ -46,7 +46,7 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("on_a_gpu", [False, True])
-def test_formats_that_are_switched_off(
+def test_formats_that_are_switched_off_are_refused_by_name(
     settings: Settings, make_engine: Callable[[Settings], Engine], request: pytest.FixtureRequest, on_a_gpu: bool
 ) -> None:
     if on_a_gpu:
@@ -67,7 +67,7 @@ def test_formats_that_are_switched_off(
         assert client.post("/predict", **predict_form(RED)).status_code == 200
 
 
-def test_list_of_formats() -> None:
+def test_image_formats_are_read_in_any_case_and_order() -> None:
     assert Settings().accepted_formats == FORMATS
     listed = Settings.model_validate({"image_formats": " png, heic,,JPEG,png "})
     assert listed.image_formats == "JPEG,PNG,HEIC"
@@ -75,6 +75,6 @@ def test_list_of_formats() -> None:
 
 
 @pytest.mark.parametrize("listed", ["", " , ", "PNG,HEIF", "JPG", "PDF"])
-def test_a_list_without_formats_or_with_unknown_ones(listed: str) -> None:
+def test_lists_of_no_or_unknown_formats_are_refused(listed: str) -> None:
     with pytest.raises(ValueError, match="JPEG, PNG"):
         Settings.model_validate({"image_formats": listed})

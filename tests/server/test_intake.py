@@ -19,7 +19,7 @@ from tests.support.messages import adapt_form, predict_form
 from tests.support.sockets import connect, error_of, pending, predicts, read_all
 from tests.support.waiting import wait_until
 
-SECONDS = 1.5  # max_receive_seconds of the servers here
+SECONDS = 2  # max_receive_seconds of the servers here
 ROOM = 1_000_000  # max_pending_bytes
 HEAD = (
     b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"

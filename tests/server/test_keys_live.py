@@ -1,4 +1,4 @@
-"""A server that requires keys, as a process; and whether its OpenAPI document tells of them."""
+"""A server process that requires keys, and what its OpenAPI document says of them."""
 
 import json
 import socket
@@ -68,7 +68,7 @@ def admin(server: LiveServer, folder: Path) -> dict[str, str]:
     return headers
 
 
-def test_what_is_warned_of_at_the_start(server: LiveServer) -> None:
+def test_a_start_without_any_key_is_warned_of(server: LiveServer) -> None:
     lines = map(json.loads, server.log.read_text().splitlines())
     warnings = [line["message"] for line in lines if line["level"] == "warning"]
     assert any("comln-serve keys create" in message for message in warnings)
@@ -81,7 +81,7 @@ def test_a_key_opens_the_server_that_runs(server: LiveServer, admin: dict[str, s
     assert http.get(url, headers=admin).status_code == 200
 
 
-def test_no_body_is_waited_for(server: LiveServer) -> None:
+def test_a_request_without_a_key_is_answered_before_its_body(server: LiveServer) -> None:
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(

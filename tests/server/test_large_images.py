@@ -1,4 +1,4 @@
-"""Images that are small as files and large in memory: many at once must not add up."""
+"""Images that are small as files and large in memory: their pixels in memory at a time are bounded."""
 
 import gc
 import io

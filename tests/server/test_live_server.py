@@ -260,7 +260,7 @@ def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
 
 
-def test_port_in_use(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
     port = str(urlsplit(server.url).port)
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
     done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
@@ -331,7 +331,7 @@ def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_configuration_errors_of_the_process() -> None:
+def test_a_process_with_a_wrong_variable_ends_with_status_2() -> None:
     """From the environment, in a real process; the rest of the table is below."""
     done = start_fails(COMLN_PORT="abc")
     assert done.returncode == 2
@@ -355,7 +355,7 @@ def test_configuration_errors_of_the_process() -> None:
         (["--models-dir", "MODELS", "--database-url", "sqlite:////absent/x.db"], "/absent/x.db"),
     ],
 )
-def test_configuration_errors(
+def test_configuration_errors_name_the_setting(
     flags: list[str],
     expected: str,
     models_dir: Path,
@@ -379,7 +379,7 @@ def test_a_flag_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: comln-serve" in capsys.readouterr().err
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
     with pytest.raises(SystemExit) as caught:

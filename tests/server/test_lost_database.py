@@ -120,7 +120,7 @@ def moved_away(file: Path) -> Generator[None, None, None]:
             path.with_name(f"away-{path.name}").rename(path)
 
 
-def test_the_file_of_sqlite_is_moved_away_and_back(
+def test_a_server_recovers_when_its_sqlite_file_is_put_back(
     settings: Settings, make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is acknowledged that nobody would find again, and no other file is made."""
@@ -141,7 +141,9 @@ def test_the_file_of_sqlite_is_moved_away_and_back(
     assert str(file) in told[0]
 
 
-def test_another_file_in_the_place_of_sqlites(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+def test_another_file_in_the_place_of_sqlite_s_is_not_used(
+    settings: Settings, make_engine: MakeEngine, tmp_path: Path
+) -> None:
     file = Path(settings.database_url.removeprefix("sqlite:///"))
     with served(make_engine(settings)) as url:
         make_two(url)
@@ -155,7 +157,7 @@ def test_another_file_in_the_place_of_sqlites(settings: Settings, make_engine: M
         check_well(url)
 
 
-def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) -> None:
+def test_a_server_recovers_when_the_way_to_its_database_is_mended(server: tuple[str, Relay]) -> None:
     url, relay = server
     relay.cut()
     for _ in range(2):
@@ -166,7 +168,7 @@ def test_the_way_to_the_database_is_cut_and_mended(server: tuple[str, Relay]) ->
     check_well(url)
 
 
-def test_the_database_accepts_and_never_answers(server: tuple[str, Relay], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_never_answers_is_503(server: tuple[str, Relay], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that is stopped, or behind a pooler that has lost it."""
     url, relay = server
     monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 0.5)
@@ -202,7 +204,9 @@ def test_the_database_ends_its_connections_and_lets_nobody_in(server: tuple[str,
     check_well(url)
 
 
-def test_connections_that_end_under_load(server: tuple[str, Relay], postgresql: str) -> None:
+def test_what_was_acknowledged_is_there_after_connections_end_under_load(
+    server: tuple[str, Relay], postgresql: str
+) -> None:
     """Again and again, in the middle of what is done; what was acknowledged is there."""
     url, _ = server
     name = postgresql.rpartition("/")[2]
@@ -236,7 +240,7 @@ def test_connections_that_end_under_load(server: tuple[str, Relay], postgresql: 
         assert http.get(f"{url}/classifiers/{identifier}").status_code == 200
 
 
-def test_a_name_that_another_server_does_not_let_go(server: tuple[str, Relay], there: str) -> None:
+def test_waiting_for_a_name_that_another_server_locks_is_bounded(server: tuple[str, Relay], there: str) -> None:
     """It hangs within a transaction. Others wait for it as for SQLite's file: not for ever."""
     url, _ = server
     with psycopg.connect(there) as other:

@@ -171,7 +171,9 @@ class Client:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("operations", [15, pytest.param(1000, marks=pytest.mark.slow)])
-def test_everything_at_once(models_dir: Path, tmp_path: Path, database_url: str, operations: int) -> None:
+def test_clients_find_what_they_did_while_others_do_everything(
+    models_dir: Path, tmp_path: Path, database_url: str, operations: int
+) -> None:
     flags = ("--default-model", "tiny", "--log-level", "warning")
     with live_server(models_dir, tmp_path, *flags, database_url=database_url) as server:
         clients = [Client(server.url, number) for number in range(CLIENTS)]

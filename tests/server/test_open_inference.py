@@ -1,4 +1,4 @@
-"""The Open Inference Protocol: Triton's own client against the real server, and broken requests."""
+"""The Open Inference Protocol: Triton's client against the real server, and malformed requests."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def images_input(*files: bytes, binary: bool = True) -> Any:
     return made.set_data_from_numpy(array, binary_data=binary)
 
 
-def test_health_and_metadata(triton_client: Any) -> None:
+def test_triton_s_client_reads_health_and_metadata(triton_client: Any) -> None:
     assert triton_client.is_server_live()
     assert triton_client.is_server_ready()
     assert triton_client.is_model_ready("colours")
@@ -84,7 +84,9 @@ def test_health_and_metadata(triton_client: Any) -> None:
 
 @pytest.mark.parametrize("out_binary", [True, False])
 @pytest.mark.parametrize("in_binary", [True, False])
-def test_tensors_both_ways(triton_client: Any, expected: Any, in_binary: bool, out_binary: bool) -> None:
+def test_images_and_probabilities_go_as_json_and_as_binary(
+    triton_client: Any, expected: Any, in_binary: bool, out_binary: bool
+) -> None:
     outputs = [triton.InferRequestedOutput(n, binary_data=out_binary) for n in ("LABEL", "PROBS")]
     result = triton_client.infer(
         "colours", [images_input(*QUERIES, binary=in_binary)], outputs=outputs, request_id="mine ☃"
@@ -111,7 +113,7 @@ def test_all_outputs_unless_some_are_chosen(triton_client: Any, expected: Any) -
 
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_classification(triton_client: Any, expected: Any, count: int, binary: bool) -> None:
+def test_classes_are_ranked(triton_client: Any, expected: Any, count: int, binary: bool) -> None:
     output = triton.InferRequestedOutput("PROBS", binary_data=binary, class_count=count)
     result = triton_client.infer("colours", [images_input(*QUERIES)], outputs=[output]).as_numpy("PROBS")
     assert result.shape == (2, min(count, 3))
@@ -148,7 +150,7 @@ def test_a_version_is_part_of_the_reference(triton_client: Any) -> None:
         triton_client.infer("colours", [images_input(QUERIES[0])], model_version="999999")
 
 
-def test_what_the_client_gets_wrong(triton_client: Any) -> None:
+def test_mistakes_of_triton_s_client_are_told(triton_client: Any) -> None:
     numbers = triton.InferInput("IMAGE", [1, 4], "FP32")
     numbers.set_data_from_numpy(np.zeros((1, 4), dtype=np.float32))
     square = triton.InferInput("IMAGE", [1, 1], "BYTES")
@@ -207,7 +209,7 @@ def refused(answer: httpx2.Response, status: int) -> str:
     return body["error"]
 
 
-def test_broken_framing(server: LiveServer) -> None:
+def test_broken_framing_is_422(server: LiveServer) -> None:
     image = framed(QUERIES[0])
     text = message(size=len(image))
     right = {"Inference-Header-Content-Length": str(len(text))}
@@ -352,7 +354,9 @@ elements = st.lists(st.just(framed(QUERIES[0])) | st.binary(max_size=40), max_si
     slip=st.just(0) | st.integers(-5, 5),
     header=st.booleans(),
 )
-def test_no_body_is_too_odd(server: LiveServer, text: bytes, behind: bytes, slip: int, header: bool) -> None:
+def test_any_body_gets_an_answer_of_the_protocol(
+    server: LiveServer, text: bytes, behind: bytes, slip: int, header: bool
+) -> None:
     """Whatever is sent gets an answer in the protocol's shape, and never a 5xx."""
     length = {"Inference-Header-Content-Length": str(len(text) + slip)} if header else {}
     answer = infer(server, text + behind, **length)
@@ -364,7 +368,7 @@ def test_no_body_is_too_odd(server: LiveServer, text: bytes, behind: bytes, slip
         refused(answer, answer.status_code)
 
 
-def test_damaged_requests(server: LiveServer) -> None:
+def test_damaged_requests_get_an_answer_of_the_protocol(server: LiveServer) -> None:
     """A right request with some bytes changed, lost or added: in JSON, lengths or the file."""
     rng = np.random.default_rng(0)
     tensor = framed(QUERIES[1])

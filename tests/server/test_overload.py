@@ -1,4 +1,4 @@
-"""More work than the server can do, over real HTTP: it says so, drops some, and recovers."""
+"""More work than the server can do: it answers 429 or 503, drops what clients gave up, and recovers."""
 
 import sqlite3
 from collections import Counter
@@ -59,7 +59,7 @@ def predict(url: str, count: int = 1) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_ten_times_what_it_can_take(small: tuple[str, Engine, Held], count: int) -> None:
+def test_images_beyond_the_limit_are_429(small: tuple[str, Engine, Held], count: int) -> None:
     """Whatever fits is answered 200 and the rest 429, counted in images; then all is well again."""
     url, engine, held = small
     held.hold()
@@ -98,7 +98,9 @@ def send_two(url: str, kind: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("kinds", [("adapt",), ("examples",), TRAFFIC], ids="-".join)
-def test_ten_times_as_much_of_every_kind(small: tuple[str, Engine, Held], kinds: tuple[str, ...]) -> None:
+def test_images_of_every_kind_of_request_count_the_same(
+    small: tuple[str, Engine, Held], kinds: tuple[str, ...]
+) -> None:
     """Images count the same whatever is done with them, and what was turned away left nothing."""
     url, engine, held = small
     held.hold()
@@ -125,7 +127,7 @@ def test_ten_times_as_much_of_every_kind(small: tuple[str, Engine, Held], kinds:
         assert send_two(url, kind).is_success
 
 
-def test_more_requests_than_may_be_pending(settings: Settings, make_engine: MakeEngine) -> None:
+def test_requests_beyond_the_limit_are_429(settings: Settings, make_engine: MakeEngine) -> None:
     """Also those that bring no images count while they are worked on."""
     engine = make_engine(settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0}))
     held = Held(engine)
@@ -147,7 +149,7 @@ def test_more_requests_than_may_be_pending(settings: Settings, make_engine: Make
         assert http.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
 
 
-def test_sustained_overload(small: tuple[str, Engine, Held]) -> None:
+def test_lasting_overload_gets_200_and_429_only(small: tuple[str, Engine, Held]) -> None:
     """Ten times as many clients as fit, each trying again at once: nothing but 200 and 429."""
     url, engine, _ = small
     statuses: Counter[int] = Counter()
@@ -220,7 +222,9 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
     [("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT), ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT)],
 )
 @pytest.mark.usefixtures("batches")
-def test_deadlines(settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode) -> None:
+def test_requests_beyond_their_deadline_are_503_or_504(
+    settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode
+) -> None:
     update = {setting: 0.3, "max_batch_size": 1, "inference_threads": 1}
     engine = make_engine(settings.model_copy(update=update))
     held = Held(engine)
@@ -243,7 +247,7 @@ def test_deadlines(settings: Settings, make_engine: MakeEngine, setting: str, co
         assert engine.images.pending == 0
 
 
-def test_predictions_of_a_server_that_warms_hold_up_nothing(
+def test_predictions_wait_for_a_warming_server_and_probes_do_not(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for it; the event loop does not."""
@@ -268,7 +272,7 @@ def test_predictions_of_a_server_that_warms_hold_up_nothing(
         check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)
 
 
-def test_writers_that_wait_for_the_database_keep_no_reader(
+def test_readers_are_served_while_writers_wait_for_the_database(
     settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than the threads that reads are answered on."""

@@ -264,7 +264,7 @@ def test_suspects_are_marked(visitor: Visitor, colours: dict[str, list[Path]]) -
     assert visitor.complaints() == []
 
 
-def test_dropped_images(visitor: Visitor) -> None:
+def test_images_can_be_dropped_on_the_page(visitor: Visitor) -> None:
     """On an area they are taken; beside it they do not take the place of the page."""
     content = base64.b64encode(image_bytes()).decode()
     script = """
@@ -285,7 +285,7 @@ def test_dropped_images(visitor: Visitor) -> None:
     assert visitor.complaints() == []
 
 
-def test_errors_are_the_servers(visitor: Visitor, colours: dict[str, list[Path]]) -> None:
+def test_the_page_shows_the_server_s_errors(visitor: Visitor, colours: dict[str, list[Path]]) -> None:
     visitor.add_class("red", colours["red"])
     visitor.adapt()
     assert "class" in visitor.text("#adapt-error")
@@ -301,7 +301,7 @@ def test_errors_are_the_servers(visitor: Visitor, colours: dict[str, list[Path]]
     assert ["404" in entry["message"] for entry in visitor.complaints()] == [True]
 
 
-def test_by_keyboard(visitor: Visitor) -> None:
+def test_the_page_works_by_keyboard(visitor: Visitor) -> None:
     """What can be pressed has a name, and the focus is not lost where its element goes."""
     unnamed = visitor.driver.execute_script(
         "return [...document.querySelectorAll('main button, main input, main select')]"
@@ -317,7 +317,7 @@ def test_by_keyboard(visitor: Visitor) -> None:
     assert visitor.driver.switch_to.active_element.get_attribute("id") == "add-class"
 
 
-def test_a_phones_width(visitor: Visitor, colours: dict[str, list[Path]]) -> None:
+def test_the_page_fits_a_phone(visitor: Visitor, colours: dict[str, list[Path]]) -> None:
     metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     visitor.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -331,7 +331,7 @@ def test_a_phones_width(visitor: Visitor, colours: dict[str, list[Path]]) -> Non
         visitor.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_with_an_api_key(
+def test_the_page_works_with_an_api_key(
     driver: webdriver.Chrome, models_dir: Path, tmp_path: Path, colours: dict[str, list[Path]]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"

@@ -34,7 +34,9 @@ def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Fi
     return certificate, key
 
 
-def test_https(models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA) -> None:
+def test_https_is_served_with_the_certificate(
+    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+) -> None:
     flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
@@ -56,7 +58,7 @@ def test_https(models_dir: Path, tmp_path: Path, files: Files, authority: trustm
 HSTS = "strict-transport-security"
 
 
-def test_browsers_are_told_to_stay_with_https(
+def test_https_answers_carry_strict_transport_security(
     models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
 ) -> None:
     flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
@@ -81,7 +83,7 @@ def test_browsers_are_told_to_stay_with_https(
         assert received.count(b"strict-transport-security: max-age=31536000\r\n") == 1
 
 
-def test_it_is_not_said_over_http(models_dir: Path, tmp_path: Path) -> None:
+def test_http_answers_carry_no_strict_transport_security(models_dir: Path, tmp_path: Path) -> None:
     """Not even to a proxy, which may serve http as well."""
     with live_server(models_dir, tmp_path) as server:
         forwarded = {"X-Forwarded-Proto": "https"}
@@ -120,7 +122,7 @@ def no_pem(files: Files, folder: Path) -> Files:
         (no_pem, "cannot be used"),
     ],
 )
-def test_files_that_cannot_be_used(
+def test_unusable_certificates_and_keys_are_refused(
     change: Callable[[Files, Path], Files],
     expected: str,
     files: Files,
@@ -136,6 +138,8 @@ def test_files_that_cannot_be_used(
 
 
 @pytest.mark.parametrize(("given", "absent"), [("certificate", "key"), ("key", "certificate")])
-def test_one_without_the_other(given: str, absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_needs_a_key_and_a_key_a_certificate(
+    given: str, absent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([f"--tls-{given}", "x.pem"]) == 2
     assert f"tls_{given} needs tls_{absent}: give both" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Traces, as a collector receives them from the real server over HTTP."""
+"""Traces of real requests, as an OTLP collector receives them from the server."""
 
 import gzip
 import json

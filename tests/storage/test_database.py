@@ -1,4 +1,4 @@
-"""Opening a database, refusing another program's, and what happens while one cannot be used."""
+"""Opening a database, refusing another program's, and errors while one cannot be used."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""What has expired is as gone as what was deleted, at once, and its rows soon after."""
+"""Expired classifiers are gone at once, and their rows soon after."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The store: what was acknowledged is there, as it was, on SQLite and on PostgreSQL."""
+"""The store keeps classifiers and support sets to the last bit, on SQLite and on PostgreSQL."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

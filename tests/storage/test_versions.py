@@ -1,4 +1,4 @@
-"""Versions of a name: their numbers, and which of them the name stands for."""
+"""Versions of a name: how they are numbered, and which of them the name stands for."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
