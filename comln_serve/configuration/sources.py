@@ -99,7 +99,9 @@ def read_file(path: Path) -> dict[str, Any]:
 class _Flags(Settings, cli_kebab_case=True, cli_prog_name="comln-serve", cli_hide_none_type=True, cli_avoid_json=True):
     __doc__ = (
         "Few-shot adaptation server. Every setting is a flag, an environment variable COMLN_<FLAG> "
-        "and a key of the configuration file; the first of these that is given wins."
+        "and a key of the configuration file; the first of these that is given wins. "
+        "`comln-serve keys --help` tells how to make, list and revoke API keys; `comln-serve --version` "
+        "prints the version."
     )
 
     config: Path | None = Field(None, description="Configuration file, TOML.")
