@@ -159,9 +159,7 @@ def test_keys_are_made_with_the_environment_of_the_unit(tmp_path: Path) -> None:
     file.write_text((FOLDER / "environment").read_text().replace("/var/lib/comln-serve", str(tmp_path)))
     program = f"{sys.executable} -m comln_serve.cli"
     command = documented.replace("/etc/comln-serve/environment", str(file)).replace(one("ExecStart"), program)
-    done = subprocess.run(
-        command, shell=True, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run(command, shell=True, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("comln_")
     assert (tmp_path / "comln-serve.db").exists()
