@@ -171,12 +171,12 @@ def watched(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Watch
                 time.sleep(PAUSE_S)
             ask = partial(httpx2.get, f"{url}/api/v1/query")
 
-            def value(query: str) -> float:
+            def latest(query: str) -> float:
                 result = ask(params={"query": query}).json()["data"]["result"]
                 return float(result[0]["value"][1]) if result else 0
 
             # A busy machine may miss a scrape.
-            wait_until(lambda: value("max(comln_classifiers)") == ROUNDS + 1 and value("sum(up)") == 2)
+            wait_until(lambda: latest("max(comln_classifiers)") == ROUNDS + 1 and latest("sum(up)") == 2)
             now = time.time()
             results: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {}
             for title, query, _ in queries():
