@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench docs clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench docs ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -50,6 +50,17 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
+
+# Taken out of their packages: nothing is installed system-wide, and no Prometheus is started.
+ops-tools: $(BIN)/promtool $(BIN)/helm  ## what the tests of deploy/monitoring and deploy/helm need, on Debian
+
+$(BIN)/promtool: | $(VENV)/bin/python
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; bin=$$(realpath $(BIN)); cd "$$folder"; \
+	apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; \
+	dpkg-deb --extract prometheus_*.deb .; cp usr/bin/prometheus usr/bin/promtool "$$bin"
+
+$(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
+	$(BIN)/python tests/support/install_helm.py $(BIN)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage*

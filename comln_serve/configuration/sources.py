@@ -79,7 +79,9 @@ class Flags(
     cli_kebab_case=True,
     cli_prog_name="comln-serve",
 ):
-    """Few-shot adaptation server. A flag wins over the variable COMLN_<FLAG>, and that over the file's key."""
+    """Few-shot adaptation server. A flag wins over the variable COMLN_<FLAG>, and that over the file's key.
+    `comln-serve keys --help` tells how to make, list and revoke API keys; `comln-serve --version` prints the version.
+    """
 
     print_config: CliImplicitFlag[bool] = Field(
         False, description="Show the settings in effect and where each comes from, and end."

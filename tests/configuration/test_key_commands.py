@@ -53,6 +53,15 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert presented.secret not in listed
 
 
+def test_the_servers_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "comln-serve keys --help" in words
+    assert "comln-serve --version" in words
+
+
 def test_the_password_of_the_database_is_not_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.api.routes.operations import router
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.adapting.adaptation import _MOST_SOLVES
-from comln_serve.engine.embedding.decoders import SMALL
 from comln_serve.server.serve import _CLOSE_SECONDS
 from tests.deployment.test_docker import environment_of, steps_of
 from tests.support.paths import REPOSITORY
@@ -195,30 +192,6 @@ def test_settings_exist_and_the_pod_is_given_time_to_drain() -> None:
     # The endpoint is gone before the door closes.
     ready = CONTAINER["readinessProbe"]
     assert ready["periodSeconds"] * ready["failureThreshold"] < settings.drain_delay_seconds
-
-
-def test_memory_is_enough_for_all_limits_together() -> None:
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    gib = 2**30
-    parts = {
-        "at rest": 0.4 * gib,
-        "--max-pending-bytes": defaults["max_pending_bytes"],
-        "--max-json-bytes": 6 * defaults["max_json_bytes"],  # of four bytes a character
-        "--max-image-pixels": 16 * defaults["max_image_pixels"],
-        "--decode-threads": 8 * 8 * SMALL,
-        "--classifier-cache-bytes": defaults["classifier_cache_bytes"],
-        "--max-examples": _MOST_SOLVES * 0.4 * gib,
-        "four exports": 0.1 * gib,
-    }
-    assert MOST_EXPORTS == 4
-    limit = CONTAINER["resources"]["limits"]["memory"]
-    assert sum(parts.values()) < int(limit.removesuffix("Gi")) * gib
-    document = (REPOSITORY / "docs" / "deployment.md").read_text()
-    for part, size in parts.items():
-        (line,) = [line for line in document.splitlines() if line.startswith("|") and part in line]
-        assert abs(float(line.split("|")[3].split()[0]) - size / gib) < 0.06, line
-    assert f"| sum | | {sum(parts.values()) / gib:.1f} GiB |" in document
-    assert f"limit is {limit.removesuffix('Gi')} GiB" in document
 
 
 def test_the_database_has_one_process() -> None:

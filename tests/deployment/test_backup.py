@@ -1,0 +1,193 @@
+"""Backing up, restoring and upgrading a live server's database, by the commands of docs/deployment.md."""
+
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from sqlite3 import connect
+from threading import Event, Thread
+from typing import Any
+
+import httpx2
+import pytest
+
+from comln_serve.storage.schema import NEWEST
+from tests.support.databases import SERVER, administer
+from tests.support.image_files import colour_support
+from tests.support.live import LiveServer, live_server
+from tests.support.messages import GREEN, RED, adapt_form, predict_form
+from tests.support.paths import REPOSITORY
+
+NAMES = ("letters", "digits", "tools")
+FILE = "comln-serve.db"
+PYTHON_BACKUP = (
+    "python3 -c \"import sqlite3; sqlite3.connect('/data/comln-serve.db').backup(sqlite3.connect('/data/copy.db'))\""
+)
+COMMANDS = {"sqlite3": 'sqlite3 /data/comln-serve.db ".backup /data/copy.db"', "python3": PYTHON_BACKUP}
+RESTORE = "rm -f /data/comln-serve.db-wal /data/comln-serve.db-shm && mv /data/copy.db /data/comln-serve.db"
+PG_DUMP, PG_RESTORE = "pg_dump --format=custom --file=comln.dump", "pg_restore --exit-on-error --no-owner"
+
+
+def documented(command: str) -> str:
+    assert command in (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
+    return command
+
+
+def run(command: str, folder: Path) -> None:
+    """Run a command of the documentation with this folder in the place of /data."""
+    command = documented(command).replace("/data", str(folder)).replace("python3 ", f"{sys.executable} ", 1)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def adapt(server: LiveServer, name: str, shots: int) -> None:
+    answer = httpx2.post(f"{server.url}/adapt", **adapt_form(colour_support(shots), name=name), timeout=60)
+    assert answer.status_code == 201, answer.text
+
+
+def predictions(server: LiveServer) -> list[Any]:
+    """The probabilities of two images under each classifier, as they are answered."""
+    found: list[Any] = []
+    for name in NAMES:
+        answer = httpx2.post(f"{server.url}/predict", **predict_form(RED, GREEN, classifier=f"{name}@1"), timeout=60)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json()["predictions"])
+    return found
+
+
+def make_classifiers(server: LiveServer) -> list[Any]:
+    for shots, name in enumerate(NAMES, start=1):
+        adapt(server, name, shots)
+    return predictions(server)
+
+
+@contextmanager
+def writing(server: LiveServer) -> Generator[None, None, None]:
+    """Adapt without pause while the block runs."""
+    enough, begun = Event(), Event()
+
+    def write() -> None:
+        while not enough.is_set():
+            adapt(server, NAMES[0], 1)
+            begun.set()
+
+    thread = Thread(target=write)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def kill(server: LiveServer) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_sqlite_database_is_copied_under_load_and_restored(command: str, models_dir: Path, tmp_path: Path) -> None:
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed")
+    url = f"sqlite:///{tmp_path / FILE}"
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        before = make_classifiers(server)
+        with writing(server):
+            run(COMMANDS[command], tmp_path)
+        # What comes after the copy is lost, and so is nothing else.
+        assert httpx2.delete(f"{server.url}/classifiers/{NAMES[2]}@1").status_code == 204
+        kill(server)
+    (tmp_path / FILE).write_bytes(b"a damaged disk")
+    with closing(connect(tmp_path / "copy.db")) as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    run(RESTORE, tmp_path)
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        assert predictions(server) == before
+        adapt(server, "new", 1)
+
+
+@pytest.fixture
+def postgresql_database(postgresql: str) -> Iterator[Callable[[], str]]:
+    """Makes empty databases of the PostgreSQL server; returns the URL."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"comln_test_{uuid.uuid4().hex[:12]}")
+        administer(f"CREATE DATABASE {made[-1]}")
+        return f"{SERVER}/{made[-1]}"
+
+    yield make
+    for name in made:
+        administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_postgresql_database_is_dumped_under_load_and_restored(
+    postgresql_database: Callable[[], str], models_dir: Path, tmp_path: Path
+) -> None:
+    if shutil.which("pg_dump") is None or shutil.which("pg_restore") is None:
+        pytest.skip("pg_dump and pg_restore are not installed")
+    url, other = postgresql_database(), postgresql_database()
+
+    def run_here(command: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*documented(command).split(), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        before = make_classifiers(server)
+        with writing(server):
+            run_here(PG_DUMP, url)
+        kill(server)
+    run_here(PG_RESTORE, f"--dbname={other}", "comln.dump")
+    with live_server(models_dir, tmp_path, database_url=other) as server:
+        assert predictions(server) == before
+        adapt(server, "new", 1)
+
+
+def stamp(file: Path, *statements: str) -> None:
+    with closing(connect(file)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def test_a_database_of_the_release_before_is_upgraded(models_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    url = f"sqlite:///{file}"
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        before = make_classifiers(server)
+    run(COMMANDS["python3"], tmp_path)
+    # What migration 0005 did, undone.
+    assert NEWEST == "0005", "undo the newest migration here"
+    stamp(file, "DROP INDEX classifiers_by_expiry_of_all", "UPDATE comln_schema SET version_num = '0004'")
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        assert predictions(server) == before
+        adapt(server, "new", 1)
+    with closing(connect(file)) as upgraded:
+        assert upgraded.execute("SELECT version_num FROM comln_schema").fetchall() == [(NEWEST,)]
+
+
+def test_going_back_needs_the_copy(models_dir: Path, tmp_path: Path) -> None:
+    """A later release's database is refused and left as it is; the copy from before is taken."""
+    file = tmp_path / FILE
+    url = f"sqlite:///{file}"
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        before = make_classifiers(server)
+    run(COMMANDS["python3"], tmp_path)
+    stamp(file, "UPDATE comln_schema SET version_num = '9999'")
+    upgraded = file.read_bytes()
+    flags = ["--models-dir", str(models_dir), "--database-url", url, "--port", "0"]
+    refused = subprocess.run(
+        [sys.executable, "-m", "comln_serve.cli", *flags], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert refused.returncode == 2
+    assert "has schema version 9999; this release knows up to" in refused.stderr
+    assert file.read_bytes() == upgraded
+    run(RESTORE, tmp_path)
+    with live_server(models_dir, tmp_path, database_url=url) as server:
+        assert predictions(server) == before
