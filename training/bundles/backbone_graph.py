@@ -1,4 +1,4 @@
-"""The ONNX graph of a model's backbone, as a bundle holds it."""
+"""The ONNX graph of a model's backbone, as stored in a bundle."""
 
 import warnings
 
@@ -13,11 +13,11 @@ from training.model import MetaModel
 
 
 class ExportError(RuntimeError):
-    """No bundle can be made of a run, or the exported graph does not compute what it computes."""
+    """A bundle cannot be made from a run, or the exported graph computes other embeddings."""
 
 
 def backbone_graph(model: MetaModel) -> onnx.ModelProto:
-    """The model's backbone as a bundle holds it: uint8 RGB (batch, S, S, 3) -> (batch, d).
+    """The model's backbone as stored in a bundle: uint8 RGB (batch, S, S, 3) -> (batch, d).
 
     Raises:
         ExportError: the backbone takes embeddings.
@@ -49,7 +49,7 @@ def _traced_graph(backbone: Backbone) -> onnx.ModelProto:
     size = backbone.image_size
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     with warnings.catch_warnings():
-        # Deprecations inside the exporter's own dependencies; the result is verified later.
+        # Deprecation warnings of the exporter's dependencies; the result is verified later.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             backbone.to(memory_format=torch.contiguous_format),
@@ -64,8 +64,8 @@ def _traced_graph(backbone: Backbone) -> onnx.ModelProto:
     if program is None:
         raise ExportError("the exporter returned nothing")
     graph = program.model_proto
-    # The exporter's shape inference loses the batch axis where the last feature map is 1 x 1: it
-    # declares (1, d) though the reshape is right. State what holds and drop what it inferred.
+    # If the last feature map is 1 x 1, the exporter's shape inference declares the output as (1, d),
+    # though its reshape is right. Declare the batch axis, and drop the inferred shapes.
     batch, _ = graph.graph.output[0].type.tensor_type.shape.dim
     batch.dim_param = "batch"
     del graph.graph.value_info[:]

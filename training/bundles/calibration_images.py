@@ -1,4 +1,4 @@
-"""Images of a folder that an 8-bit backbone is calibrated on."""
+"""The images of a folder on which an 8-bit backbone is calibrated."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ _SEED = 0
 def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """At most `count` images below a folder, (n, S, S, 3) RGB, as the bundle prepares them.
 
-    Every folder with images in it, nested or not, gives as many as the others while it has any. The
-    same files always give the same images.
+    Equally many are taken from every subfolder with images, as long as it has enough. The same files
+    always give the same images.
 
     Raises:
         DataError: no such folder, no image below it, or a file that is not an image.
@@ -31,15 +31,15 @@ def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessi
 
 
 def _spread(folder: Path, count: int) -> list[Path]:
-    """Files drawn from one folder after another, at random within each."""
+    """Files drawn from one folder after another in turns, at random within each folder."""
     rng = np.random.default_rng(_SEED)
     groups: dict[Path, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        # Archives made on macOS hold a "._x.jpg" beside every "x.jpg".
+        # Archives made on macOS have a "._x.jpg" beside every "x.jpg".
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix.lower() in SUFFIXES and not hidden and path.is_file():
             groups.setdefault(path.parent, []).append(path)
-    # With fewer images than folders, not always those of the first folders.
+    # Shuffled, so that with fewer images than folders they are not of the first folders only.
     shuffled = [list(groups.values())[i] for i in rng.permutation(len(groups))]
     drawn = [[paths[i] for i in rng.permutation(len(paths))] for paths in shuffled]
     rounds = max(map(len, drawn), default=0)

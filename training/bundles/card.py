@@ -1,4 +1,4 @@
-"""The model card, rendered from the manifest so that the two cannot disagree."""
+"""The model card, rendered from the manifest so that the two always agree."""
 
 from collections.abc import Mapping
 
@@ -49,9 +49,9 @@ def render_card(name: str, manifest: Manifest) -> str:
                 a.task,
                 str(Estimate(a.mean, a.interval)),
                 str(a.episodes),
-                # A bar, as in a group expression, would end the cell.
                 str(a.queries),
                 str(a.seed),
+                # A "|", as in a regular expression for groups, would end the cell.
                 f"`{a.command}`".replace("|", "\\|"),
             ]
             for a in manifest.accuracy
@@ -123,7 +123,7 @@ def _course(training: TrainingEntry) -> str:
 
 
 def _verdicts(manifest: Manifest) -> str:
-    """What the recorded comparisons come to, a line for each split and task."""
+    """The recorded comparisons in words, a line for each split and task."""
     tasks: dict[tuple[str, str], dict[str | None, dict[str, Difference]]] = {}
     for entry in manifest.comparisons:
         by_data = tasks.setdefault((entry.split, entry.task), {})

@@ -1,4 +1,4 @@
-"""From a run's checkpoint to a bundle the server can load."""
+"""Makes a bundle from a run's checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,17 +28,17 @@ def export_bundle(checkpoint: Checkpoint, folder: Path, about: About, *, half: b
 
 
 def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpoint:
-    """The checkpoint over another backbone: of a run on embeddings, the network that makes such
-    embeddings of images.
+    """The checkpoint with another backbone: for a run on embeddings, the network that computes them.
 
     Args:
-        overrides: `backbone.key=value` and `data.preprocessing.key=value`. A run on an ONNX file
-            may be told that the file is elsewhere now, `backbone.path=...`, and any run
-            `backbone.mirror=...`.
+        overrides: `backbone.key=value` and `data.preprocessing.key=value` for a run on embeddings.
+            A run on an ONNX file takes `backbone.path=...`, if the file has been moved, and every
+            run takes `backbone.mirror=...`.
 
     Raises:
-        ConfigError: the configuration is not usable. ExportError: a run whose backbone is its own.
-        BackboneError: the network cannot be made, or is not of the embeddings' size.
+        ConfigError: the configuration is not usable.
+        ExportError: an override of something that was trained and cannot be changed.
+        BackboneError: the network cannot be built, or its embeddings have another size.
     """
     kind, keys = checkpoint.config.backbone.kind, [item.partition("=")[0] for item in overrides]
     if kind == "identity":

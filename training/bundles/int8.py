@@ -1,4 +1,4 @@
-"""From a bundle in float32 to the same bundle in INT8, checked against each other."""
+"""Converts a bundle in float32 to INT8, and compares the embeddings of the two."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from training.bundles.quantise import QuantisationError, cosines, quantise
 from training.bundles.writer import bundle_draft
 
 LEAST_COSINE = 0.9
-_REMEDY = "export in float32, which is what is done without --int8"
+_REMEDY = "export in float32, without --int8"
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Similarity:
 def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origin: str) -> Similarity:
     """Write to `folder` the bundle in `source` with its backbone in INT8.
 
-    Its notes say so, and what the backbone was calibrated on.
+    The notes of the new bundle say that it was quantised, and on which images it was calibrated.
 
     Args:
         images: (n, S, S, 3), prepared as the bundle prepares them. origin: of the images, in words.
 
     Raises:
-        ExportError: the graph cannot be quantised, or its embeddings are too far from those in
+        ExportError: the graph cannot be quantised, or its embeddings differ too much from those in
             float32.
     """
     bundle = load_bundle(source)
@@ -51,7 +51,7 @@ def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origi
     with bundle_draft(folder) as draft:
         (draft / BACKBONE).write_bytes(quantised.SerializeToString())
         (draft / HEAD).write_bytes((source / HEAD).read_bytes())
-        _describe(bundle, draft, "not verified yet")  # what is verified is a whole bundle
+        _describe(bundle, draft, "not verified yet")  # only a complete bundle can be loaded and verified
         similarity = _compare(bundle, load_bundle(draft), images)
         if not similarity.mean >= LEAST_COSINE:
             raise ExportError(

@@ -1,8 +1,8 @@
 """INT8: a backbone's graph with 8-bit weights and activations, by ONNX Runtime's quantiser.
 
-The convolutions and matrix products, and what is between them, compute in 8 bits. What comes before
-the first of them (pixels to normalised floats) and behind the last (pooling, normalisation, scale)
-stays in float32.
+The convolutions and matrix products, and the nodes between them, compute in 8 bits. The nodes before
+the first of them (pixels to normalised floats) and after the last (pooling, normalisation, scale)
+stay in float32.
 """
 
 import tempfile
@@ -17,12 +17,12 @@ from onnx import ModelProto, NodeProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-_LEAST_OPSET = 13  # scales per channel
+_LEAST_OPSET = 13  # the first with scales per channel
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 
 
 class QuantisationError(RuntimeError):
-    """A graph that cannot be quantised; the message says why."""
+    """The graph cannot be quantised; the message says why."""
 
 
 def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
@@ -30,19 +30,19 @@ def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
 
     Args:
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
-            activations set the ranges.
+            activations determine the ranges.
 
     Raises:
-        QuantisationError: ONNX Runtime cannot quantise it, or there is nothing in it to quantise.
+        QuantisationError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="comln-int8-") as workshop:
-            # Files throughout: given a graph in memory, the quantiser moves its weights out of it.
+            # Files only: the quantiser would remove the weights from a graph given in memory.
             given, prepared, quantised = (
                 Path(workshop) / name for name in ("given.onnx", "prepared.onnx", "int8.onnx")
             )
             onnx.save(_modern(model), given)
-            # All sizes but the batch's are fixed, so that symbolic inference is not needed.
+            # All sizes except the batch are fixed, so symbolic shape inference is not needed.
             quant_pre_process(given, prepared, skip_symbolic_shape=True)
             floats = onnx.load(prepared)
             for number, node in enumerate(floats.graph.node):
@@ -58,7 +58,7 @@ def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
                 nodes_to_exclude=_outside(floats.graph.node),
             )
             result = onnx.load(quantised)
-    except Exception as error:  # the quantiser raises many kinds
+    except Exception as error:  # the quantiser raises many types
         raise QuantisationError(f"ONNX Runtime could not quantise the graph: {error}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
         raise QuantisationError(f"the graph holds none of {', '.join(sorted(_PRODUCTS))}, so nothing was quantised")
@@ -66,14 +66,14 @@ def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosine of each row of one (n, d) to the same row of the other, (n,); 0 where a row is 0."""
+    """Cosine (n,) between corresponding rows of two (n, d) arrays; 0 if one of the rows is 0."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return (a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)
 
 
 class _Images(CalibrationDataReader):
-    """One image after another, so that activations of many need not be held."""
+    """Images one at a time, so that the activations of only one are in memory."""
 
     def __init__(self, name: str, images: NDArray[np.uint8]) -> None:
         self._batches = iter([{name: image[None]} for image in images])
@@ -90,11 +90,11 @@ def _modern(model: ModelProto) -> ModelProto:
 
 
 def _outside(nodes: Iterable[NodeProto]) -> list[str]:
-    """Names of the nodes that are before every product or behind every product."""
+    """Names of the nodes that are before all products or after all products."""
     ordered = list(nodes)
-    behind = _reached(ordered)
-    ahead = _reached([_turned(node) for node in reversed(ordered)])
-    return [node.name for node in ordered if node.name not in behind & ahead]
+    after_a_product = _reached(ordered)
+    before_a_product = _reached([_reversed(node) for node in reversed(ordered)])
+    return [node.name for node in ordered if node.name not in after_a_product & before_a_product]
 
 
 def _reached(nodes: Iterable[NodeProto]) -> set[str]:
@@ -107,5 +107,6 @@ def _reached(nodes: Iterable[NodeProto]) -> set[str]:
     return found
 
 
-def _turned(node: NodeProto) -> NodeProto:
+def _reversed(node: NodeProto) -> NodeProto:
+    """The node with inputs and outputs exchanged."""
     return onnx.helper.make_node(node.op_type, list(node.output), list(node.input), name=node.name)

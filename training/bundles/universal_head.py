@@ -1,18 +1,18 @@
-"""The head of a bundle that was made without data: `comln-train wrap`."""
+"""The head of bundles made without training data by `comln-train wrap`."""
 
 from comln_serve.bundle import Head
 from comln_serve.bundle.head import HorizonLaw
 from training.config import HeadConfig
 from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
 
-# Meta-learned, rounded: on embeddings of length 1, of photos of three kinds, with
-# training/recipes/photos-efficientnet-lite0.yaml before it named inner layers.
+# Meta-learned and rounded: on embeddings of length 1 of three kinds of photos, with
+# training/recipes/photos-efficientnet-lite0.yaml without inner layers.
 # training/recipes/frozen-onnx.yaml starts from the same values; a test compares the two.
 ALPHA = 18.0
 SIMILARITY = 0.36
 WHITENING = 5.8
-# T = HORIZON M for M support examples, the learned one at 5-way 5-shot; then chosen by task
-# around that.
+# T = HORIZON M for M support examples, which is the learned T at 5-way 5-shot. T is then chosen for
+# each task around this value.
 HORIZON = 217.0
 EXPONENTS = HorizonLaw(examples=1.0, classes=0.0, norm=0.0)
 
@@ -31,7 +31,7 @@ UNIVERSAL_HEAD = Head(
 
 
 def universal_head_config() -> HeadConfig:
-    """A recipe's section `head` that starts training from `UNIVERSAL_HEAD`."""
+    """The section `head` of a recipe that starts training from `UNIVERSAL_HEAD`."""
     horizon = UNIVERSAL_HEAD.horizon_for(REFERENCE_EXAMPLES, REFERENCE_CLASSES, 1.0)
     return HeadConfig(
         start="prototype",

@@ -1,4 +1,4 @@
-"""An ONNX model becomes a bundle as it is: no data, no training, a head for any network."""
+"""Makes a bundle from an ONNX model without data or training, with a head for any network."""
 
 import math
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ _TRIAL_IMAGES = 4
 
 @dataclass(frozen=True)
 class WrapOptions:
-    """What the caller says of the model; None: to be found in the graph.
+    """Properties of the model that the caller gives; None: found in the graph.
 
     Attributes:
-        mean, std: of pixel values in [0, 1], in the order of the graph's channels; one value
-            stands for all channels.
+        mean, std: of pixel values in [0, 1], in the order of the graph's channels; a single value
+            is for all channels.
         normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
             ("none") or 0 to 255 ("raw").
     """
@@ -60,7 +60,7 @@ class WrapOptions:
 
 @dataclass(frozen=True)
 class Finding:
-    """One property of the model: what it is taken to be and why, and the flag that changes it."""
+    """One property of the model: its value, the reason for it, and the flag that changes it."""
 
     name: str
     value: str
@@ -70,18 +70,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a bundle of the model needs to know: as a recipe, and in words for a person."""
+    """Everything a bundle of the model needs: as a recipe, and as findings for a person to check."""
 
     config: Config
     findings: tuple[Finding, ...]
 
 
 def inspect_model(path: Path, options: WrapOptions) -> Inspection:
-    """Find out how the ONNX file at `path` is fed and where its embedding is.
+    """Find the input format of the ONNX file at `path`, and the tensor that is its embedding.
 
     Raises:
-        BackboneError: not a usable graph, or one that leaves open what no option says; messages
-            name a recipe's keys. ConfigError: options that contradict the graph or each other.
+        BackboneError: not a usable graph, or a property that neither the graph nor an option gives;
+            messages name keys of a recipe.
+        ConfigError: options that contradict the graph or each other.
     """
     model = load_graph(path)
     value = image_input(path, model.graph)
@@ -123,8 +124,8 @@ def wrap_model(inspection: Inspection, folder: Path, about: About, command: str)
     """Write the bundle of an inspected model to `folder`; returns the size of its embeddings.
 
     Raises:
-        BackboneError: the graph does not run, or gives no embeddings. ExportError: the folder holds
-            something else, or the bundle's embeddings differ from the model's.
+        BackboneError: the graph does not run, or its output cannot be an embedding.
+        ExportError: the folder is not a bundle, or the bundle's embeddings differ from the model's.
     """
     check_destination(folder)
     model = MetaModel(inspection.config).eval()
@@ -275,11 +276,11 @@ def _output(path: Path, model: ModelProto, options: WrapOptions) -> Finding:
 
 
 def _check_embeddings(model: MetaModel) -> None:
-    """Refuse embeddings that cannot tell images apart."""
+    """Refuse embeddings that do not distinguish images."""
     size = model.config.data.preprocessing.image_size
     shape = (_TRIAL_IMAGES, size, size, 3)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    # From black to white, so that they differ in brightness as well.
+    # From dark to bright, so that they also differ in brightness.
     images = (images * np.linspace(0, 1, _TRIAL_IMAGES)[:, None, None, None]).astype(np.uint8)
     embeddings = model.embed(images)
     path, width = Path(model.config.backbone.path or "").name, embeddings.shape[1]

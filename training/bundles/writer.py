@@ -1,4 +1,4 @@
-"""Write a bundle the server can load, of a model that was trained or wrapped as it is."""
+"""Writes and verifies a bundle of a trained or wrapped model."""
 
 import tempfile
 from collections.abc import Generator
@@ -22,19 +22,19 @@ from training.config import Config
 from training.config.backbone import FILE_KEYS
 from training.model import MetaModel
 
-# Largest difference between torch's and ONNX Runtime's embeddings, relative to their size.
+# Largest allowed difference between torch's and ONNX Runtime's embeddings, relative to the largest.
 EXPORT_TOLERANCE = 1e-4
-# The same with weights rounded to 16 bits, each by up to 5e-4 of itself.
+# The same with weights rounded to 16 bits, a relative error of up to 5e-4 in each.
 HALF_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
 class About:
-    """What a bundle says of itself that its checkpoint does not know; for manifest and card.
+    """Descriptions that are not in a checkpoint; for manifest and model card.
 
     Attributes:
         description: what the model is for. licence: of the weights. data: what it was trained on.
-        notes: what else a user of the model should know.
+        notes: further remarks for users of the model.
     """
 
     description: str
@@ -45,11 +45,11 @@ class About:
 
 @dataclass(frozen=True)
 class Origin:
-    """How a model came about; for manifest and card.
+    """How a model was made; for manifest and model card.
 
     Attributes:
-        config: the recipe as used. command: what reproduces it.
-        updates: made in training, 0: none. seconds: time they took.
+        config: the recipe as used. command: the command that makes it again.
+        updates: number of training updates, 0 if not trained. seconds: training time.
         hardware: the machine, in words. validation: accuracies measured during training.
     """
 
@@ -64,19 +64,19 @@ class Origin:
 def write_bundle(
     model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool = False
 ) -> float:
-    """Write a bundle to `folder` and verify it by loading it. A bundle there is replaced.
+    """Write a bundle to `folder` and verify it by loading it. An existing bundle is replaced.
 
     Args:
-        model: whose backbone the bundle holds. head: of the bundle.
-        half: store the backbone's weights in 16 bits, for half the size; it computes in 32.
+        model: whose backbone is stored. head: of the bundle.
+        half: store the backbone's weights in 16 bits, for half the size; it computes in 32 bits.
 
     Returns:
         The largest difference between the bundle's embeddings and the model's, relative to the
         largest embedding.
 
     Raises:
-        ExportError: the folder holds something else than a bundle, the model takes embeddings, or
-            ONNX Runtime's embeddings differ from the model's.
+        ExportError: the folder contains something other than a bundle, the model takes embeddings,
+            or ONNX Runtime's embeddings differ from the model's.
     """
     with bundle_draft(folder) as draft:
         _write(model, head, draft, about, origin, half=half)
@@ -85,9 +85,9 @@ def write_bundle(
 
 @contextmanager
 def bundle_draft(folder: Path) -> Generator[Path, None, None]:
-    """A folder to build and verify a bundle in; it becomes `folder` unless an error is raised.
+    """A temporary folder to build and verify a bundle in; moved to `folder` unless an error is raised.
 
-    So a failed export leaves no bundle that a server would load.
+    A failed export therefore leaves no bundle that a server would load.
 
     Raises:
         ExportError: as `check_destination`.
@@ -99,15 +99,15 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
         draft.mkdir()
         yield draft
         folder.mkdir(exist_ok=True)
-        for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: it vouches for the rest
+        for name in (BACKBONE, HEAD, CARD, MANIFEST):  # the manifest last: without it there is no bundle
             (draft / name).replace(folder / name)
 
 
 def check_destination(folder: Path) -> None:
-    """Refuse to write a bundle over something else.
+    """Refuse to overwrite anything but a bundle.
 
     Raises:
-        ExportError: `folder` is a file, or a folder with files that is no bundle.
+        ExportError: `folder` is a file, or a folder with files that is not a bundle.
     """
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"{folder} is a file; a bundle is a folder. Name another with --to")
@@ -158,7 +158,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
 
 
 def _without_folders(config: Config) -> dict[str, Any]:
-    """The configuration for others to read: files by their names, not where they lay here."""
+    """The configuration for publication: files by their names, without this machine's folders."""
     tree = config.model_dump(mode="json")
     for key in FILE_KEYS:
         if tree["backbone"][key] is not None:

@@ -1,1 +1,1 @@
-"""The commands of `comln-train`: options, what is called with them, what is printed."""
+"""The commands of `comln-train`: their options, the calls, and the output."""

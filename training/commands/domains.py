@@ -1,4 +1,4 @@
-"""The data sets a bundle is measured on: `--data`, how each is read, which images are alike."""
+"""The data sets on which a model is measured: `--data`, `--split`, `--kind` and `--group`."""
 
 import argparse
 import re
@@ -23,11 +23,11 @@ class Domain:
     """One data set.
 
     Attributes:
-        name: shown in tables. recorded: the same for the bundle's manifest; None where the data is
-            the only one and was given no name.
-        root: folder or archive. config: how it is read. use: what the bundle's training took its
-            classes for.
-        options: of the command line that read it, without `--data`.
+        name: shown in tables. recorded: name in the bundle's manifest; None if it is the only data
+            set and was given no name.
+        root: folder or archive. config: how it is read. use: what its classes were used for in the
+            bundle's training.
+        options: the options of the command line that read it, without `--data`.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Domain:
         """The images of a split, or of "all", without rotated classes.
 
         Raises:
-            DataError: no such split, or not of the kind that it is read as.
+            DataError: no such split, or the data are not of the configured kind.
         """
         try:
             data = load_split(self.config, self.root, split, use=self.use)
@@ -56,7 +56,7 @@ class Domain:
             ) from error
 
     def arguments(self) -> list[str]:
-        """What reads it again, the path replaced by DATA."""
+        """The options that read it again, with DATA in place of the path."""
         data = "DATA" if self.recorded is None else f"{self.recorded}=DATA"
         return ["--data", data, *self.options]
 
@@ -68,7 +68,7 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="[NAME=]PATH",
-        help="folder or archive of images; evaluate takes several, named after their folders unless told otherwise",
+        help="folder or archive of images; evaluate and calibrate take several, by default named after their folders",
     )
     command.add_argument("--split", default="val", choices=SPLITS, help="all: every class of the data (default val)")
     command.add_argument(
@@ -77,8 +77,8 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="[NAME=]KIND",
         dest="kinds",
-        help=f"how the data, or that of this name, is read: {', '.join(KINDS)} (default: as the "
-        "bundle's own training data, or that one of several which has this name)",
+        help=f"how the data, or the data set of this name, is read: {', '.join(KINDS)} (default: as the "
+        "bundle's own training data; if these were several data sets, as the one of the same name)",
     )
     command.add_argument(
         "--group",
@@ -86,8 +86,8 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="[NAME=]REGEX",
         dest="groups",
-        help="searched for in file names: images with the same first group of the match, or whole "
-        "match, are never in the support set and among the queries of an episode; empty: none "
+        help="searched for in file names: images with the same first group of the match, or the same "
+        "whole match, are never in both the support and the query set of an episode; empty: no groups "
         "(default: as the bundle's own training data)",
     )
 
@@ -96,9 +96,9 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
     """The data sets of the command line.
 
     Raises:
-        ConfigError: two of one name, an unknown kind, no kind where the bundle was trained on
-            several data sets and none has this name, an expression that is none, or images for a
-            run on embeddings.
+        ConfigError: two of one name, an unknown kind, no kind although the bundle was trained on
+            several data sets with other names, an invalid regular expression, or images for a run
+            on embeddings.
     """
     given = [named_path(text) for text in args.data]
     paths = {name or Path(path).absolute().name: Path(path) for name, path in given}
@@ -122,7 +122,7 @@ def one_domain(args: argparse.Namespace, subject: Subject) -> Domain:
     """The data set of a command that takes only one.
 
     Raises:
-        ConfigError: several, or as `find_domains`.
+        ConfigError: several data sets, or see `find_domains`.
     """
     domain, *others = find_domains(args, subject)
     if others:
@@ -131,7 +131,7 @@ def one_domain(args: argparse.Namespace, subject: Subject) -> Domain:
 
 
 def _by_name(texts: Sequence[str], names: dict[str, Any]) -> dict[str, str]:
-    """The value for each data set: of NAME=VALUE for this one, of VALUE for all the others."""
+    """The value for each data set: VALUE is for all, NAME=VALUE for the one of this name."""
     found: dict[str, str] = {}
     plain: str | None = None
     for text in texts:
@@ -144,7 +144,7 @@ def _by_name(texts: Sequence[str], names: dict[str, Any]) -> dict[str, str]:
 
 
 def _reading(subject: Subject, name: str, kind: str | None, group: str | None) -> tuple[DataConfig, Use]:
-    """How a data set is read, and what the bundle's training took its classes for."""
+    """How a data set is read, and what its classes were used for in the bundle's training."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind}: neither a name of --data nor one of {', '.join(KINDS)}")
     own, use = _own_reading(subject.config.data, name, kind)
@@ -157,7 +157,7 @@ def _reading(subject: Subject, name: str, kind: str | None, group: str | None) -
             re.compile(group)
         except re.error as error:
             raise ConfigError(f"--group {group!r}: not a regular expression ({error})") from error
-    # An empty expression is none.
+    # An empty expression means no groups.
     rule = own.group if group is None else group or None
     if kind is None or kind == own.kind:
         return own.model_copy(update={"group": rule}), use
@@ -166,7 +166,7 @@ def _reading(subject: Subject, name: str, kind: str | None, group: str | None) -
 
 
 def _own_reading(data: DataConfig, name: str, kind: str | None) -> tuple[DataConfig, Use]:
-    """How the training data was read: of several data sets, the one of this name."""
+    """How the training data was read; if there were several data sets, the one of this name."""
     if data.kind != SEVERAL:
         return data, "both"
     for part in data.sets:

@@ -1,4 +1,4 @@
-"""Settings of the simple heads that `comln-train evaluate` measures."""
+"""Which simple heads `comln-train evaluate` measures, and with which settings."""
 
 import argparse
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ CHOICE_SPLIT = "train"
 
 
 def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[str]]:
-    """The heads of `--baselines`, and what to say of those left out.
+    """The heads of `--baselines`, and notes on those that are left out.
 
-    `--baselines all` leaves out a head without a usual value where the training classes, on which
-    it would be chosen, are among those measured.
+    `--baselines all` leaves out a head whose setting has no default if the training classes, on
+    which the setting would be chosen, are among those measured.
 
     Raises:
-        ConfigError: `--set` of a head that is not measured, or `--choose` without one to choose.
+        ConfigError: `--set` for a head that is not measured, or `--choose` with no setting to choose.
     """
     given: dict[str, float] = dict(args.settings)
-    strangers = sorted(set(given) - set(args.baselines))
-    if strangers:
+    unmeasured = sorted(set(given) - set(args.baselines))
+    if unmeasured:
         raise ConfigError(
-            f"--set {strangers[0]}: not among the heads of --baselines, "
+            f"--set {unmeasured[0]}: not among the heads of --baselines, "
             f"{', '.join(args.baselines) or 'of which there are none'}"
         )
     chosen = [name for name in args.baselines if _is_chosen(name, given, choose=args.choose)]
@@ -51,7 +51,7 @@ def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[st
 
 
 def _is_chosen(name: str, given: Mapping[str, float], *, choose: bool) -> bool:
-    """Whether a head's setting is chosen rather than given or usual."""
+    """Whether a head's setting is chosen, being neither given nor the default."""
     baseline = BASELINES[name]
     if not baseline.setting or name in given:
         return False
@@ -59,11 +59,11 @@ def _is_chosen(name: str, given: Mapping[str, float], *, choose: bool) -> bool:
 
 
 class HeadSettings:
-    """Values of the simple heads' settings: given, usual, or chosen on the training classes.
+    """Values of the simple heads' settings: given, the default, or chosen on the training classes.
 
     Args:
-        names: the heads to be measured, as `heads_to_measure` says.
-        domain: whose training classes settings are chosen on.
+        names: the heads to be measured, from `heads_to_measure`.
+        domain: the data set on whose training classes settings are chosen.
     """
 
     def __init__(self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain) -> None:
@@ -92,11 +92,11 @@ class HeadSettings:
             ) from error
 
     def is_chosen(self, name: str) -> bool:
-        """Whether a head's setting is chosen rather than given or usual."""
+        """Whether a head's setting is chosen, being neither given nor the default."""
         return _is_chosen(name, self._given, choose=self._choose)
 
     def of(self, name: str, task: Task) -> tuple[float, str]:
-        """The value for a task, and what to say of it."""
+        """The value for a task, and the head with this value in words."""
         baseline = BASELINES[name]
         if not self.is_chosen(name):
             value = self._given.get(name, baseline.value)

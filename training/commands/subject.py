@@ -1,7 +1,7 @@
-"""What `evaluate` measures: a bundle, as the server runs it, or the best checkpoint of a run.
+"""The model to measure: a bundle, as the server runs it, or the best checkpoint of a run.
 
-A run trained on embeddings has no bundle until it is told the network that makes them; it can be
-measured all the same, on embeddings.
+A run on embeddings cannot become a bundle without the network that computes them, but it can be
+measured on embeddings.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,12 @@ from training.config import Config
 
 @dataclass(frozen=True)
 class Subject:
-    """A head, and the network before it.
+    """The model to measure: a head and its embedding network.
 
     Attributes:
-        config: how it was trained.
-        embed: data (n, S, S, 3) uint8, or (n, d) float32 of a run on embeddings -> (n, d) float32.
+        config: of its training.
+        embed: images (n, S, S, 3) uint8, or embeddings (n, d) float32 if it was trained on
+            embeddings -> (n, d) float32.
         bundle: None for a run.
     """
 
@@ -40,8 +41,8 @@ def open_subject(folder: Path) -> Subject:
     """The bundle or run in `folder`.
 
     Raises:
-        BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged run.
-        BackboneError: the run's network cannot be made again.
+        BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged checkpoint.
+        BackboneError: the run's network cannot be built again.
     """
     if not (folder / MANIFEST).exists():
         if not (folder / BEST).exists():

@@ -1,4 +1,4 @@
-"""`comln-train wrap`: an ONNX model becomes a bundle, with no data and no training."""
+"""`comln-train wrap`: make a bundle from an ONNX model, without data or training."""
 
 import argparse
 import shlex
@@ -16,7 +16,7 @@ _NOTES = (
     "Not trained; wrapped as it is, with a head whose values were meta-learned for embedding "
     "networks at large. The horizon is chosen for each task from its own support images."
 )
-# Errors of a recipe and its backbone name the recipe's keys; here these are flags.
+# Error messages name keys of a recipe; for this command they are replaced by its flags.
 _FLAGS = {
     "data.preprocessing.image_size": "--image-size",
     "backbone.layout": "--layout",
@@ -29,7 +29,7 @@ _FLAGS = {
 
 def add_wrap(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    command = commands.add_parser("wrap", help="make a bundle of any ONNX model, with no data and no training")
+    command = commands.add_parser("wrap", help="make a bundle from any ONNX model, without data or training")
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
     found = "default: found in the graph"
@@ -41,7 +41,7 @@ def add_wrap(commands: Any) -> None:
     command.add_argument(
         "--output",
         metavar="TENSOR",
-        help="the tensor that holds the embedding, an inner one if need be; default: the input of "
+        help="the tensor that is the embedding, which need not be an output; default: the input of "
         "the classifier's last layer, or else the output",
     )
     command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
@@ -65,7 +65,7 @@ def add_wrap(commands: Any) -> None:
 
 
 def run_wrap(args: argparse.Namespace) -> int:
-    """Inspect, print what was found, wrap, say what to run next; returns the exit status."""
+    """Inspect, print the findings, wrap, print what to run next; returns the exit status."""
     options = WrapOptions(
         layout=args.layout,
         output=args.output,
@@ -117,7 +117,7 @@ def _table(findings: Sequence[Finding]) -> str:
 
 
 def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> str:
-    """What makes the same bundle again, for the model card: everything found is said."""
+    """The command that makes the same bundle again, for the model card, with all findings as options."""
     parts = ["comln-train", "wrap", model.name, "--to", "BUNDLE"]
     for finding in findings:
         if finding.flag.startswith("--normalisation"):

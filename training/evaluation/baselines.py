@@ -1,16 +1,17 @@
-"""Simple heads to judge a bundle's own by, fitted on the same embeddings.
+"""Simple heads with which a bundle's own is compared, fitted on the same embeddings.
 
-Each has at most one setting, that which it depends on most (strength of regularisation, step size).
-Its value is the published one or scikit-learn's where there is such, unless told otherwise; the
-other values are chosen on other classes (`training.evaluation.choose`). The heads named "-cv"
-choose it in every task from the support images (`training.evaluation.cross_validation`).
+Each has at most one setting, the one on which it depends most (strength of regularisation, step
+size). Its default is the published value or scikit-learn's, if there is one; otherwise the value is
+chosen on other classes (`training.evaluation.choose`). The heads named "-cv" choose it in every task
+from the support images (`training.evaluation.cross_validation`).
 
-Where shots are unequal every class counts the same (an example's weight is M / (N n_c), n_c the
-examples of its class), since queries come from all classes alike. Equal shots have weights 1.
+With unequal shots every class has the same weight (an example's is M / (N n_c), with n_c the number
+of examples of its class), since there are equally many queries of each class. With equal shots all
+weights are 1.
 
-phi (M, d) support embeddings, N classes. The penalised heads have their weights in the span of phi,
-so they depend on embeddings through their products alone: where d > M they are fitted in
-coordinates of that span, M numbers an image instead of d, and the scores are the same.
+phi (M, d) are support embeddings, N is the number of classes. The weights of the penalised heads are
+in the span of phi, so these heads depend on the embeddings only through inner products. If d > M they
+are fitted in coordinates of that span, M numbers per image instead of d, with the same scores.
 """
 
 from collections.abc import Callable
@@ -32,12 +33,12 @@ Embeddings = NDArray[np.float32]
 
 ANIL_STEPS = 10
 
-# Iterations after which a fit is given up, and counted: many times what fits were seen to take.
+# Iterations after which a fit is stopped and counted as unconverged: many times what fits need.
 _LOGISTIC_ITERATIONS = 5_000
 _SVM_ITERATIONS = 100_000
 
-# With scikit-learn's 1e-4 a strong penalty (C = 0.01) ends the fit after one step, at a classifier
-# that was seen to be 3 points better than the minimum, and is not what it is called.
+# With scikit-learn's 1e-4 and a strong penalty (C = 0.01) the fit stops after one step, far from the
+# minimum: the accuracy was 3 points higher than that of the minimum, but not of this head.
 _LOGISTIC_TOLERANCE = 1e-6
 
 
@@ -46,12 +47,12 @@ class Baseline:
     """A head with at most one setting.
 
     Attributes:
-        words: what it is.
-        make: the head, given the bundle's own (for its start) and the setting's value.
-        setting: what the value is called, "" where there is none.
-        value: unless told otherwise; None where it has to be chosen.
-        grid: what to choose among, in units of `unit`: the mean squared norm of the embeddings to
-            the power `power`.
+        words: the head in words.
+        make: makes the head from the bundle's own (for its start) and the setting's value.
+        setting: name of the setting, "" if there is none.
+        value: default of the setting; None if it has to be chosen.
+        grid: values to choose from, in units of the mean squared norm of the embeddings to the
+            power `power`.
     """
 
     words: str
@@ -62,12 +63,12 @@ class Baseline:
     power: int = 0
 
     def candidates(self, embeddings: Embeddings) -> tuple[float, ...]:
-        """The grid for given embeddings (n, d), to two digits."""
+        """The grid for these embeddings (n, d), rounded to two digits."""
         unit = float((embeddings.astype(np.float64) ** 2).sum(axis=1).mean()) ** self.power
         return tuple(float(f"{unit * value:.2g}") for value in self.grid)
 
     def describe(self, value: float | None) -> str:
-        """What it is, with its setting."""
+        """The head in words, with the value of its setting."""
         return f"{self.words}, {self.setting} = {value:g}" if self.setting else self.words
 
 
@@ -77,7 +78,7 @@ def prototypes(phi: NDArray[np.floating], classes: Classes, ways: int) -> Array:
 
 
 def nearest_prototype(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
-    """Prototypical networks: minus half the squared distance, up to |q|^2 / 2."""
+    """Prototypical networks: minus half the squared distance, without the constant |q|^2 / 2."""
     centres = prototypes(phi, classes, ways)
     return query @ centres.T - 0.5 * (centres**2).sum(axis=1)
 
@@ -141,7 +142,7 @@ def svm(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[n
 def svm_one_against_rest(
     phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
 ) -> Array:
-    """scikit-learn's `LinearSVC`: one class against the rest, squared hinge loss, intercept."""
+    """scikit-learn's `LinearSVC`: one against the rest, squared hinge loss, with intercept."""
     model = LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
     return _scores(model, *coordinates(phi, query), classes, ways)
 
@@ -157,7 +158,7 @@ def coordinates(
 
 
 def normalised(x: NDArray[np.floating]) -> Array:
-    """Rows of length 1; a row of zeros stays."""
+    """Rows scaled to length 1; a row of zeros is unchanged."""
     x = x.astype(np.float64)
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
@@ -170,12 +171,12 @@ def _scores(
     ways: int,
 ) -> Array:
     scores: Array = model.fit(Z, classes).decision_function(query)
-    # Two classes get one score, the difference of the two: as logits they are half of it each.
+    # For two classes scikit-learn gives one score, the difference of the logits: plus and minus half of it.
     return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
 
 
 def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:
-    """A head that knows nothing of the bundle's, on embeddings as they are or of length 1."""
+    """A head independent of the bundle's own, on embeddings unchanged or scaled to length 1."""
 
     def make(_: Head, value: float) -> Classify:
         def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
@@ -191,12 +192,12 @@ def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Cla
 def _chosen_in_the_task(
     fit: Scored, grid: tuple[float, ...], criterion: Criterion
 ) -> Callable[[Head, float], Classify]:
-    """A head on embeddings of length 1 that chooses its value in every task; 1 is the usual one."""
+    """A head on embeddings of length 1 that chooses its setting in every task; the default is 1."""
     scores = cross_validated(fit, grid, 1.0, criterion)
 
     def make(_head: Head, _value: float) -> Classify:
         def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
-            # Once, instead of in every fit.
+            # Computed once, instead of in every fit.
             Z, Zq = coordinates(normalised(phi), normalised(query))
             return scores(Z, classes, ways, Zq)
 
@@ -260,5 +261,5 @@ BASELINES: dict[str, Baseline] = {
         power=-1,
     ),
 }
-"""Values: lambda = 50 and C = 0.1 are MetaOptNet's (for embeddings as they are), C = 1 is
-scikit-learn's; lambda = 1 is a penalty of the size of one example of length 1."""
+"""Defaults: lambda = 50 and C = 0.1 are MetaOptNet's (for unscaled embeddings), C = 1 is scikit-learn's;
+lambda = 1 is the squared norm of one example of length 1."""

@@ -1,4 +1,4 @@
-"""Settings of simple heads, chosen on other classes than those they are measured on."""
+"""Chooses the settings of simple heads on other classes than those on which they are measured."""
 
 from dataclasses import replace
 
@@ -16,10 +16,10 @@ _IMAGES_PER_CLASS = 40
 
 
 def thinned(data: ImageSet, task: Task) -> ImageSet:
-    """Fewer images of the same classes, without rotated ones: enough for episodes of the task.
+    """Fewer images of the same classes, without rotated classes: enough for episodes of the task.
 
-    Embedding all images of a large training split would take longer than choosing. Classes whose
-    images have groups stay whole: the first images may be a single group.
+    Embedding all images of a large training split would take longer than the choice itself. All
+    images are kept if they have groups, because the first images may be a single group.
     """
     if data.groups is not None:
         return replace(data, rotations=1)
@@ -39,13 +39,13 @@ def choose(
     seed: int,
     episodes: int = EPISODES,
 ) -> tuple[float, bool]:
-    """The value with the best mean accuracy on `episodes` episodes; the smallest of equals.
+    """The value with the best mean accuracy on `episodes` episodes; of equally good ones the smallest.
 
     Args:
         embeddings: (n, d) of `data.images`.
 
     Returns:
-        the value, and whether it is the first or last of the grid, beyond which a better may lie.
+        The value, and whether it is the first or last of the grid, so that a better one may be outside.
     """
     candidates = baseline.candidates(embeddings)
     means = [

@@ -1,8 +1,8 @@
 """The head adapted by gradient descent instead of the flow: explicit Euler on the reduced flow.
 
-A step of size h in flow time moves W by -h grad L(W) exactly, whichever of W and s it is taken in
-(W = W0 - s^T phi, Proposition 1), so `steps` steps of size h are ANIL's inner loop with learning
-rate h, and steps up to T = h steps are the flow as Euler sees it.
+A step of size h in flow time changes W by exactly -h grad L(W), whether it is taken in W or in s
+(W = W0 - s^T phi, Proposition 1). So n steps of size h are ANIL's inner loop with learning rate h,
+and Euler's approximation of the flow up to T = n h.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from comln_serve.bundle.head import Head
 from training.evaluation.evaluate import Classify
 from training.gradient_flow.steps import ReducedProblem, Solver, march
 
-# Steps whose states are kept at a time: none is looked at, this bounds their memory.
+# Steps whose states are in memory at a time; only the last state is used.
 _CHUNK = 64
 
 
@@ -23,7 +23,7 @@ def descend(
 
     Args:
         phi: (M, d) support embeddings. classes: (M,) class index of each. ways: N.
-        step_size, horizon: in flow time; the last step is shorter where they do not fit.
+        step_size, horizon: in flow time; the last step is shorter if the horizon is not a multiple.
 
     Raises:
         FlowError: more steps than `head.solver.max_steps`, or steps too large for float64.
@@ -46,7 +46,7 @@ def descend(
 
 
 def descended(head: Head, *, step_size: float, horizon: float) -> Classify:
-    """`descend` as a head among heads."""
+    """`descend` as a head that classifies queries."""
 
     def classify(
         phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]

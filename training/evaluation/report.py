@@ -1,4 +1,4 @@
-"""What `comln-train evaluate` found, for a terminal, as Markdown, as JSON, and as manifest data."""
+"""The results of `comln-train evaluate` for a terminal, as Markdown, as JSON, and as manifest entries."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

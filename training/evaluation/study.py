@@ -1,12 +1,11 @@
-"""What a bundle's adaptation owes to its solver and to its horizon.
+"""How a bundle's accuracy depends on the solver and on the horizon.
 
-Solvers: the served Dormand-Prince beside explicit Euler (gradient descent) at several step sizes:
-accuracy, and time of an adaptation relative to Dormand-Prince's. Horizons: accuracy over a grid of
-T around the learned one. These are the paper's solver table and its Figure 4, on any bundle.
+Solvers: the served Dormand-Prince and explicit Euler (gradient descent) with several step sizes:
+accuracy, and time of an adaptation relative to Dormand-Prince. Horizons: accuracy over a grid of T
+around the learned one. These are the paper's solver table and its Figure 4, for any bundle.
 
-The learned T is that of the served model: where it follows the task (`Head.horizon_of`) it differs
-from episode to episode, and so does what is a multiple or a fraction of it. Tables then show the
-median over the episodes.
+The learned T is that of the served model. If it depends on the task (`Head.horizon_of`), it and its
+multiples and fractions differ between episodes; tables then show the median over the episodes.
 """
 
 import statistics
@@ -26,27 +25,27 @@ from training.evaluation.evaluate import Classify, adapted
 from training.evaluation.tasks import Task
 from training.results.accuracy import Difference
 
-# Episodes on which adaptations are timed, solvers taking turns.
+# Episodes on which adaptations are timed; the solvers take turns.
 TIMED_EPISODES = 30
 
 STEP_COUNTS = (10, 100, 1_000, 10_000)
-"""Unless told otherwise, Euler takes T in these numbers of steps."""
+"""By default Euler divides T into these numbers of steps."""
 
 HORIZON_FACTORS = tuple(float(x) for x in 10.0 ** (np.arange(-8, 5) / 2))
-"""Unless told otherwise, T is multiplied by these: half decades from 1e-4 to 100."""
+"""By default T is multiplied by these factors: half decades from 1e-4 to 100."""
 
 Embeddings = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Euler's: so many of equal size up to the learned T, or of a size in flow time."""
+    """Euler's steps: a number of equal steps up to the learned T, or a step size in flow time."""
 
     count: int | None = None
     size: float | None = None
 
     def size_for(self, horizon: float) -> float:
-        """In flow time, for a task with this T."""
+        """Step size in flow time for a task with this T."""
         if self.size is not None:
             return self.size
         return horizon / (self.count or 1)
@@ -64,7 +63,7 @@ class Horizon:
     value: float = 0.0
 
     def for_task(self, learned: float) -> float:
-        """In flow time, for a task with this learned T."""
+        """T in flow time for a task with this learned T."""
         return self.value if self.factor is None else self.factor * learned
 
 
@@ -76,11 +75,11 @@ class SolverResult:
     """One solver on one task.
 
     Attributes:
-        step_size: Euler's, in flow time; None for Dormand-Prince.
-        steps: of Euler; None for Dormand-Prince, whose number varies.
-        milliseconds: median of an adaptation, from embeddings to W, on one thread.
-        ratio: of `milliseconds` to Dormand-Prince's.
-        behind: how far it is behind Dormand-Prince, in pairs.
+        step_size: of Euler, in flow time; None for Dormand-Prince.
+        steps: number of Euler's steps; None for Dormand-Prince, whose number varies.
+        milliseconds: median time of an adaptation, from embeddings to W, on one thread.
+        ratio: `milliseconds` over those of Dormand-Prince.
+        behind: how far it is behind Dormand-Prince, in paired episodes.
     """
 
     task: Task
@@ -102,8 +101,8 @@ class HorizonResult:
     """One horizon on one task.
 
     Attributes:
-        horizon: T, in flow time. factor: the same over the learned T.
-        behind: how far it is behind the learned horizon, in pairs.
+        horizon: T, in flow time. factor: T over the learned T.
+        behind: how far it is behind the learned horizon, in paired episodes.
     """
 
     task: Task
@@ -116,7 +115,7 @@ class HorizonResult:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes everything is measured on: `count` of `seed`, over embeddings (n, d) of data."""
+    """The first `count` episodes of a seed, over embeddings (n, d) of `data.images`."""
 
     embeddings: Embeddings
     data: ImageSet
@@ -136,14 +135,14 @@ class Episodes:
 
 
 def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> list[SolverResult]:
-    """Dormand-Prince first, then Euler with each kind of steps.
+    """Results of Dormand-Prince first, then of Euler with each kind of steps.
 
     Raises:
-        FlowError: steps that are more than `head.solver.max_steps`.
+        FlowError: more steps than `head.solver.max_steps`.
     """
     kinds: list[Steps | None] = [None, *steps]
     times = _milliseconds(head, on, task, kinds)
-    middle = on.learned_horizon(head, task)
+    median = on.learned_horizon(head, task)
     found: list[SolverResult] = []
     for kind in kinds:
         measured = on.measure(adapted(head) if kind is None else _euler(head, kind), task)
@@ -151,8 +150,8 @@ def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> lis
         found.append(
             SolverResult(
                 task,
-                None if kind is None else kind.size_for(middle),
-                None if kind is None else kind.count_for(middle),
+                None if kind is None else kind.size_for(median),
+                None if kind is None else kind.count_for(median),
                 measured,
                 times[kind],
                 times[kind] / times[None],
@@ -163,26 +162,26 @@ def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> lis
 
 
 def horizons(head: Head, on: Episodes, task: Task, values: Sequence[Horizon]) -> list[HorizonResult]:
-    """T = 0 (the start alone), `values`, and the learned T, in ascending order.
+    """Results for T = 0 (the start alone), `values`, and the learned T, in ascending order.
 
     Raises:
-        FlowError: a horizon at which an episode's flow could not be solved.
+        FlowError: the flow of an episode could not be solved up to a horizon.
     """
     learned = on.measure(adapted(head), task)
-    middle = on.learned_horizon(head, task)
+    median = on.learned_horizon(head, task)
     found: dict[float, HorizonResult] = {}
-    # The learned one first: a value that comes to the same T is not measured again.
+    # The learned T first: another value that gives the same T is not measured again.
     for value in (LEARNED, NONE, *values):
-        horizon, same = value.for_task(middle), value == LEARNED
+        horizon, same = value.for_task(median), value == LEARNED
         if horizon not in found:
-            measured = learned if same else on.measure(_flowing(head, value), task)
+            measured = learned if same else on.measure(_with_horizon(head, value), task)
             found[horizon] = HorizonResult(
-                task, horizon, horizon / middle, same, measured, difference(learned, measured)
+                task, horizon, horizon / median, same, measured, difference(learned, measured)
             )
     return [found[horizon] for horizon in sorted(found)]
 
 
-def _flowing(head: Head, horizon: Horizon) -> Classify:
+def _with_horizon(head: Head, horizon: Horizon) -> Classify:
     def classify(phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings) -> NDArray[np.floating]:
         T = horizon.for_task(head.horizon_of(phi, ways))
         return query @ head.adapt(phi, classes, ways, horizon=T).W.T
@@ -203,7 +202,7 @@ def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp
 
 
 def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]) -> dict[Steps | None, float]:
-    """Median time of an adaptation with each solver, all on the same episodes in turns."""
+    """Median time of an adaptation with each solver; the solvers take turns on the same episodes."""
 
     def run(steps: Steps | None, phi: Embeddings, classes: NDArray[np.intp]) -> Callable[[], object]:
         if steps is None:

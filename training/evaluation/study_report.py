@@ -139,7 +139,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _plot(study: Study, path: Path) -> None:
-    # Here, because no other command of the trainer waits for it.
+    # Imported here, so that no other command waits for it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -30,8 +30,8 @@ class Task:
 
     Attributes:
         ways: number of classes, at least 2.
-        shots: support images of a class, or (least, most) between which each class's own number is
-            drawn, all equally likely.
+        shots: support images of a class, or (least, most): the number of each class is then drawn
+            between these, all equally likely.
         queries: query images of a class.
     """
 
@@ -40,7 +40,7 @@ class Task:
     queries: int = 15
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what is no task."""
+        """Raise ValueError for an impossible task."""
         least, most = self.range
         ranged = not isinstance(self.shots, int)
         if self.ways < 2 or least < 1 or self.queries < 1 or (ranged and least >= most):
@@ -55,21 +55,21 @@ class Task:
         return (self.shots, self.shots) if isinstance(self.shots, int) else self.shots
 
     def __str__(self) -> str:
-        """As `parse_task` reads it: "5x1", "5x1-10"."""
+        """In the format of `parse_task`: "5x1", "5x1-10"."""
         least, most = self.range
         return f"{self.ways}x{least}" + (f"-{most}" if most != least else "")
 
     @property
     def words(self) -> str:
-        """For people: "5-way 1-shot", "5-way 1-to-10-shot"."""
+        """In words: "5-way 1-shot", "5-way 1-to-10-shot"."""
         return describe_task(self.ways, self.shots)
 
     def draw(self, data: ImageSet, seed: int, number: int) -> Drawn:
-        """Episode `number` of those of a seed.
+        """Episode `number` of a seed.
 
-        Unequal shots: the episode of as many shots as the most, of which every class keeps the
-        first few. So its queries are those of the task with equal shots, and it needs as many
-        images of a class.
+        With unequal shots an episode with the largest number of shots is drawn, and each class keeps
+        its first few support images. The queries are therefore those of the task with the largest
+        number of shots, and as many images of a class are needed.
 
         Raises:
             DataError: too few classes, or too few images of one.
@@ -93,10 +93,10 @@ class Task:
 
 
 def parse_task(text: str, queries: int = 15) -> Task:
-    """A task of WAYSxSHOTS ("5x1") or WAYSxLEAST-MOST ("5x1-10").
+    """The task of a text WAYSxSHOTS ("5x1") or WAYSxLEAST-MOST ("5x1-10").
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text has neither form.
     """
     ways, _, shots = text.partition("x")
     least, dash, most = shots.partition("-")

@@ -8,11 +8,11 @@ equation is
     dLoss/dL0 = int u dt,   dLoss/dK = -int u s^T dt,   dLoss/dlam = -int <a, s> dt
     dLoss/dw_m = int <a_m, p_m - y_m> dt
 
-The trajectory s(t) is kept and only `a` runs backward, a contraction; the adjoint of the paper's
-section 2, which rebuilds W(t) backward in time, climbs the loss instead and diverges. What is
-computed here is the exact derivative of the solver's own steps, which is the adjoint equation
-discretised consistently; the steps are kept inside the stability region of the derivatives by
-`comln_serve.flow.kernels.integrate`. All arithmetic is float64.
+The trajectory s(t) is stored and only `a` is integrated backward, where it contracts. The adjoint of
+the paper's section 2 also recomputes W(t) backward in time, which ascends the loss and diverges.
+This module computes the exact derivative of the solver's own steps, a consistent discretisation of
+the adjoint equation; `comln_serve.flow.kernels.integrate` keeps the steps inside the stability
+region of the derivatives. All arithmetic is float64.
 
 The projections of Algorithms 2 and 3 are integrals of the same kind: C = -dLoss/dL0 and
 D = -(dLoss/dK + dLoss/dK^T).
@@ -29,16 +29,16 @@ from comln_serve.flow.kernels import combine, covariance_product, likeliest, pro
 from comln_serve.flow.problem import Array
 from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march, replay
 
-# Steps that are kept whole: 128 of 5-way 5-shot are 1.5 MB. A flow that takes more keeps the first
-# state of every earlier chunk and takes its steps again when the sweep arrives there. With Euler's
-# n steps the chunks are sqrt(n) long, and as many.
+# Steps that are stored with their stages: 128 of 5-way 5-shot take 1.5 MB. Of a longer flow only the
+# first state of every earlier chunk is stored, and its steps are repeated in the backward sweep.
+# Euler's n steps are divided into sqrt(n) chunks of sqrt(n) steps.
 _CHUNK = 128
 
-_GROUP_ROWS = 512  # rows of u and X that are multiplied at a time
+_GROUP_ROWS = 512  # rows of u and X per matrix product
 
 
 class AdjointMethod(Flow):
-    """s(T) of one task, ready to be differentiated."""
+    """s(T) of one task, with the steps that its derivative needs."""
 
     def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
         super().__init__(problem, solver)
@@ -53,14 +53,14 @@ class AdjointMethod(Flow):
             self.last = chunk
 
     def pull_back(self, g: Array, *, weights: bool = True) -> tuple[Array, Array, Array, float]:
-        """Differentiate the loss along the steps, last to first.
+        """Differentiate the loss through the steps, from the last to the first.
 
         Args:
             g: (N, M) derivative of the loss in s(T).
             weights: whether dLoss/dw is wanted.
 
         Returns:
-            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), or empty, dLoss/dlam.
+            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,) or empty, dLoss/dlam.
         """
         n_classes, n_examples = g.shape
         a = g.copy()
@@ -83,20 +83,21 @@ class AdjointMethod(Flow):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # type: ignore[no-untyped-def]
-    """Differentiate steps, last to first. Class-major, as in `kernels`.
+    """Differentiate steps, from the last to the first. Class-major, as in `kernels`.
 
     Args:
         K: (M, M); Y: (N, M); w: (M,); lam: scalar. table: (S + 1, S) of the solver.
         steps: (n, S); X, P: (n, S, N, M); see `Chunk`.
         a: (N, M) derivative of the loss in the state after the last step; on return, in the state
             at the start of the first.
-        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): are added to. An empty dw stays empty.
+        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): the derivatives are added to them; an empty dw is
+            skipped.
     """
     n_steps, n_stages, n_classes, n_examples = P.shape
     size, rows = n_classes * n_examples, n_stages * n_classes
     u = np.empty((n_stages, n_classes, n_examples))
-    # Derivatives in the state at each stage, and in that after the step, which the last row of the
-    # table makes as the others make the stages.
+    # Derivatives in the state at each stage, and last in the state after the step: the last row of the
+    # table gives that state as the other rows give the stages.
     Xbar = np.empty((n_stages + 1, n_classes, n_examples))
     Xbar[n_stages] = a
     kbar, residual = np.empty((n_classes, n_examples)), np.empty((n_classes, n_examples))
@@ -106,8 +107,8 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
     ones, zero = np.ones(max(n_examples, n_stages)), np.zeros(size)
     top, work = likeliest(Y), workspace(n_classes, n_examples)
 
-    # dK is the product of u^T and X over all steps: for groups of steps of equal size, few enough
-    # for the cache.
+    # dK is the product of u^T and X over all steps, computed for groups of steps of equal size that
+    # fit in the cache.
     group = max(1, _GROUP_ROWS // rows)
     group = -(-n_steps // -(-n_steps // group))
     U_T, X_T = np.zeros((n_examples, group * rows)), np.zeros((n_examples, group * rows))

@@ -1,6 +1,6 @@
-"""Exact meta-gradients by forward sensitivity, the paper's way (method "forward").
+"""Exact meta-gradients by forward sensitivity, as in the paper (method "forward").
 
-Beside s (M, N) the system carries B (M, M, N, N) and z (M, M, M, N) (Propositions 2 and 3), from 0:
+Besides s (M, N) the system has B (M, M, N, N) and z (M, M, M, N) (Propositions 2 and 3), all from 0:
 
     ds[i]/dt     = w_i (p_i - y_i) - lam s_i
     dB[i,j]/dt   = 1(i=j) A_i - lam B[i,j] - A_i sum_m K_im B[m,j]
@@ -8,21 +8,21 @@ Beside s (M, N) the system carries B (M, M, N, N) and z (M, M, M, N) (Propositio
 
 with A_i = w_i (diag(p_i) - p_i p_i^T). The paper prints lam z inside A_i(...); differentiating the
 flow puts it outside (docs/derivation.md). Once V = dLoss/dW(T) is known, the projections of
-Algorithms 2 and 3 need no more integration:
+Algorithms 2 and 3 need no further integration:
 
     C[j] = sum_i phi_i^T V^T B[i,j]          D[m,j] = sum_i z[i,j,m] . (V phi_i)
 
-Every pair (j, class) of B and (j, m) of z is a *tangent*: a derivative of the whole of s in one
-number, that of L0[j, class] or of K[j, m] = K[m, j]. A tangent obeys a linear equation of its own
-along the trajectory of s and meets no other tangent. Therefore
+Every pair (j, class) of B and (j, m) of z is a *tangent*: the derivative of all of s in one number,
+L0[j, class] or K[j, m] = K[m, j]. Each tangent satisfies its own linear equation along the
+trajectory of s, independent of the other tangents. Therefore
 
-- z[i,j,m] = z[i,m,j] costs nothing to use: the tangents with j <= m are all there are;
-- the tangents advance in blocks that fit a core's cache, on all cores;
-- one copy of B and z is all the memory, however many steps are taken: the stages of a step exist
-  for a block at a time.
+- by the symmetry z[i,j,m] = z[i,m,j] only the tangents with j <= m are needed;
+- the tangents are integrated in blocks that fit in a core's cache, on all cores;
+- the memory is one copy of B and z for any number of steps, since the stages of a step are stored
+  for one block at a time.
 
-The derivatives in lam and the weights, r = ds/dlam and q = ds/dw, are M + 1 tangents more. Each
-step is the derivative of the solver's own step, whose length keeps the tangents stable
+The derivatives in lam and the weights, ds/dlam and ds/dw, are M + 1 further tangents. Each of their
+steps is the derivative of the solver's own step, whose length keeps the tangents stable
 (`comln_serve.flow.kernels.integrate`). All arithmetic is float64.
 """
 
@@ -37,9 +37,9 @@ from comln_serve.flow.problem import Array
 from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march
 from training.gradient_flow.workers import thread_map
 
-_CHUNK = 32  # steps whose stages are kept at a time: 20-way 5-shot, 10 MB
-_CACHE = 2**17  # numbers a block of tangents may take with its stages: 1 MB
-_SHARES = 8  # pieces of work for the cores to share
+_CHUNK = 32  # steps whose stages are stored at a time: 10 MB for 20-way 5-shot
+_CACHE = 2**17  # numbers in a block of tangents with its stages: 1 MB
+_SHARES = 8  # pieces of work that the cores share
 
 _LOGIT, _GRAM, _LAMBDA, _WEIGHT = range(4)
 
@@ -57,7 +57,7 @@ class ForwardMethod(Flow):
             self.last = chunk
 
     def _advance(self, chunk: Chunk) -> None:
-        """Take the tangents over the steps of a chunk."""
+        """Advance the tangents over the steps of a chunk."""
         problem, table = self.problem, self.solver.table
         residual, top = _stage_tables(problem.Y, chunk.P)
 
@@ -80,14 +80,14 @@ class ForwardMethod(Flow):
         thread_map(advance, bounds[:-1], bounds[1:])
 
     def pull_back(self, g: Array, *, weights: bool = True) -> tuple[Array, Array, Array, float]:
-        """Project the tangents on the derivative of the loss.
+        """Project the tangents onto the derivative of the loss.
 
         Args:
             g: (N, M) derivative of the loss in s(T), -V phi^T.
             weights: whether dLoss/dw is wanted.
 
         Returns:
-            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,), or empty, dLoss/dlam.
+            dLoss/dL0 (N, M), dLoss/dK + dLoss/dK^T (M, M), dLoss/dw (M,) or empty, dLoss/dlam.
         """
         N, M = g.shape
         derivatives = self._columns.reshape(-1, N * M) @ g.ravel()
@@ -114,7 +114,7 @@ def _tangents(n_classes: int, n_examples: int) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _stage_tables(Y, P):  # type: ignore[no-untyped-def]
-    """At the stages: residuals p - y (n, S, N, M), and likeliest classes (n, S, M)."""
+    """Residuals p - y (n, S, N, M) and likeliest classes (n, S, M) at the stages."""
     n_steps, n_stages, n_classes, n_examples = P.shape
     residual, top = np.empty_like(P), np.empty((n_steps, n_stages, n_examples), dtype=np.int64)
     ones, labels, work = np.ones(n_examples), likeliest(Y), workspace(n_classes, n_examples)
@@ -127,13 +127,13 @@ def _stage_tables(Y, P):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, columns):  # type: ignore[no-untyped-def]
-    """Advance tangents over steps, a block that fits the cache at a time.
+    """Advance tangents over steps, in blocks that fit in the cache.
 
     Args:
         K: (M, M); w: (M,); lam: scalar; table: (S + 1, S); steps: (n, S).
         X, P: (n, S, N, M), see `Chunk`. residual, top: of the stages, see `_stage_tables`.
         tangents: (C, 3) kinds and indices.
-        columns: (C, N, M) their values, advanced in place.
+        columns: (C, N, M) values of the tangents, advanced in place.
     """
     n_columns, n_classes, n_examples = columns.shape
     n_stages = table.shape[1]
@@ -157,7 +157,7 @@ def advance_tangents(K, w, lam, table, steps, X, P, residual, top, tangents, col
                 for c in range(count):
                     kind, first, second = tangents[begin + c]
                     change, out = Kx[c], k[i, c]
-                    # minus the change of the logits: K x, and what the tangent's own number does
+                    # minus the change of the logits: K x, and the change of the tangent's own number
                     if kind == _LOGIT:
                         change[second, first] -= 1.0
                     elif kind == _GRAM:

@@ -1,4 +1,4 @@
-"""The whitening metric of `comln_serve.flow.metric` on torch tensors, differentiable."""
+"""The whitening metric of `comln_serve.flow.metric` for torch tensors, differentiable."""
 
 import torch
 from torch import Tensor

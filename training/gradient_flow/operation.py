@@ -44,8 +44,9 @@ def gradient_flow(
     softmax(phi W^T) against Y plus lam/2 ||W - W0||^2_F. Batched over leading axes (tasks); every
     task is integrated with its own step size, in float64 whatever the dtype of the inputs.
 
-    The integration runs on the CPU's cores. Tensors on another device cost one round trip of the
-    small tables (M M + 3 M N numbers a task there, M N back) forward, and one backward.
+    The integration runs on the CPU's cores. With tensors on another device, forward and backward
+    each need one transfer of small tables to the CPU and back (forward: M M + 3 M N and M N numbers
+    per task).
 
     Args:
         phi: (..., M, d) support embeddings, floating point, on any device.
@@ -53,21 +54,20 @@ def gradient_flow(
         Y: (..., M, N) one-hot or soft labels, any dtype; no gradient.
         T: horizon >= 0 in flow time; a scalar, or one per task (...,).
         lam: regularisation >= 0; a scalar, or one per task.
-        weights: (..., M) weight >= 0 of each example, default 1/M. A weight of 0 makes a row
-            padding.
+        weights: (..., M) weight >= 0 of each example, default 1/M. A row with weight 0 is padding.
         psi: (..., M, d) = phi P of a flow dW/dt = -grad L(W) P with a symmetric positive
-            semi-definite P, differentiable, too; default phi, P the identity. See
+            semi-definite P; also differentiable. Default phi, with P the identity. See
             `training.gradient_flow.metric`.
-        method: "adjoint", the adjoint of the reduced flow: fast, and in memory little more than
+        method: "adjoint", the adjoint of the reduced flow: fast, and its memory is little more than
             s at each step. "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2)
-            numbers however many steps are taken.
+            numbers for any number of steps.
         solver: "dopri5", Dormand-Prince with error control. "euler", explicit steps of
             `step_size`: gradient descent, whose exact meta-gradient is ANIL's.
-        step_size: Euler's, in flow time. The last step is shorter if T is no multiple of it.
+        step_size: of Euler, in flow time. The last step is shorter if T is not a multiple of it.
         rtol, atol: dopri5's tolerance of the local error; atol is measured on support logits.
-            Default 2e-6, and 1e-8 for a task with lam > 0 or soft labels, whose flow comes to rest
-            (docs/derivation.md says why).
-        max_steps: tried steps allowed per task.
+            Default 2e-6, and 1e-8 for tasks with lam > 0 or soft labels, whose flow comes to rest
+            (docs/derivation.md explains this).
+        max_steps: largest number of attempted steps per task.
 
     Returns:
         (..., N, d) W(T), dtype and device of phi. Differentiable once in phi, W0, T, lam and
@@ -75,8 +75,8 @@ def gradient_flow(
         the derivative in the last step's length.
 
     Raises:
-        ValueError: shapes or values that make no problem.
-        comln_serve.flow.FlowError: the tolerance could not be met.
+        ValueError: invalid shapes or values.
+        comln_serve.flow.FlowError: the solver could not reach T within the tolerance and max_steps.
     """
     if method not in METHODS:
         raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
@@ -111,7 +111,7 @@ def gradient_flow(
 
 
 class _Value(Flow):
-    """s(T) alone, for when no gradient is asked for."""
+    """s(T) without derivatives, for when no gradient is needed."""
 
     def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
         super().__init__(problem, solver)
@@ -122,7 +122,8 @@ class _Value(Flow):
 class GradientFlow(torch.autograd.Function):
     """W(T) = W0 - s(T)^T psi and its derivatives, for a batch of B tasks in float64.
 
-    Everything of size d is a matrix product here, on the tensors' device; the methods know s only.
+    All computation with tensors of size d is matrix products here, on the tensors' device; the methods
+    work on s only.
     """
 
     @staticmethod
@@ -144,7 +145,7 @@ class GradientFlow(torch.autograd.Function):
 
         def per_task(value: Tensor | float, *shape: int) -> Tensor | Array:
             if not isinstance(value, Tensor) or (value.ndim == 0 and value.device.type == "cpu"):
-                return np.full((math.prod(batch), *shape), float(value))  # no visit to the device
+                return np.full((math.prod(batch), *shape), float(value))  # needs no transfer
             return value.to(phi.device, torch.float64).expand((*batch, *shape)).reshape(-1, *shape)
 
         rows = torch.empty((*batch, N + M, d), dtype=torch.float64, device=phi.device)
@@ -177,7 +178,7 @@ class GradientFlow(torch.autograd.Function):
         try:
             ctx.solutions = thread_map(solve, range(len(tables)))
         except ValueError:
-            # The tables are what is checked; say so if it was in what they were made of.
+            # The tables were checked; if the cause is in phi or W0, name that tensor instead.
             for name, tensor in (("phi", phi), ("W0", W0)):
                 if not bool(torch.isfinite(tensor).all()):
                     raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity") from None
@@ -202,8 +203,8 @@ class GradientFlow(torch.autograd.Function):
         With psi = phi P the Gram matrix is psi phi^T: half of D phi becomes D psi, and s_m^T V and
         the other half are the derivative in psi.
 
-        Each is returned in float64 and with all batch axes; autograd itself rounds it to the
-        input's dtype and sums it over the axes the input was broadcast along.
+        All are returned in float64 with all batch axes; autograd converts them to the input's dtype
+        and sums over the axes along which the input was broadcast.
         """
         rows, phi, s = ctx.saved_tensors
         B, N, M = s.shape
@@ -213,8 +214,8 @@ class GradientFlow(torch.autograd.Function):
         wants_phi, wants_psi, wants_W0, wants_T, wants_lam, wants_w, *_ = ctx.needs_input_grad
         separate = phi.data_ptr() != psi.data_ptr()
 
-        # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, side by side: one
-        # transfer costs one latency, whatever its size.
+        # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, concatenated, so
+        # that a single transfer is needed.
         size = (N + M) * M
         packed = np.zeros((B, size + M + 2))
 
@@ -260,7 +261,7 @@ def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
 
 
 def _to_cpu(*tables: Tensor | Array) -> list[Array]:
-    """(B, ...) float64 tables as arrays; those on another device come in one transfer."""
+    """(B, ...) float64 tables as arrays; those on another device are transferred together."""
     tensors = [table.detach() for table in tables if isinstance(table, Tensor)]
     if tensors[0].device.type != "cpu":
         tensors = unpack(pack(tensors).cpu(), tensors)
@@ -269,11 +270,11 @@ def _to_cpu(*tables: Tensor | Array) -> list[Array]:
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """(B, ...) tensors side by side, (B, n): one transfer costs one latency, whatever its size."""
+    """(B, ...) tensors concatenated to (B, n), to be transferred together."""
     return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], dim=1)
 
 
 def unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that `pack` put together, of the shapes of those in `like`."""
+    """The inverse of `pack`; `like` are tensors of the original shapes."""
     parts = packed.split([tensor[0].numel() for tensor in like], dim=1)
     return [part.reshape(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

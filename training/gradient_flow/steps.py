@@ -1,11 +1,11 @@
 """The steps of the reduced flow, which the methods differentiate.
 
-Two solvers take the steps: Dormand-Prince with error control ("dopri5"), and explicit Euler with
-steps of one size ("euler"), which is gradient descent on W: ANIL's inner loop. Both are explicit
-Runge-Kutta schemes, so a step is a table of coefficients, a state and a length, and the methods
-need to know no more than that.
+There are two solvers: Dormand-Prince with error control ("dopri5"), and explicit Euler with steps of
+one size ("euler"), which is gradient descent on W, ANIL's inner loop. Both are explicit Runge-Kutta
+methods: a step is given by a table of coefficients, a state and a length, and the methods need only
+these.
 
-Steps come in chunks, so that no trajectory, however long, has to be in memory.
+Steps are yielded in chunks, so that a long trajectory need not be in memory.
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -26,18 +26,18 @@ from comln_serve.flow.tableau import STAGES, A
 
 SolverName = Literal["dopri5", "euler"]
 
-# Default tolerances. docs/derivation.md has the measured errors of the gradients: they are at most
-# 1e-5. Where the flow is known to come to rest (lam > 0, or soft labels), dLoss/dT is the
-# derivative of the little that still moves: it takes two digits more of s to know it as well.
+# Default tolerances. With them the measured errors of the gradients are at most 1e-5
+# (docs/derivation.md). If the flow comes to rest (lam > 0, or soft labels), dLoss/dT depends on the
+# small remaining rate, and the same relative error needs two more digits of s.
 TOLERANCE = 2e-6
 TOLERANCE_AT_REST = 1e-8
 
-# (stages + 1, stages): row i holds what stage i adds of the stages before it, the last row the
-# weights of the solution. Dormand-Prince's last stage serves only the error estimate.
+# (stages + 1, stages): row i has the coefficients of the earlier stages in stage i, the last row the
+# weights of the solution. Dormand-Prince's last stage, used only for error estimates, is left out.
 DOPRI5 = A[:, : STAGES - 1].copy()
 EULER = np.array([[0.0], [1.0]])
 
-# Euler's number of steps is T / step_size rounded up, but for what the division itself rounds.
+# Euler's number of steps is T / step_size rounded up, with slack for the rounding of the division.
 _STEP_COUNT_SLACK = 1e-9
 
 
@@ -58,12 +58,12 @@ class ReducedProblem:
     lam: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what is no problem."""
+        """Raise ValueError if shapes or values are invalid."""
         check_problem(self.K, self.L0, self.Y, self.T, self.lam, self.w)
 
     @property
     def arrays(self) -> tuple[Array, Array, Array, Array, float]:
-        """What every kernel here starts its arguments with."""
+        """The first arguments of every kernel here."""
         return self.K, self.L0, self.Y, self.w, self.lam
 
 
@@ -75,9 +75,9 @@ class Solver:
         name: "dopri5" or "euler".
         rtol, atol: dopri5's tolerance of the local error, atol on the support logits. None: the
             defaults above.
-        max_steps: steps allowed a task, tried ones for dopri5.
-        step_size: Euler's, in flow time: ANIL's learning rate. The last step is shorter where T is
-            no multiple of it.
+        max_steps: largest number of steps per task; for dopri5, of attempted steps.
+        step_size: of Euler, in flow time: ANIL's learning rate. The last step is shorter if T is
+            not a multiple of it.
     """
 
     name: SolverName
@@ -87,7 +87,7 @@ class Solver:
     step_size: float | None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for settings that make no solver."""
+        """Raise ValueError for invalid settings."""
         if self.name not in {"dopri5", "euler"}:
             raise ValueError(f'solver must be "dopri5" or "euler", got {self.name!r}')
         if self.name == "dopri5":
@@ -98,7 +98,7 @@ class Solver:
             raise ValueError(f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}')
 
     def tolerances(self, *, at_rest: bool) -> tuple[float, float]:
-        """Rtol and atol for a task, by whether its flow comes to rest."""
+        """Rtol and atol for a task; `at_rest`: its flow comes to rest."""
         default = TOLERANCE_AT_REST if at_rest else TOLERANCE
         rtol, atol = (default if x is None else x for x in (self.rtol, self.atol))
         return rtol, atol
@@ -114,12 +114,12 @@ class Chunk:
     """Consecutive steps.
 
     Attributes:
-        steps: (n, S) the flow time that each stage's rate stands for: a step of length h adds
-            sum_i b_i steps[i] rate_i. For Euler it is h. dopri5 runs in a time of its own, and it
-            is h times the pace of that time at the stage (see `comln_serve.flow.kernels`).
-        X: (n, S, N, M) state at the stages of each step, at the first that at its start.
-        P: (n, S, N, M) softmax of the logits there: with them at hand, going over the steps again
-            takes no product and no exponential.
+        steps: (n, S) the flow time by which each stage's rate is multiplied: a step adds
+            sum_i b_i steps[i] rate_i. For Euler it is the length h. dopri5 rescales time, and it
+            is h times the rate of flow time at the stage (see `comln_serve.flow.kernels`).
+        X: (n, S, N, M) state at the stages of each step; the first stage is the step's start.
+        P: (n, S, N, M) softmax of the logits there, stored so that the derivatives need neither
+            matrix products nor exponentials for them.
         end: (N, M) state after the last.
     """
 
@@ -138,8 +138,8 @@ class Flow:
     """s(T) of one task.
 
     Attributes:
-        problem, solver: what was solved, and how.
-        last: the last steps taken, None when T = 0.
+        problem, solver: the problem, and how it was solved.
+        last: the last chunk of steps, None if T = 0.
     """
 
     def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
@@ -152,9 +152,9 @@ class Flow:
         return np.zeros_like(self.problem.L0) if self.last is None else self.last.end
 
     def end_rate(self) -> Array:
-        """ds(T)/dT (N, M): the flow's rate at T; for Euler, that at the start of its last step.
+        """ds(T)/dT (N, M): the flow's rate at T; for Euler, the rate at the start of its last step.
 
-        Zero where the flow was at rest before T: exp(-lam T) is below float64 then.
+        Zero if the flow came to rest before T, where exp(-lam T) is below the resolution of float64.
         """
         problem, state = self.problem, self.state
         if self.solver.name == "euler":
@@ -195,7 +195,7 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
 
 def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
     h = float(solver.step_size or 0.0)
-    quotient = problem.T / h - _STEP_COUNT_SLACK  # infinite, perhaps
+    quotient = problem.T / h - _STEP_COUNT_SLACK  # may be infinite
     if quotient > solver.max_steps:
         raise FlowError(
             f"T = {problem.T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than "

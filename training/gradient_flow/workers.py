@@ -10,18 +10,19 @@ from comln_serve.machine import usable_cpus
 
 _Result = TypeVar("_Result")
 
-_thread = threading.local()  # .at_work: whether this thread is within a map
+_thread = threading.local()  # .at_work: whether this thread is running a map
 
 
 def thread_map(function: Callable[..., _Result], *arguments: Iterable[Any]) -> list[_Result]:
     """`list(map(function, *arguments))` with a thread for each usable core.
 
-    The calling thread works too, and every thread takes the next call when it is free. Handing work
-    over costs a tenth of a small task: it is done once a thread, not once a call. A single call
-    stays in this thread. So does a map within a map: all cores are at work then, and waiting for
-    them could be for ever.
+    The calling thread works too, and every thread takes the next call when it is free. Submitting
+    work takes a tenth of the time of a small task, so it is done once per thread, not once per call.
+    A single call runs in the calling thread. So do the calls of a nested map: all cores are busy
+    then, and waiting for the pool could deadlock.
 
-    When calls fail, no new ones are begun, and the error of the first of them is raised.
+    After a call has failed, no further calls are started, and the error of the first failed call in
+    the list is raised.
     """
     calls = list(zip(*arguments, strict=True))
     if len(calls) <= 1 or getattr(_thread, "at_work", False):
@@ -45,7 +46,7 @@ def thread_map(function: Callable[..., _Result], *arguments: Iterable[Any]) -> l
     helpers = [pool.submit(work) for _ in range(min(others, len(calls) - 1))]
     work()
     for helper in helpers:
-        if not helper.cancel():  # it has begun
+        if not helper.cancel():  # it has started
             helper.result()
     if errors:
         raise errors[min(errors)]
@@ -54,6 +55,6 @@ def thread_map(function: Callable[..., _Result], *arguments: Iterable[Any]) -> l
 
 @cache
 def _pool() -> tuple[ThreadPoolExecutor, int]:
-    """Threads for the cores that the calling thread leaves free, and their number."""
+    """A pool of threads for the cores besides the calling thread's, and their number."""
     others = usable_cpus() - 1
     return ThreadPoolExecutor(max(1, others), thread_name_prefix="gradient-flow"), others

@@ -1,1 +1,1 @@
-"""Meta-training: the loop, what it draws, what it leaves behind."""
+"""Training runs: pre-training, meta-training on episodes, their logs and reports."""

@@ -1,6 +1,6 @@
 """Random crops, flips and colour jitter of a batch, on the device the images are on.
 
-What is random is drawn with NumPy from a generator that is passed in, so equal seeds give equal
+Random numbers are drawn with NumPy from a generator that is passed in, so equal seeds give equal
 images on every device.
 """
 
@@ -19,10 +19,10 @@ _LUMA = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Draw:
-    """What happens to each of n images.
+    """The augmentation of n images.
 
     Attributes:
-        offsets: (n, 2) where the crop begins in the padded image, 0 to 2 padding.
+        offsets: (n, 2) start of the crop in the padded image, from 0 to 2 padding.
         flips: (n,) whether it is mirrored.
         factors: (n, 3) of brightness, contrast and saturation; 1 changes nothing.
     """
@@ -32,12 +32,12 @@ class Draw:
     factors: NDArray[np.float32]
 
     def of(self, which: NDArray[np.intp]) -> "Draw":
-        """What happens to some of the images."""
+        """The augmentation of some of the images."""
         return Draw(self.offsets[which], self.flips[which], self.factors[which])
 
 
 def draw(rng: np.random.Generator, n: int, config: AugmentationConfig) -> Draw:
-    """Draw the augmentation of n images; the same numbers are drawn whatever is switched on."""
+    """Draw the augmentation of n images; the same numbers are drawn whichever changes are enabled."""
     offsets = rng.integers(0, 2 * config.crop_padding + 1, size=(n, 2))
     flips = (rng.random(n) < 0.5) & config.flip
     factors = 1 + config.jitter * rng.uniform(-1, 1, size=(n, 3))
@@ -45,10 +45,10 @@ def draw(rng: np.random.Generator, n: int, config: AugmentationConfig) -> Draw:
 
 
 def augment(images: Tensor, how: Draw, config: AugmentationConfig) -> Tensor:
-    """Augmented copies of uint8 images (n, S, S, 3): crop and flip, then the colours.
+    """Augmented copies of uint8 images (n, S, S, 3): crop and flip, then colour jitter.
 
-    Colours as Pillow's ImageEnhance in the order brightness, contrast, saturation: each mixes the
-    image with black, with its mean grey, and with its greys.
+    Colours change as by Pillow's ImageEnhance, in the order brightness, contrast, saturation: the
+    image is mixed with black, with its mean grey, and with its greyscale version.
     """
     if config.crop_padding or config.flip:
         images = _crop(images, how, config.crop_padding)

@@ -1,7 +1,7 @@
 """Training in several processes (`torchrun`), each with a share of every update's tasks.
 
 Gradients are those of one process with the whole batch, to rounding: they are averaged, and batch
-norm takes its statistics over all processes' images. One process needs none of this.
+norm computes its statistics over the images of all processes.
 """
 
 import os
@@ -15,10 +15,10 @@ from torch import Tensor, distributed, nn
 
 @dataclass(frozen=True)
 class Group:
-    """This process among those that train together.
+    """The processes that train together, as seen by this one.
 
     Attributes:
-        rank: its number; 0 writes, measures and speaks for all. size: how many there are.
+        rank: number of this process; process 0 validates, writes and prints. size: their number.
     """
 
     rank: int = 0
@@ -30,7 +30,7 @@ class Group:
 
 
 def join() -> tuple[Group, torch.device]:
-    """This process's group, as `torchrun` set the environment up, and the device it uses."""
+    """This process's group, from the environment that `torchrun` sets, and its device."""
     cuda = torch.cuda.is_available()
     if "RANK" not in os.environ:
         return Group(), torch.device("cuda" if cuda else "cpu")
@@ -43,13 +43,13 @@ def join() -> tuple[Group, torch.device]:
 
 
 def wait(group: Group) -> None:
-    """Return once every process of the group has come here."""
+    """Return once every process of the group has called this."""
     if group.size > 1:
         distributed.barrier()
 
 
 def leave(group: Group) -> None:
-    """End the group `join` gave."""
+    """End the group that `join` returned."""
     if group.size > 1:
         distributed.destroy_process_group()
 
@@ -61,7 +61,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Group) -> None:
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
-            if parameter.grad is None:  # the processes must agree on what is exchanged
+            if parameter.grad is None:  # every process must exchange the same tensors
                 parameter.grad = torch.zeros_like(parameter)
             by_dtype.setdefault(parameter.dtype, []).append(parameter.grad)
     for gradients in by_dtype.values():
@@ -89,10 +89,10 @@ class _Sum(torch.autograd.Function):
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm over the images of all processes, on any device (torch's own needs CUDA)."""
+    """Batch norm over the images of all processes, on any device (torch's own requires CUDA)."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        """(B, C, H, W) -> the same, in training with the statistics of every process's batch."""
+        """(B, C, H, W) -> the same shape; in training with the statistics of all processes' batches."""
         if not self.training:
             return super().forward(input)
         wide = input.float()
@@ -112,7 +112,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 def share_batch_norm(model: nn.Module, group: Group) -> None:
-    """Let the batch norms of `model` take their statistics over the group."""
+    """Let the batch norms of `model` compute their statistics over the group."""
     if group.size == 1:
         return
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Sets of images turned into sets of embeddings, where the backbone no longer changes."""
+"""Image sets converted to sets of embeddings, for a frozen backbone."""
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ _BATCH = 1024
 
 
 def embed_once(model: MetaModel, data: ImageSet) -> ImageSet:
-    """The set with embeddings (n, d) float32 in place of its images; episodes stay the same.
+    """The set with embeddings (n, d) float32 in place of images; the same seeds give the same episodes.
 
-    Classes that are rotations of another get images of their own, which come after all the others'.
+    Rotated classes have embeddings of their own, stored after those of the unrotated images.
     """
     count, width = len(data.images), model.backbone.embedding_size
     embeddings = np.empty((data.rotations * count, width), dtype=np.float32)

@@ -15,7 +15,7 @@ from training.model import MetaModel
 from training.runs.augmentation import augment, draw
 from training.runs.distributed import Group
 
-# Separates what is drawn for the augmentation from what is drawn for the episodes.
+# Keeps the random numbers of the augmentation apart from those of the episodes.
 _AUGMENTATION = 1
 
 
@@ -24,9 +24,9 @@ class MetaBatch:
     """Episodes of one shape.
 
     Attributes:
-        images: (B, M + N q, ...) as the data has them: the M support images of a task, class by
-            class, then the q query images of each class.
-        shots: (N,) support images of each class, M in all.
+        images: (B, M + N q, ...) as in the data: the M support images of each task, class by class,
+            then the q query images of each class.
+        shots: (N,) number of support images of each class, M in total.
     """
 
     images: Tensor
@@ -36,12 +36,12 @@ class MetaBatch:
 def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None) -> MetaBatch:
     """This process's share of an update's tasks, augmented.
 
-    The episodes depend on the data, the seed and the update alone: not on the augmentation, not on
-    the device, not on how many processes share them.
+    The episodes depend only on the data, the seed and the update: not on the augmentation, the
+    device or the number of processes.
 
     Args:
-        data: one data set or several. Of several, each task's is drawn, all equally likely; the
-            tasks have as many ways as drawn, but at most the classes of the smallest set drawn.
+        data: one data set or several. Of several, one is drawn for each task, all equally likely;
+            the largest number of ways is then limited by the classes of the smallest one drawn.
     """
     group = group or Group()
     settings = config.episodes
@@ -65,7 +65,7 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
             continue
         noise = np.random.default_rng((config.seed, update, _AUGMENTATION, task))
         seed = int(noise.integers(2**63))
-        if not tasks:  # what the network itself draws
+        if not tasks:  # random numbers of the network itself, such as DropBlock's
             torch.manual_seed(seed)
         images = source.gather(
             np.concatenate([np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries)]),

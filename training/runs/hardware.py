@@ -1,4 +1,4 @@
-"""What a run was made on, in words, for checkpoint and model card."""
+"""The machine of a run in words, for checkpoint and model card."""
 
 import platform
 from pathlib import Path
@@ -10,7 +10,7 @@ from training.runs.distributed import Group
 
 
 def describe_hardware(group: Group | None = None) -> str:
-    """Such as "2 cores of Intel(R) Xeon(R) Processor"; GPUs and processes where there are any."""
+    """Such as "2 cores of Intel(R) Xeon(R) Processor", with the GPU and the number of processes if any."""
     processor = f"{usable_cpus()} cores of {_processor()}"
     if torch.cuda.is_available():
         processor = f"{torch.cuda.get_device_name()} and {processor}"

@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs: `log.jsonl`, and the same as TensorBoard events."""
+"""The log of a run, `log.jsonl`, also written as TensorBoard events."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,10 @@ Phase = Literal["pretraining", "episodes"]
 
 
 class RunLog:
-    """Appends records of one phase; those past `start` (of a run that was killed) are dropped.
+    """Appends records of one phase; records after step `start`, left by a killed run, are dropped.
 
     A record is a JSON object with "phase", "step" (epochs or updates done), numbers by name, and
-    "validation", a list of accuracies, each with "data" where there are several data sets.
+    "validation", a list of accuracies, each with "data" if there are several data sets.
     """
 
     def __init__(self, out: Path, phase: Phase, start: int) -> None:
@@ -42,13 +42,13 @@ class RunLog:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """What an accuracy of "validation" was measured on, in words."""
+    """Task and data set of an accuracy in "validation", in words."""
     task = f"{result['ways']}-way {result['shots']}-shot"
     return f"{result['data']}, {task}" if "data" in result else task
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:
-    """The records of a run; a last line cut short by a crash is left out."""
+    """The records of a run; an incomplete last line, left by a crash, is ignored."""
     records = []
     for line in (out / LOG).read_text(encoding="utf-8").splitlines():
         try:

@@ -1,7 +1,7 @@
-"""`report.html`: what a run did, on one page that needs nothing else.
+"""`report.html`: a run on one self-contained page.
 
-Loss, validation accuracy with its 95% interval, and the horizon T over training (the left of the
-paper's Figure 4).
+It shows the loss, the validation accuracy with its 95% interval, and the horizon T over training (as
+on the left of the paper's Figure 4).
 """
 
 import html
@@ -45,7 +45,7 @@ def write_report(out: Path) -> Path:
     """Write the report of the run in `out`; returns its path.
 
     Raises:
-        CheckpointError: `out` holds no run.
+        CheckpointError: there is no run in `out`.
     """
     best, last = Checkpoint.load(out / BEST), Checkpoint.load(out / LAST)
     log = read_log(out)
@@ -82,7 +82,7 @@ def write_report(out: Path) -> Path:
 
 
 def _figure(title: str, draw: Callable[[Any, Records], bool], records: Records) -> str:
-    from matplotlib.figure import Figure  # noqa: PLC0415 (slow to import, and needed here alone)
+    from matplotlib.figure import Figure  # noqa: PLC0415 (slow to import, and needed only here)
 
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.add_subplot()

@@ -11,7 +11,7 @@ from training.results.accuracy import Accuracy
 
 @dataclass(frozen=True)
 class Validated:
-    """Accuracy on one task of one data set; `data` is its name, None where it is the only one."""
+    """Accuracy on one task of one data set; `data` is its name, None if it is the only one."""
 
     data: str | None
     accuracy: Accuracy
@@ -21,7 +21,7 @@ class Validated:
         return self.accuracy.mean
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for checkpoints and the log; "data" where the data set has a name."""
+        """Plain values, for checkpoints and the log; with "data" if the data set has a name."""
         return vars(self.accuracy) | ({} if self.data is None else {"data": self.data})
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Validated:
 
 
 def validate(model: MetaModel, data: Data) -> list[Validated]:
-    """Accuracy on the configured tasks, of each data set, on the same episodes every time."""
+    """Accuracy on the configured tasks of each data set, always on the same episodes."""
     settings, head = model.config.validation, model.head()
     results: list[Validated] = []
     for name, images in by_name(data).items():

@@ -1,4 +1,4 @@
-"""Embedding networks against what the papers say of them."""
+"""Embedding networks compared with the papers' descriptions."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_sizes_at_84_pixels(kind: str, global_pooling: bool, size: int, paramete
 
 
 def test_resnet12_is_the_papers() -> None:
-    """Blocks of 64, 160, 320 and 640 channels; three 3x3 convolutions beside one of 1x1."""
+    """Blocks of 64, 160, 320 and 640 channels; three 3x3 convolutions, and one of 1x1 as shortcut."""
     blocks = [part for part in make(kind="resnet12").modules() if isinstance(part, ResidualBlock)]
     shapes = [[tuple(part.weight.shape) for part in block.modules() if isinstance(part, nn.Conv2d)] for block in blocks]
     assert shapes == [
@@ -69,7 +69,7 @@ def test_a_residual_block_pools_after_the_last_activation() -> None:
     torch.testing.assert_close(block(x), expected)
 
 
-def test_colours_reach_the_network_in_the_order_asked_for() -> None:
+def test_the_network_gets_its_channels_in_the_configured_order() -> None:
     x = images(2, 4)
     rgb = x.permute(0, 3, 1, 2) / 255.0
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
@@ -98,7 +98,7 @@ def test_embeddings_are_float32_under_autocast(kind: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         embeddings = backbone(images(4, 32))
     assert embeddings.dtype == torch.float32
-    # Normalised after, not before, bfloat16's eight bits.
+    # Normalised after the rounding to bfloat16, not before it.
     torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(4))
 
 
@@ -111,7 +111,7 @@ def test_gradients_reach_every_parameter(kind: str) -> None:
         assert parameter.grad.abs().max() > 0, name
 
 
-def test_other_images_than_the_recipes_are_refused() -> None:
+def test_images_of_another_type_or_size_are_refused() -> None:
     backbone = make(32, channels=8)
     for wrong in (images(2, 28), images(2, 32).float(), torch.zeros(2, 640)):
         with pytest.raises(BackboneError, match=r"uint8 images \(n, 32, 32, 3\)"):
@@ -122,7 +122,7 @@ def test_other_images_than_the_recipes_are_refused() -> None:
         make(84, embedding_size=640)
 
 
-def test_identity_takes_embeddings_alone() -> None:
+def test_identity_takes_only_embeddings() -> None:
     backbone = make(kind="identity", embedding_size=5, normalise="l2", scale="sqrt_d")
     x = torch.randn(3, 5)
     torch.testing.assert_close(backbone(x), x / x.norm(dim=1, keepdim=True) / math.sqrt(5))
@@ -135,7 +135,7 @@ def test_identity_takes_embeddings_alone() -> None:
 
 
 def drop_block(updates: int, size: int, **keys: object) -> DropBlock:
-    """One in training mode that will make its update number `updates` next."""
+    """A DropBlock in training mode, just before its update number `updates`."""
     module = DropBlock(DropBlockConfig.model_validate({"updates": 100, **keys}), size)
     module.updates.fill_(updates - 1)
     return module
@@ -152,7 +152,7 @@ def test_drop_rate_anneals_as_in_metaoptnet(done: int, rate: float) -> None:
 
 
 @pytest.mark.parametrize(("size", "block"), [(10, 5), (5, 5), (10, 1), (7, 3)])
-def test_gamma_is_ghiasis(size: int, block: int) -> None:
+def test_gamma_is_equation_1_of_the_paper(size: int, block: int) -> None:
     """gamma = (1 - keep) / block^2 * size^2 / (size - block + 1)^2, equation 1."""
     module = drop_block(100, size, rate=0.1, block_size=block)
     module(torch.ones(1, 1, size, size))
@@ -161,8 +161,8 @@ def test_gamma_is_ghiasis(size: int, block: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "block"), [(10, 5), (5, 5), (10, 1), (7, 3)])
-def test_every_position_is_kept_as_often_as_it_should(size: int, block: int) -> None:
-    """(1 - gamma)^n, with n the number of blocks that would cover it; 5 standard errors."""
+def test_every_position_is_kept_with_its_probability(size: int, block: int) -> None:
+    """The probability is (1 - gamma)^n, with n the number of blocks that cover the position; 5 standard errors."""
     torch.manual_seed(0)
     module = drop_block(100, size, rate=0.1, block_size=block)
     count = 20_000
@@ -173,7 +173,7 @@ def test_every_position_is_kept_as_often_as_it_should(size: int, block: int) -> 
     expected = (1 - module.gamma) ** covering
     error = (expected * (1 - expected) / count).sqrt()
     assert bool(((kept - expected).abs() < 5 * error).all())
-    # Blocks overlap, so a little more is kept than the rate says.
+    # Blocks overlap, so slightly fewer positions are dropped than the rate.
     assert 0.9 - 0.003 < float(kept.mean()) < 0.92
 
 
@@ -186,7 +186,7 @@ def test_dropping_keeps_the_mean() -> None:
     assert float(module(x).mean()) == pytest.approx(float(x.mean()), rel=5e-3)
     values = ones.unique()
     assert values[0] == 0
-    assert len(values) == 2  # what is kept is scaled by one number
+    assert len(values) == 2  # all kept values are scaled by the same number
 
 
 def test_blocks_are_dropped_whole() -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_dropped_in_evaluation() -> None:
     assert int(module.updates) == 99
 
 
-def test_resnet12_drops_behind_its_last_two_blocks_and_remembers_how_far_it_is() -> None:
+def test_resnet12_drops_after_its_last_two_blocks_and_saves_its_update_count() -> None:
     keys = {"kind": "resnet12", "channels": 8, "drop_block": {"updates": 4, "rate": 0.5}}
     backbone = make(84, **keys)
     drops = {n: m for n, m in backbone.named_modules() if isinstance(m, DropBlock)}
@@ -223,12 +223,12 @@ def test_resnet12_drops_behind_its_last_two_blocks_and_remembers_how_far_it_is()
         if isinstance(module, DropBlock):
             assert int(module.updates) == 3
             assert float(module.rate) == pytest.approx(0.5 * 3 / 4)
-    resumed(x).sum().backward()  # masks let gradients through
+    resumed(x).sum().backward()  # gradients pass through the masks
     plain = make(84, kind="resnet12", channels=8)
     plain.load_state_dict(backbone.state_dict(), strict=False)
     torch.testing.assert_close(plain.eval()(x), backbone.eval()(x))
 
 
-def test_a_block_larger_than_its_map_is_refused() -> None:
+def test_a_block_larger_than_its_feature_map_is_refused() -> None:
     with pytest.raises(BackboneError, match="has 2 x 2 positions; use 2 at most"):
         make(32, kind="resnet12", channels=8, drop_block={"block_size": 5})

@@ -1,4 +1,4 @@
-"""Frozen backbones: embedded once, trained on embeddings, exported with the network."""
+"""Frozen backbones: images are embedded once, the head is trained on embeddings, the bundle has the network."""
 
 import json
 import re
@@ -45,8 +45,8 @@ def onnx_config(folder: Path, start: str = "prototype") -> Config:
 
 
 @pytest.mark.parametrize("rotations", [1, 4])
-def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations: int) -> None:
-    """Equal seeds draw equal episodes, rotated classes included, with equal losses."""
+def test_training_on_embeddings_equals_training_on_images(tmp_path: Path, rotations: int) -> None:
+    """Equal seeds give equal episodes, including rotated classes, and equal losses."""
     data = replace(colour_classes(size=SIZE), rotations=rotations)
     model = MetaModel(onnx_config(tmp_path))
     embedded = embed_once(model, data)
@@ -69,7 +69,7 @@ def test_training_on_embeddings_is_training_on_images(tmp_path: Path, rotations:
     assert len(set(losses[0])) == 5
 
 
-def test_the_learner_on_embeddings_shares_everything(tmp_path: Path) -> None:
+def test_the_model_on_embeddings_shares_parameters_and_state(tmp_path: Path) -> None:
     model = MetaModel(onnx_config(tmp_path))
     learner = model.on_embeddings()
     assert learner.log_T is model.log_T
@@ -79,20 +79,20 @@ def test_the_learner_on_embeddings_shares_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", ["prototype", "learned", "zero"])
-def test_only_the_head_learns(tmp_path: Path, start: str) -> None:
+def test_only_the_head_is_learned(tmp_path: Path, start: str) -> None:
     data, settings = colour_classes(size=SIZE), onnx_config(tmp_path, start)
     best = fit(settings, data, data, tmp_path / "run", resume=False)
     model, before = best.restore_model(), MetaModel(settings)
     moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before.state_dict()[key])}
     extra = {"prototype": {"log_alpha"}, "learned": {"W0"}, "zero": set[str]()}
     assert moved == {"log_T"} | extra[start]
-    # Resuming finds the run complete, and embeds and loads as before.
+    # Resuming the complete run embeds and loads as before, and trains no further.
     again = fit(settings, data, data, tmp_path / "run", resume=True)
     assert again.update == best.update
 
 
-def test_frozen_torchvision_weights_stay_and_travel(tmp_path: Path) -> None:
-    """The checkpoint and the bundle need the file of the weights no more."""
+def test_frozen_torchvision_weights_do_not_change_and_are_exported(tmp_path: Path) -> None:
+    """The checkpoint and the bundle do not need the weights file."""
     path = tmp_path / "weights.pt"
     torch.save(trained("resnet18", 10).state_dict(), path)
     keys = {"kind": "torchvision", "architecture": "resnet18", "weights": str(path)}
@@ -126,7 +126,7 @@ EXPORT = ["--description", "Colours.", "--data-description", "Eight.", "--licenc
 def test_an_onnx_model_from_recipe_to_bundle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path beside the recipe; run and bundle measure alike; moved files are found or named."""
+    """A path relative to the recipe; run and bundle have equal accuracies; a moved file can be given, or is named."""
     data = colour_classes(size=SIZE)
     images = str(save_images(data, tmp_path / "images"))
     tree = onnx_config(tmp_path).model_dump(mode="json", exclude_defaults=True)
@@ -176,12 +176,12 @@ def test_an_onnx_model_from_recipe_to_bundle(
 
 
 def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
-    """Embeddings made elsewhere by the network: the bundle computes what the run was fed."""
+    """The embeddings were computed by the network: the bundle computes the same."""
     images = colour_classes(size=SIZE)
     source = MetaModel(onnx_config(tmp_path))
     keys = {"kind": "onnx", "path": str(tmp_path / "model.onnx"), "output": "flat"}
     raw = MetaModel(frozen_config(keys | NORMALISATION))
-    data = embed_once(raw, images)  # as published: not normalised
+    data = embed_once(raw, images)  # LEO publishes them without normalisation
     settings = frozen_config({"kind": "identity", "embedding_size": 6, "normalise": "l2"})
     fit(settings, data, data, tmp_path / "run", resume=False)
     checkpoint = Checkpoint.load(tmp_path / "run" / LAST)
@@ -217,14 +217,14 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
         with_backbone(checkpoint, ("head.start=zero",))
 
 
-def test_images_are_no_embeddings(tmp_path: Path) -> None:
+def test_images_are_refused_as_embeddings(tmp_path: Path) -> None:
     settings = frozen_config({"kind": "identity", "embedding_size": 6})
     data = colour_classes(size=SIZE)
     with pytest.raises(BackboneError, match=r"takes float32 embeddings \(n, 6\)"):
         fit(settings, data, data, tmp_path, resume=False)
 
 
-def test_a_trained_backbone_is_its_runs_own(tmp_path: Path) -> None:
+def test_a_trained_backbone_cannot_be_replaced(tmp_path: Path) -> None:
     settings = tiny_config()
     state = MetaModel(settings).state_dict()
     checkpoint = Checkpoint(settings, 0, state, {}, {}, 0.0, 0.0, [])

@@ -1,4 +1,4 @@
-"""Graphs from elsewhere as backbones: small ones made here."""
+"""ONNX graphs as backbones, with small graphs made here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def write_model(
     colour: str = "rgb",
     change: Callable[[onnx.GraphProto], None] | None = None,
 ) -> Path:
-    """A classifier as somebody has it: convolution, ReLU, mean ("pooled"), dense ("logits")."""
+    """A classifier: convolution, ReLU, mean ("pooled"), dense ("logits")."""
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     channels = 1 if colour == "grey" else 3
     kernel = KERNEL[:, :channels].astype(np.float32 if dtype == TensorProto.UINT8 else kind)
@@ -69,7 +69,7 @@ def write_model(
         change(graph)
     opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=3 if opset < 9 else 8)
-    if model.ir_version < 4:  # weights were inputs then
+    if model.ir_version < 4:  # at that version weights were inputs
         for name, array in (("kernel", kernel), ("classifier", CLASSIFIER)):
             graph_input = helper.make_tensor_value_info(name, real, list(array.shape))
             model.graph.input.append(graph_input)
@@ -103,7 +103,7 @@ def exported(backbone: Backbone, *, half: bool = False) -> ort.InferenceSession:
 
 
 def by_torch(x: torch.Tensor, colour: str = "rgb") -> dict[str, torch.Tensor]:
-    """What the model is, without ONNX: from images to each of its tensors."""
+    """The model in plain torch: from images to each of its tensors."""
     planes = x.permute(0, 3, 1, 2) / 255
     if colour == "grey":
         planes = planes.mean(dim=1, keepdim=True)
@@ -123,7 +123,7 @@ def by_torch(x: torch.Tensor, colour: str = "rgb") -> dict[str, torch.Tensor]:
 
 
 def agree(backbone: Backbone, tensor: str, tolerance: float = 1e-4, colour: str = "rgb") -> None:
-    """Trainer's forward, exported graph and plain torch, on batches of one and of seven."""
+    """The trainer's forward, the exported graph and plain torch agree, on batches of one and of seven."""
     session = exported(backbone)
     for count in (1, 7):
         x = images(count, SIZE, seed=count)
@@ -156,7 +156,7 @@ def test_other_colours(tmp_path: Path, colour: str) -> None:
 
 @pytest.mark.parametrize(("output", "size"), [("flat", 6), ("pooled", 6), ("embeddings", 600)])
 def test_an_inner_tensor_as_the_embedding(tmp_path: Path, output: str, size: int) -> None:
-    """Of any rank; what it does not need is left out of the bundle."""
+    """Of any rank; nodes that it does not need are left out of the bundle."""
     backbone = make(write_model(tmp_path / "m.onnx"), output=output)
     assert backbone.embedding_size == size
     agree(backbone, output)
@@ -169,26 +169,26 @@ def test_float16_in_and_out(tmp_path: Path) -> None:
     agree(make(write_model(tmp_path / "m.onnx", dtype=TensorProto.FLOAT16)), "logits", 3e-2)
 
 
-def test_open_and_fixed_shapes(tmp_path: Path) -> None:
-    """A batch of one and open sides, as exporters leave them, are made what a bundle needs."""
+def test_dynamic_and_fixed_shapes(tmp_path: Path) -> None:
+    """A fixed batch of one and dynamic sides, as exporters write them, are replaced by what a bundle needs."""
     agree(make(write_model(tmp_path / "m.onnx", batch=1, size="side")), "logits")
 
 
 def test_weights_in_a_file_beside_the_graph(tmp_path: Path) -> None:
-    """They become part of the bundle's one file; without them there is no model."""
+    """They become part of the bundle's single file; without them the graph is refused."""
     path = write_model(tmp_path / "m.onnx")
     inside = make(path)
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
     assert len(path.read_bytes()) < KERNEL.nbytes + CLASSIFIER.nbytes
     outside = make(path)
-    outside.load_state_dict(inside.state_dict())  # the same graph, wherever its weights lie
+    outside.load_state_dict(inside.state_dict())  # the same graph, wherever its weights are stored
     agree(outside, "logits")
     (tmp_path / "m.data").unlink()
     with pytest.raises(BackboneError, match=r"m\.onnx: "):
         make(path)
 
 
-def test_a_graph_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_graph_that_takes_uint8_images(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", dtype=TensorProto.UINT8, layout="nhwc")
     backbone = make(path, layout="as_is", output="flat")
     session = exported(backbone)
@@ -209,12 +209,12 @@ def test_norm_and_scale_are_in_the_graph(tmp_path: Path, opset: int) -> None:
     session = exported(backbone)
     x = images(5, SIZE)
     expected = torch.nn.functional.normalize(by_torch(x)["flat"], dim=1) / 6**0.5
-    (served,) = session.run(None, {"images_1": x.numpy()})  # "images" is the model's own
+    (served,) = session.run(None, {"images_1": x.numpy()})  # the name "images" is used by the model itself
     torch.testing.assert_close(backbone(x), expected)
     torch.testing.assert_close(torch.from_numpy(served), expected)
 
 
-def test_a_zero_embedding_stays_zero(tmp_path: Path) -> None:
+def test_an_embedding_of_zeros_stays_zero(tmp_path: Path) -> None:
     def negate(graph: onnx.GraphProto) -> None:
         graph.initializer[0].CopyFrom(numpy_helper.from_array(0 * KERNEL, "kernel"))
 
@@ -225,7 +225,7 @@ def test_a_zero_embedding_stays_zero(tmp_path: Path) -> None:
 
 
 def test_names_that_subgraphs_take_from_outside_are_kept(tmp_path: Path) -> None:
-    """The embedding is made in a branch, of a weight that only the branch reads."""
+    """The embedding is computed in a branch, from a weight that only the branch reads."""
 
     def branch(graph: onnx.GraphProto) -> None:
         branches = {
@@ -243,7 +243,7 @@ def test_names_that_subgraphs_take_from_outside_are_kept(tmp_path: Path) -> None
     agree(make(write_model(tmp_path / "m.onnx", change=branch), output="logits"), "logits")
 
 
-def test_a_run_goes_on_with_the_same_graph_alone(tmp_path: Path) -> None:
+def test_a_run_is_resumed_only_with_the_same_graph(tmp_path: Path) -> None:
     first = make(write_model(tmp_path / "a.onnx"))
     moved = make(write_model(tmp_path / "b.onnx"))
     moved.load_state_dict(first.state_dict())
@@ -258,7 +258,7 @@ def test_a_run_goes_on_with_the_same_graph_alone(tmp_path: Path) -> None:
 
 
 def test_weights_in_16_bits(tmp_path: Path) -> None:
-    """Half the file, nearly the same embeddings; what 16 bits cannot hold is left alone."""
+    """Half the file size, nearly the same embeddings; weights beyond 16 bits are not converted."""
 
     def enlarge(graph: onnx.GraphProto) -> None:
         big = np.random.default_rng(3).standard_normal((6, 5000)).astype(np.float32)
@@ -282,7 +282,7 @@ def test_weights_in_16_bits(tmp_path: Path) -> None:
     store_in_half(half)
     kinds = {tensor.name: tensor.data_type for tensor in half.graph.initializer}
     assert kinds == {
-        "kernel": TensorProto.FLOAT,  # too small to be worth it
+        "kernel": TensorProto.FLOAT,  # too small to be converted
         "classifier": TensorProto.FLOAT,  # 1e5 is beyond 16 bits
         "wide_half": TensorProto.FLOAT16,
     }
@@ -350,7 +350,7 @@ def divided_by_zero(graph: onnx.GraphProto) -> None:
         ({"opset": 7}, {}, "operator set 7; 8 or later"),
     ],
 )
-def test_what_cannot_be_a_backbone_is_refused(
+def test_graphs_that_cannot_be_backbones_are_refused(
     tmp_path: Path, model: dict[str, Any], keys: dict[str, Any], message: str
 ) -> None:
     path = write_model(tmp_path / "model.onnx", **model)
@@ -370,7 +370,7 @@ def test_an_input_of_another_rank_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage"])
-def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_is_not_a_graph_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "model.onnx"
     if content is not None:
         path.write_bytes(content)

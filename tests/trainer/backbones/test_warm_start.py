@@ -33,8 +33,8 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_path: Path, *, mirror: bool) -> None:
-    """Also where the graph has two branches, and batch norm not folded into what they share."""
+def test_the_network_computes_the_embeddings_of_the_bundle(tmp_path: Path, *, mirror: bool) -> None:
+    """Also if the graph has two branches, whose shared convolutions batch norm is not folded into."""
     bundle = tmp_path / "first"
     bundle.mkdir()
     write_bundle(bundle, override_config(tiny_config(), (f"backbone.mirror={mirror}".lower(),)))
@@ -44,16 +44,16 @@ def test_the_network_computes_what_the_bundle_does_and_normalises_as_it_did(tmp_
     served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
     np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
     assert served.std() > 1e-3
-    if mirror:  # only what is served looks at both images
+    if mirror:  # only the bundle uses the mirror image
         return
-    # In training mode too: the statistics of these images are the ones it starts from.
+    # Also in training mode, since batch norm starts with the statistics of these images.
     model.train()
     with torch.no_grad():
         trained = model.embeddings(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose(trained, served, atol=1e-4)
 
 
-def test_fit_starts_there(bundle: Path, tmp_path: Path) -> None:
+def test_fit_starts_from_the_bundle(bundle: Path, tmp_path: Path) -> None:
     data = colour_classes()
     images = data.images[::3]
     served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
@@ -65,7 +65,7 @@ def test_fit_starts_there(bundle: Path, tmp_path: Path) -> None:
         features = best.restore_model().embed(images)
         return float(np.abs(features - served).max() / np.abs(served).max())
 
-    # Running statistics follow the few small batches of the run, so: not equal, but near.
+    # Running statistics change with the few small batches of the run, so the results are near, not equal.
     assert distance(started(bundle), "warm") < 0.3 * distance(tiny_config(), "cold")
 
 
@@ -78,7 +78,7 @@ def test_a_bundle_of_another_network_is_refused(bundle: Path, changes: dict[str,
         warm_start(model.backbone, bundle, torch.zeros(2, 16, 16, 3, dtype=torch.uint8))
 
 
-def test_no_bundle_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
     model = MetaModel(started(tmp_path / "none"))
     with pytest.raises(BackboneError, match="none"):
         warm_start(model.backbone, tmp_path / "none", torch.zeros(2, 16, 16, 3, dtype=torch.uint8))

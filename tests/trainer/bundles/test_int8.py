@@ -1,4 +1,4 @@
-"""Backbones in 8-bit integers: exported, calibrated, checked and served."""
+"""Backbones in 8-bit integers: calibration, export, verification and serving."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from training.data import DataError
 
 
 def save_run(folder: Path, config: Config) -> Path:
-    """A run of a model that was not trained."""
+    """A run folder with an untrained model."""
     folder.mkdir()
     state = tiny_model(config).state_dict()
     Checkpoint(config, 0, state, {}, {}, 0.0, 0.0, [], "a", "b").save(folder / BEST)
@@ -42,7 +42,7 @@ def save_run(folder: Path, config: Config) -> Path:
 
 
 def save_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
-    """Noise over gradients, `counts` of them in each folder; the names tell them apart."""
+    """Images of gradients with noise, `counts` of them in each folder, with different names."""
     rng = np.random.default_rng(0)
     slope = np.linspace(0, 1, size)
     for name, count in counts.items():
@@ -95,7 +95,7 @@ def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pyte
     cosines = (expected * found).sum(1)
     cosines /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
     assert 0.97 < cosines.mean() < 1 - 1e-9
-    # What is shown and what the bundle says of itself is what was measured.
+    # The printed cosine and that in the notes are the measured one.
     notes = integers.manifest.training.notes
     assert notes.startswith("For the tests.\n\nINT8")
     assert "24 images of photos" in notes
@@ -107,7 +107,7 @@ def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pyte
 
 
 def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path) -> None:
-    """Three quarters of the file are saved; the same export gives the same graph."""
+    """The file is a quarter as large; the same export gives the same graph."""
     run = save_run(tmp_path / "run", config_of("timm", tmp_path))
     photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
     graphs: list[bytes] = []
@@ -131,7 +131,7 @@ def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path)
 
 
 def test_an_embedding_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
-    """To the last bit, and with any number of threads."""
+    """Bit-equal, with any number of threads."""
     run = save_run(tmp_path / "run", config_of("timm", tmp_path))
     photos = save_photos(tmp_path / "photos", {"a": 24})
     assert export(run, tmp_path / "int8", photos) == 0
@@ -169,8 +169,10 @@ def test_a_classifier_of_it_is_exported_as_one_file(
             assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
 
 
-def test_what_eight_bits_cannot_hold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One feature, a million times the others, that the embedding hardly sees."""
+def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One feature is a million times larger than the others but hardly changes the embedding."""
 
     def change(graph: onnx.GraphProto) -> None:
         kernel = numpy_helper.to_array(graph.initializer[0]).copy()
@@ -243,7 +245,7 @@ def test_images_are_drawn_evenly_from_all_folders(tmp_path: Path) -> None:
     assert len({image.tobytes() for image in found}) == 14
     np.testing.assert_array_equal(load_calibration_images(photos, 14, policy), found)
     assert len(load_calibration_images(photos, 1000, policy)) == 92
-    # Folders or not.
+    # In subfolders or not.
     assert len(load_calibration_images(photos / "b" / "c", 5, policy)) == 5
 
 

@@ -1,4 +1,4 @@
-"""`comln-train wrap`: an ONNX model from elsewhere becomes a bundle that serves, untrained."""
+"""`comln-train wrap`: a bundle that can be served is made from an ONNX model without training."""
 
 import json
 from collections.abc import Callable
@@ -32,14 +32,14 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def wrap(model: Path, *flags: str) -> Path:
-    """The bundle of a model that must be accepted."""
+    """The bundle of a model that must be accepted by `wrap`."""
     bundle = model.parent / "models" / "mine"
     assert main(["wrap", str(model), "--to", str(bundle), *flags]) == 0
     return bundle
 
 
 def refusal(capsys: pytest.CaptureFixture[str], model: Path, *flags: str) -> str:
-    """The message about a model that must be refused; nothing is left of its bundle."""
+    """The error message for a model that must be refused; no bundle is written."""
     bundle = model.parent / "models" / "mine"
     assert main(["wrap", str(model), "--to", str(bundle), *flags]) == 2
     assert not bundle.exists()
@@ -47,7 +47,7 @@ def refusal(capsys: pytest.CaptureFixture[str], model: Path, *flags: str) -> str
 
 
 def embed(bundle: Path, x: torch.Tensor) -> torch.Tensor:
-    """What the server computes."""
+    """The embeddings that the server computes."""
     return torch.from_numpy(OnnxBackbone(load_bundle(bundle), "cpu").embed(x.numpy()))
 
 
@@ -110,7 +110,9 @@ def with_bias(graph: onnx.GraphProto) -> None:
 
 @pytest.mark.parametrize("change", [None, with_softmax, with_bias])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_a_classifier_gives_what_its_last_layer_takes(tmp_path: Path, layout: str, change: Change | None) -> None:
+def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
+    tmp_path: Path, layout: str, change: Change | None
+) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx", layout=layout, change=change), *MEAN_AND_STD)
     x = images(3, SIZE)
     torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
@@ -118,7 +120,7 @@ def test_a_classifier_gives_what_its_last_layer_takes(tmp_path: Path, layout: st
 
 
 def test_a_classifier_that_is_a_convolution(tmp_path: Path) -> None:
-    """As in MobileNet: 1 x 1, of the pooled features."""
+    """As in MobileNet: a 1 x 1 convolution of the pooled features."""
 
     def change(graph: onnx.GraphProto) -> None:
         del graph.node[-2:]
@@ -144,7 +146,7 @@ def test_a_network_without_a_classifier_gives_its_output(tmp_path: Path) -> None
 
 
 def test_the_caller_may_name_the_embedding(tmp_path: Path) -> None:
-    """Such as the output itself, where the last layer is a projection and no classifier."""
+    """Such as the output itself, if the last layer is a projection and not a classifier."""
     model = write_model(tmp_path / "m.onnx")
     x = images(3, SIZE)
     expected = unit(by_torch(x)["logits"])
@@ -153,7 +155,7 @@ def test_the_caller_may_name_the_embedding(tmp_path: Path) -> None:
 
 
 def test_of_several_outputs_the_embedding_is_taken(tmp_path: Path) -> None:
-    """Beside logits of that embedding, a feature map and integers."""
+    """Other outputs are logits of that embedding, a feature map and integers."""
 
     def change(graph: onnx.GraphProto) -> None:
         graph.node.append(helper.make_node("ArgMax", ["logits"], ["best"], axis=1, keepdims=0))
@@ -172,10 +174,10 @@ def test_of_several_outputs_the_embedding_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("colour", "order"), [("rgb", 1), ("bgr", -1)])
-def test_imagenet_is_assumed_and_the_command_says_so(
+def test_imagenets_normalisation_is_assumed_and_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], colour: str, order: int
 ) -> None:
-    """Each mean belongs to its colour, in whatever order the network takes them."""
+    """Each mean belongs to its colour, in the network's order of channels."""
     bundle = wrap(write_model(tmp_path / "m.onnx"), "--colour", colour)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in IMAGENET)
     x = images(3, SIZE)
@@ -234,7 +236,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("case", INSIDE)
-def test_a_graph_that_normalises_itself_gets_plain_pixels(tmp_path: Path, case: str) -> None:
+def test_a_graph_that_normalises_gets_plain_pixels(tmp_path: Path, case: str) -> None:
     change, std = INSIDE[case]
     backbone = backbone_of(wrap(write_model(tmp_path / "m.onnx", change=change)))
     assert (backbone["mean"], backbone["std"]) == ([0.0] * 3, [std] * 3)
@@ -250,7 +252,7 @@ def test_a_model_of_uint8_images_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exporter", ["reshape to (1, 6)", "reshape to (1, -1)", "reshape, allowzero", "flatten"])
-def test_a_batch_of_one_is_opened(tmp_path: Path, exporter: str) -> None:
+def test_a_fixed_batch_of_one_becomes_dynamic(tmp_path: Path, exporter: str) -> None:
     """PyTorch's exporter writes a Reshape to (1, d) before the last layer."""
 
     def change(graph: onnx.GraphProto) -> None:
@@ -267,7 +269,7 @@ def test_a_batch_of_one_is_opened(tmp_path: Path, exporter: str) -> None:
     torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
 
 
-def test_open_sides_need_an_image_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dynamic_sides_need_an_image_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write_model(tmp_path / "m.onnx", size="side")
     assert "--image-size" in refusal(capsys, model)
     bundle = wrap(model, "--image-size", "20")
@@ -275,7 +277,7 @@ def test_open_sides_need_an_image_size(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_serving_a_wrapped_model(tmp_path: Path, make_engine: MakeEngine) -> None:
-    """Classes of colours, told by a convolution with random weights; T is chosen for the task."""
+    """Classes of colours, classified by a convolution with random weights; T is chosen for the task."""
     bundle = wrap(write_model(tmp_path / "m.onnx"), "--normalisation", "half")
     settings = Settings(
         models_dir=bundle.parent,
@@ -313,7 +315,7 @@ def test_a_wrapped_bundle_is_measured_as_any_other(tmp_path: Path) -> None:
     assert accuracy.mean > 0.9
 
 
-def test_nothing_was_trained_and_the_bundle_says_so(tmp_path: Path) -> None:
+def test_the_card_says_that_nothing_was_trained(tmp_path: Path) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx"), "--licence", "MIT")
     training = load_bundle(bundle).manifest.training
     assert (training.updates, training.seconds) == (0, 0)
@@ -325,7 +327,7 @@ def test_nothing_was_trained_and_the_bundle_says_so(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path) -> None:
-    """What was found or assumed in the graph is said there."""
+    """The command contains everything that was found or assumed."""
     model = write_model(tmp_path / "m.onnx")
     first = load_bundle(wrap(model))
     command = first.manifest.training.command.split()
@@ -338,7 +340,7 @@ def test_fit_starts_from_the_head_that_wrap_writes() -> None:
     assert HeadConfig.model_validate(recipe["head"]) == universal_head_config()
 
 
-def test_the_head_as_a_recipe_is_the_head(tmp_path: Path) -> None:
+def test_the_recipes_head_equals_the_bundles(tmp_path: Path) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx"))
     tree = load_bundle(bundle).manifest.training.config
     tree["backbone"]["path"] = str(tmp_path / "m.onnx")
@@ -395,13 +397,13 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_with_the_flag_to_change(
+def test_impossible_options_are_refused_and_the_flag_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     model, flags, said = REFUSED[case]
     message = refusal(capsys, write_model(tmp_path / "m.onnx", **model), *flags)
     assert said in message
-    assert "backbone." not in message  # keys of a recipe, which the caller has not got
+    assert "backbone." not in message  # keys of a recipe, which the user of wrap does not have
 
 
 @pytest.mark.parametrize(
@@ -413,7 +415,7 @@ def test_what_cannot_be_is_refused_with_the_flag_to_change(
         (["batch", 3, 12, 3], "--layout"),
     ],
 )
-def test_inputs_that_are_no_images_or_may_be_several_things(
+def test_inputs_that_are_not_images_or_are_ambiguous(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: list[Any], said: str
 ) -> None:
     def change(graph: onnx.GraphProto) -> None:
@@ -448,7 +450,7 @@ def test_outputs_to_choose_from_are_named(tmp_path: Path, capsys: pytest.Capture
     wrap(model, "--output", "other")
 
 
-def test_files_that_are_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.onnx").write_text("not a graph")
     for name in ("text.onnx", "missing.onnx"):
         assert name in refusal(capsys, tmp_path / name)

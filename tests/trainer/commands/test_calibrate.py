@@ -40,7 +40,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(models_dir: Path, tmp_path: Path) -> Path:
-    """A bundle of its own to record in."""
+    """A copy of a bundle, to record in."""
     return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
 
 
@@ -59,7 +59,7 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def predictions(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Predictions]:
-    """Queries whose classes are drawn from softmax(logits / tau): tau is what should be found."""
+    """Queries whose classes are drawn from softmax(logits / tau): tau should be found again."""
     found = []
     for _ in range(episodes):
         logits = 3 * rng.normal(size=(50, ways))
@@ -80,7 +80,7 @@ def test_the_temperature_that_drew_the_classes_is_found() -> None:
         assert fitted == pytest.approx(tau, rel=0.08)
 
 
-def test_a_law_does_not_depend_on_what_did_not_vary() -> None:
+def test_a_law_does_not_depend_on_shots_or_ways_that_did_not_vary() -> None:
     rng = np.random.default_rng(0)
     episodes = [predictions(rng, 5, 2, 3.0)]
     for law in (fit_temperature(episodes), fit_unknown(episodes)):
@@ -89,7 +89,7 @@ def test_a_law_does_not_depend_on_what_did_not_vary() -> None:
     assert fit_unknown(episodes).constant == pytest.approx(0.2 + 0.05, abs=0.01)
 
 
-def test_measures_against_others() -> None:
+def test_measures_equal_those_of_scipy_and_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     higher, lower = rng.normal(0.5, 1, 70).round(1), rng.normal(0, 1, 40).round(1)
     found = area_under_curve(higher, lower)
@@ -129,12 +129,12 @@ def test_it_prints_and_records(run: Run, bundle: Path) -> None:
 
     again = run(*TASKS)
     assert again == out, "equal seeds, equal figures"
-    # What is measured later leaves it in place.
+    # Later measurements do not change it.
     run("--task", "3x1", "--record", name="evaluate")
     assert load_bundle(bundle).manifest.calibration == found
 
 
-def test_calibrating_betters_the_error_it_is_fitted_for(run: Run, bundle: Path) -> None:
+def test_calibration_lowers_the_cross_entropy(run: Run, bundle: Path) -> None:
     run(*TASKS, "--episodes", "40")
     found = load_bundle(bundle).manifest.calibration
     assert found is not None
@@ -189,6 +189,6 @@ def test_the_shipped_bundles_are_calibrated() -> None:
         assert calibration["episodes"] >= 150
         errors = {task["ece_after"] for task in calibration["tasks"] if "data" not in task}
         assert all(error < 0.04 for error in errors)
-        # On images of a kind that the laws were not fitted to they are worth less.
+        # The error is larger on kinds of images to which the laws were not fitted.
         apart = [task["ece_after"] for task in calibration["tasks"] if "data" in task]
         assert not apart or np.mean(apart) < 0.08

@@ -47,7 +47,7 @@ def colour_classes(root: Path) -> Path:
 
 @pytest.fixture
 def bundle(models_dir: Path, tmp_path: Path) -> Path:
-    """A bundle of its own to record in."""
+    """A copy of a bundle, to record in."""
     return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
 
 
@@ -56,7 +56,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command with some options, which must succeed; its output."""
+    """Runs the command with some options, which must succeed; returns its output."""
 
     def command(*options: str, name: str = "evaluate") -> str:
         given = {"--queries": "3", "--episodes": "8"}
@@ -83,7 +83,7 @@ def test_all_heads_in_one_table(run: Run) -> None:
     assert "chosen on the training classes" in out
 
 
-def test_without_baselines_there_is_what_adapting_adds(run: Run) -> None:
+def test_without_baselines_the_bundle_is_compared_with_its_start(run: Run) -> None:
     out = run("--task", "3x2", "--format", "json")
     (task,) = json.loads(out)["tasks"]
     assert task["baselines"] == []
@@ -92,7 +92,7 @@ def test_without_baselines_there_is_what_adapting_adds(run: Run) -> None:
     assert "heads" not in task["verdict"]
 
 
-def test_json_holds_what_the_table_shows(run: Run, tmp_path: Path) -> None:
+def test_json_has_the_figures_of_the_table(run: Run, tmp_path: Path) -> None:
     options = ("--task", "3x1-2", "--baselines", "cosine,ridge", "--set", "ridge=3")
     out = run(*options, "--format", "json", "--out", str(tmp_path / "new" / "report.json"))
     tree = json.loads(out)
@@ -106,7 +106,7 @@ def test_json_holds_what_the_table_shows(run: Run, tmp_path: Path) -> None:
     assert task["command"].endswith("--baselines cosine,ridge --set ridge=3.0")
 
 
-def test_markdown_has_a_table_that_is_one(run: Run) -> None:
+def test_the_markdown_table_is_valid(run: Run) -> None:
     out = run("--task", "3x1", "--baselines", "prototype", "--format", "markdown")
     table = [line for line in out.splitlines() if line.startswith("|")]
     assert table[1] == "|---|---|---|---|---|"
@@ -154,7 +154,7 @@ def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -
     assert ridge.command in card
 
 
-def test_comparisons_go_when_what_they_compare_with_does(run: Run, bundle: Path) -> None:
+def test_comparisons_are_dropped_when_the_bundles_accuracy_changes(run: Run, bundle: Path) -> None:
     def heads() -> list[tuple[object, str]]:
         return [(e.shots, e.head) for e in load_bundle(bundle).manifest.comparisons]
 
@@ -170,7 +170,7 @@ def test_comparisons_go_when_what_they_compare_with_does(run: Run, bundle: Path)
     assert heads() == [(1, "start"), (2, "start"), (2, "cosine")]
 
 
-def test_the_card_leads_with_what_the_comparisons_come_to(run: Run, bundle: Path) -> None:
+def test_the_card_starts_with_the_verdicts(run: Run, bundle: Path) -> None:
     run("--task", "3x1", "--baselines", "cosine,ridge", "--record")
     (bundle / "README.md").unlink()
     manifest = load_bundle(bundle).manifest
@@ -233,10 +233,10 @@ def test_malformed_options(options: list[str], message: str, capsys: pytest.Capt
     assert message in capsys.readouterr().err
 
 
-def test_training_classes_that_are_not_there(
+def test_missing_training_classes(
     bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without them the other heads work still, and a step can be given."""
+    """Without them the other heads are measured, and the step size of anil-10 can be given."""
     only_val = tmp_path / "only-val"
     shutil.copytree(images / "val", only_val / "val")
     measure = [
@@ -292,7 +292,7 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
         assert float(row["milliseconds"]) > 0
     assert float(rows[0]["ratio"]) == 1.0
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["milliseconds"]) / float(rows[0]["milliseconds"]))
-    # A thousand small steps are the flow.
+    # A thousand small steps approximate the flow.
     assert float(rows[1]["accuracy"]) == pytest.approx(float(rows[0]["accuracy"]), abs=0.02)
     with (folder / "horizons.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -305,7 +305,7 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
         assert len(colours) > 20
 
 
-def test_a_study_refuses_steps_without_end(
+def test_a_study_refuses_too_many_steps(
     bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [

@@ -1,4 +1,4 @@
-"""`comln-train evaluate` on several data sets, read as they are told, with groups; records."""
+"""`comln-train evaluate` on several data sets, with kinds and groups of their own; records."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def run(bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command on both, which must succeed; its output."""
+    """Runs the command on both folders, which must succeed; returns its output."""
 
     def command(*options: str) -> str:
         one, two = domains
@@ -67,7 +67,7 @@ def test_every_data_set_has_a_table_and_their_mean_is_the_last(run: Run) -> None
 
 
 def test_all_classes_are_measured_whatever_their_split(run: Run) -> None:
-    """Only the two splits together have 16 classes; anil-10 has none left to be chosen on."""
+    """Only both splits together have 16 classes; then none are left to choose the step of anil-10."""
     out = run("--task", "16x1", "--split", "all", "--baselines", "all")
     assert "16-way 1-shot" in out
     assert "anil-10 is left out" in out
@@ -93,7 +93,7 @@ def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
     assert "mean over one, other" in card.split("\n\n")[1]
     rows = [line for line in card.splitlines() if line.startswith(("| data |", "| other |"))]
     assert len({line.replace(r"\|", "").count("|") for line in rows[:2]}) == 1
-    # Measuring one of them again leaves the other alone.
+    # Measuring one of them again does not change the other.
     run("--task", "3x1", "--seed", "1", "--record")
     assert [e.head for e in load_bundle(bundle).manifest.comparisons] == ["start", "start"]
 
@@ -105,7 +105,7 @@ def test_version_2_has_no_names_of_data_sets(run: Run, bundle: Path) -> None:
         load_bundle(bundle)
 
 
-def test_one_data_set_without_a_name_is_recorded_without(bundle: Path, domains: tuple[Path, Path]) -> None:
+def test_one_data_set_without_a_name_is_recorded_without_a_name(bundle: Path, domains: tuple[Path, Path]) -> None:
     measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5", "--record", "--data"]
     assert main([*measure, str(domains[0])]) == 0
     tree = json.loads((bundle / "bundle.json").read_text())
@@ -115,8 +115,8 @@ def test_one_data_set_without_a_name_is_recorded_without(bundle: Path, domains: 
     assert {e.data for e in load_bundle(bundle).manifest.comparisons} == {None, "named"}
 
 
-def test_groups_make_it_harder_where_they_are_asked_for(run: Run) -> None:
-    """Other episodes of the data set with the rule, the same ones of the other."""
+def test_groups_lower_the_accuracy_of_their_data_set(run: Run) -> None:
+    """The data set with groups has other episodes than before; those of the other are unchanged."""
     options = ("--task", "3x2", "--format", "json")
     plain = json.loads(run(*options))["tasks"]
     other = json.loads(run(*options, "--group", r"other=^\d+"))["tasks"]
@@ -202,7 +202,7 @@ def test_the_other_commands_take_groups_and_study_one_data_set(
 def test_each_data_set_is_calibrated_by_the_others(
     bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Measured with laws of the others alone; recorded are those of all."""
+    """Each is measured with laws fitted to the others; the laws fitted to all are recorded."""
     options = ["--task", "3x1", "--task", "3x2", "--queries", "3", "--episodes", "6"]
     fewer = shutil.copytree(domains[1], tmp_path / "fewer")
     for folder in sorted((fewer / "val").iterdir())[:3]:
@@ -220,7 +220,7 @@ def test_each_data_set_is_calibrated_by_the_others(
     together = calibrate(*one, *two)
     assert [task.data for task in together.tasks] == ["a", "a", "b", "b"]
     assert together.log_temperature != alone.log_temperature
-    # Of `b` the error is that of what was fitted to `a`: laws of `a` and `b` would give another.
+    # The error on `b` is that of laws fitted to `a`; laws fitted to both would give another.
     again = calibrate(*two, *one)
     by_data = {(t.data, t.shots): t for t in again.tasks}
     for task in together.tasks:

@@ -79,7 +79,7 @@ class TestImageFolder:
         assert [len(members) for members in data.members] == [3, 2]
         assert data.images.shape == (5, 16, 16, 3)
 
-    def test_other_files_are_passed_over(self, tmp_path: Path) -> None:
+    def test_other_files_are_ignored(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1, "b": 1})
         (tmp_path / "train" / "a" / "notes.txt").write_text("x")
         (tmp_path / "train" / "README").write_text("x")
@@ -89,10 +89,10 @@ class TestImageFolder:
         with pytest.raises(DataError, match="val"):
             load_image_folder(tmp_path, "val", POLICY, SHARES)
 
-    def test_without_splits_the_classes_are_shared_out(self, tmp_path: Path) -> None:
+    def test_without_splits_the_classes_are_divided_by_shares(self, tmp_path: Path) -> None:
         names = {f"class{i}": 1 for i in range(8)}
         write_folder(tmp_path, names)
-        root = tmp_path / "train"  # as if it were the whole
+        root = tmp_path / "train"  # as if this split were the whole data set
         drawn = [load_image_folder(root, split, POLICY, SHARES).names for split in ("train", "val", "test")]
         assert [len(part) for part in drawn] == [4, 2, 2]
         assert sorted(name for part in drawn for name in part) == sorted(names)
@@ -113,7 +113,7 @@ class TestImageFolder:
         with pytest.raises(DataError, match="'empty'"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
-    def test_the_folder_that_holds_images_is_the_class(self, tmp_path: Path) -> None:
+    def test_the_folder_that_contains_images_is_the_class(self, tmp_path: Path) -> None:
         for name in ("fruit/apple", "fruit/pear", "milk"):
             write_folder(tmp_path, {name: 2})
         (tmp_path / "train" / "milk" / "notes").mkdir()
@@ -124,7 +124,7 @@ class TestImageFolder:
         with pytest.raises(DataError, match="'fruit/empty' holds no image"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
-    def test_all_is_every_class_folder_of_whatever_split(self, tmp_path: Path) -> None:
+    def test_all_is_every_class_folder_of_every_split(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1, "b": 2})
         (tmp_path / "val" / "c").mkdir(parents=True)
         (tmp_path / "val" / "c" / "0.png").write_bytes(image_bytes())
@@ -227,13 +227,13 @@ class TestEpisodes:
         np.testing.assert_array_equal(one.support, two.support)
         np.testing.assert_array_equal(one.query, two.query)
 
-    def test_too_many_ways_or_images_are_refused(self) -> None:
+    def test_more_ways_or_images_than_there_are_is_refused(self) -> None:
         with pytest.raises(DataError, match="4-way"):
             sample_episode(np.random.default_rng(0), toy_set(), 4, 1, 1)
         with pytest.raises(DataError, match=r"'[ab]' has 4 images; an episode needs 3 \+ 2"):
             sample_episode(np.random.default_rng(0), toy_set((4, 4)), 2, 3, 2)
 
-    def test_data_too_small_for_some_episode_are_refused_at_once(self) -> None:
+    def test_data_too_small_for_an_episode_is_refused_in_advance(self) -> None:
         data = toy_set((4, 3, 4))
         check_episodes(data, 3, 1, 2)
         with pytest.raises(DataError, match="class 'b' has 3 images; an episode needs 3"):
@@ -242,7 +242,7 @@ class TestEpisodes:
             check_episodes(data, 4, 1, 0)
         check_episodes(toy_set((4, 4), rotations=4), 8, 2, 2)
 
-    def test_turned_classes_show_turned_images(self) -> None:
+    def test_rotated_classes_have_rotated_images(self) -> None:
         data = toy_set(rotations=4)
         classes = np.array([0, 1, 2, 3])
         resident = ResidentImages(data, torch.device("cpu"))
@@ -253,7 +253,7 @@ class TestEpisodes:
 
 @pytest.mark.parametrize("resize", ["crop", "pad", "stretch"])
 @pytest.mark.parametrize("shape", [(16, 16), (10, 30), (40, 20)])
-def test_arrays_meet_the_policy_that_files_meet(resize: str, shape: tuple[int, int]) -> None:
+def test_arrays_are_preprocessed_like_files(resize: str, shape: tuple[int, int]) -> None:
     policy = Preprocessing.model_validate({"image_size": 16, "resize": resize})
     images = np.random.default_rng(0).integers(0, 256, (3, *shape, 3), dtype=np.uint8)
     for image, found in zip(images, fit_pixels(images, policy), strict=True):

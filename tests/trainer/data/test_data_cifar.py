@@ -17,7 +17,7 @@ EVERY = sorted(name for split in SPLITS for name in cifar_classes("cifar_fs", sp
 
 
 def write_cifar100(folder: Path, **other: Any) -> dict[str, Any]:
-    """`cifar-100-python`: two images of each class in train, one in test, planes of colour."""
+    """`cifar-100-python`: two images of each class in train, one in test, stored as colour planes."""
     folder.mkdir()
     (folder / "meta").write_bytes(pickle_of_python2({"fine_label_names": EVERY}))
     images = {"train": pictures(200, 32), "test": pictures(100, 32, seed=1)}

@@ -28,7 +28,7 @@ def test_class_folders(tmp_path: Path, place: str) -> None:
         assert data.images.shape == (len(data.names), SIZE, SIZE, 3)
 
 
-def test_what_macos_leaves_beside_images_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_macos_adds_are_ignored(tmp_path: Path) -> None:
     for name in standard_split("cub", "val"):
         write_class(tmp_path / "images" / name, 2, ".jpg")
         (tmp_path / "images" / name / "._0.jpg").write_bytes(b"\x00\x05\x16\x07")

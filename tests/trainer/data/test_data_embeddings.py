@@ -1,4 +1,4 @@
-"""LEO's embeddings: what is read, how episodes see them, what is refused."""
+"""LEO's embeddings: reading, episodes, refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def vectors(count: int = 6, size: int = 5, dtype: type = np.float32) -> Any:
 
 
 def keys(count: int = 6) -> list[str]:
-    """As in LEO's files: a number, the class, the image, whose name holds the class again."""
+    """As in LEO's files: a number, the class, and the image, whose name contains the class."""
     return [f"{10**18 + i}-n{i % 2:08}-n{i % 2:08}_{i}.JPEG" for i in range(count)]
 
 

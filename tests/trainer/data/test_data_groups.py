@@ -1,4 +1,4 @@
-"""Images so alike that support and query must not share them: rules, episodes, refusals."""
+"""Groups of images that must not be in both support and query set: expressions, episodes, refusals."""
 
 from pathlib import Path
 
@@ -32,13 +32,13 @@ def named(*names: str, classes: int = 1) -> ImageSet:
 
 
 def tracks(*sizes: int, classes: int = 3) -> ImageSet:
-    """Classes with so many frames of each of their tracks."""
+    """Classes with the given number of frames in each of their tracks."""
     names = [f"{track:05}_{i:05}.png" for track, size in enumerate(sizes) for i in range(size)]
     return group_images(named(*names, classes=classes), r"^\d{5}")
 
 
 @pytest.mark.parametrize("pattern", [r"^\d{5}", r"(\d+)_\d+", r"(?:^(\d{5}))?_0"])
-def test_images_of_one_match_are_a_group_and_others_stand_alone(pattern: str) -> None:
+def test_images_with_the_same_match_are_a_group_and_others_are_single(pattern: str) -> None:
     groups = group_images(named(*NAMES), pattern).groups
     assert groups is not None
     assert groups[0] == groups[1]
@@ -51,7 +51,7 @@ def test_the_same_track_number_in_two_classes_is_two_groups() -> None:
     assert not set(groups[:5].tolist()) & set(groups[5:].tolist())
 
 
-def test_rules_that_group_nothing_are_refused() -> None:
+def test_expressions_that_group_nothing_are_refused() -> None:
     with pytest.raises(DataError, match=r"no file name matches.*00000_00001\.png"):
         group_images(named(*NAMES), "^track")
     arrays = ImageSet(np.zeros((2, 1, 1, 3), np.uint8), (np.arange(2),), ("a",))
@@ -73,8 +73,8 @@ def test_queries_are_of_other_groups_than_the_support_images(shots: int | tuple[
             assert not set(data.groups[support].tolist()) & set(data.groups[query].tolist())
 
 
-def test_a_class_that_can_barely_be_parted_always_is() -> None:
-    """5 support images fit into the track of 5 alone, and 2 queries into that of 2."""
+def test_a_class_with_a_single_possible_division_always_gets_it() -> None:
+    """The only division is 5 support images from the track of 5, and 2 queries from that of 2."""
     data = tracks(5, 2)
     for seed in range(50):
         episode = sample_episode(np.random.default_rng(seed), data, 2, 5, 2)
@@ -95,7 +95,7 @@ def test_every_image_can_be_support_and_query() -> None:
         assert np.abs(counts - 1200 / 18).max() < 40
 
 
-def test_training_episodes_and_embedded_images_keep_the_rule() -> None:
+def test_training_episodes_and_embedded_images_keep_the_groups() -> None:
     data = colour_classes()
     groups = np.arange(len(data.images)) // 2
     data = ImageSet(data.images, data.members, data.names, rotations=2, groups=groups)
@@ -105,7 +105,7 @@ def test_training_episodes_and_embedded_images_keep_the_rule() -> None:
     assert embedded.groups is not None
     for members in embedded.members:
         assert len(set(embedded.groups[members].tolist())) == len(set(groups[members % len(data.images)].tolist()))
-    # Every image says which group it is of.
+    # Every image shows its group.
     images = np.broadcast_to((groups % 256)[:, None, None, None], data.images.shape)
     told = ImageSet(images.astype(np.uint8), data.members, data.names, groups=groups)
     tree["episodes"] |= {"ways": 3, "shots": [1, 3], "queries": 3, "tasks": 2}
@@ -124,7 +124,7 @@ def test_choosing_settings_keeps_groups_whole() -> None:
     check_episodes(thin, 2, 1, 15)
 
 
-def test_a_recipe_names_the_rule(tmp_path: Path) -> None:
+def test_a_recipe_has_the_expression(tmp_path: Path) -> None:
     for name in "ab":
         folder = tmp_path / "images" / "train" / name
         folder.mkdir(parents=True)

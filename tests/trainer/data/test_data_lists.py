@@ -1,4 +1,4 @@
-"""Images of one's own: class lists for a folder, and CSV files."""
+"""The user's own images: class lists for a folder, and CSV files."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ class TestClassLists:
             assert list(data.names) == sorted(LISTS[split])
             assert data.images.shape == (2 * len(LISTS[split]), SIZE, SIZE, 3)
 
-    def test_a_class_may_lie_deeper(self, tmp_path: Path) -> None:
+    def test_a_class_may_be_nested_deeper(self, tmp_path: Path) -> None:
         write_class(tmp_path / "birds" / "wren")
         (tmp_path / "s.json").write_text('{"train": ["birds/wren"]}')
         assert load("image_folder", tmp_path, "train", splits="s.json").names == ("birds/wren",)
@@ -104,7 +104,7 @@ class TestCsv:
         with pytest.raises(DataError, match="no line is of split 'test'; there are train, val"):
             load("image_csv", table, "test")
 
-    def test_without_splits_the_classes_are_shared_out(self, tmp_path: Path) -> None:
+    def test_without_splits_the_classes_are_divided_by_shares(self, tmp_path: Path) -> None:
         names = [f"{i}.png" for i in range(8)]
         write_images(tmp_path, *names)
         table = tmp_path / "images.csv"
@@ -150,7 +150,7 @@ class TestCsv:
         with pytest.raises(DataError, match=rf"t\.csv.*{message}"):
             load("image_csv", tmp_path / "t.csv", "train")
 
-    def test_what_is_no_text(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_text(self, tmp_path: Path) -> None:
         write_images(tmp_path, "1.png")
         with pytest.raises(DataError, match=r"1\.png: not a CSV file in UTF-8"):
             load("image_csv", tmp_path / "1.png", "train")

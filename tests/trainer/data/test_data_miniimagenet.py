@@ -1,4 +1,4 @@
-"""miniImageNet in every form it is distributed in, and what is wrong or partial."""
+"""miniImageNet in all its usual formats, and wrong or incomplete files."""
 
 import csv
 from pathlib import Path
@@ -20,7 +20,7 @@ def wnids(split: str) -> list[str]:
 
 
 def write_cache(root: Path, split: str, classes: list[str] | None = None, **other: Any) -> Any:
-    """Two images a class, its classes taking turns; returns what was written."""
+    """Writes two images per class, with classes alternating; returns them."""
     names = wnids(split) if classes is None else classes
     n = len(names)
     content = {"image_data": pictures(2 * n), "class_dict": {name: [i, n + i] for i, name in enumerate(names)}} | other
@@ -52,7 +52,7 @@ class TestCache:
             indices = written["class_dict"][name]
             np.testing.assert_array_equal(data.images[members], written["image_data"][indices])
 
-    def test_images_are_resized_where_their_size_differs(self, tmp_path: Path) -> None:
+    def test_images_of_another_size_are_resized(self, tmp_path: Path) -> None:
         write_cache(tmp_path, "val", image_data=np.full((32, 84, 84, 3), 7, np.uint8))
         data = load("miniimagenet", tmp_path, "val", size=16)
         assert data.images.shape == (32, 16, 16, 3)
@@ -84,13 +84,13 @@ class TestCache:
         with pytest.raises(DataError, match=rf"mini-imagenet-cache-val\.pkl.*{message}"):
             load("miniimagenet", tmp_path, "val")
 
-    def test_a_missing_key_is_named_with_those_there_are(self, tmp_path: Path) -> None:
+    def test_a_missing_key_is_named_with_the_existing_ones(self, tmp_path: Path) -> None:
         write_pickle(tmp_path / "mini-imagenet-cache-val.pkl", {"image_data": pictures(2)})
         with pytest.raises(DataError, match="no 'class_dict'; it holds 'image_data'"):
             load("miniimagenet", tmp_path, "val")
 
     def test_the_classes_of_another_split(self, tmp_path: Path) -> None:
-        """A file under the wrong name: the model would be chosen on the test classes."""
+        """A file under the wrong name would have the model chosen on the test classes."""
         write_cache(tmp_path, "val", wnids("test"))
         with pytest.raises(DataError, match=r"20 others .* 16 are missing .'n01930112' is not one"):
             load("miniimagenet", tmp_path, "val")

@@ -1,4 +1,4 @@
-"""Pickles of arrays are read whoever wrote them; pickles that do anything else are refused."""
+"""Pickles of arrays are read, whichever program wrote them; all other pickles are refused."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ ARRAY = EMPTY + b"C\x01b\x87R("
 
 
 def dtype(code: bytes, flags: int = 0, names: bytes = b"N") -> bytes:
-    """Opcodes of numpy.dtype(code), then of its state, which a pickle may choose."""
+    """Opcodes of numpy.dtype(code) and of a state, which a pickle can choose."""
     state = b"(K\x03U\x01|N" + names + b"NJ\xff\xff\xff\xffJ\xff\xff\xff\xffK" + bytes([flags]) + b"tb"
     return b"cnumpy\ndtype\nU" + bytes([len(code)]) + code + b"K\x00K\x01\x87R" + state
 
@@ -33,7 +33,7 @@ def read(tmp_path: Path, content: bytes) -> Any:
 
 
 class Calls:
-    """Pickles as a call of `function`."""
+    """Is pickled as a call of `function`."""
 
     def __init__(self, function: Any, *args: object) -> None:
         self.call = function, args
@@ -143,7 +143,7 @@ class TestWhatIsRefused:
             b"\x80\x02c__builtin__\nset\n)\x81.",  # NEWOBJ
             b"\x80\x02\x82\x01.",  # EXT1
             b"c_codecs\nencode\n(S'abc'\nS'rot13'\ntR.",
-            b"c__builtin__\nbytes\n(I1000000000000\ntR.",  # would fill the memory
+            b"c__builtin__\nbytes\n(I1000000000000\ntR.",  # would need more memory than there is
             b"c__builtin__\nbytearray\n(I1000000000000\ntR.",
             b"c__builtin__\nset\n(I3\ntR.",
             b"cnumpy\nndarray\n(I3\ntR.",
@@ -180,7 +180,9 @@ class TestWhatIsRefused:
             ),
         ],
     )
-    def test_arrays_that_are_not_what_they_say(self, tmp_path: Path, content: bytes, why: str) -> None:
+    def test_arrays_whose_content_does_not_fit_their_shape_or_type(
+        self, tmp_path: Path, content: bytes, why: str
+    ) -> None:
         if not content.startswith(b"\x80"):
             content = b"\x80\x03" + content
         with pytest.raises(DataError, match=rf"data\.pickle: refused, it .*{why}"):
@@ -203,17 +205,17 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         "content", [b"", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"hello\n", b"\x80\x99.", b"\x00" * 64, b"."]
     )
-    def test_what_is_no_pickle(self, tmp_path: Path, content: bytes) -> None:
+    def test_files_that_are_not_pickles(self, tmp_path: Path, content: bytes) -> None:
         with pytest.raises(DataError, match=r"data\.pickle: (not a readable pickle|refused)"):
             read(tmp_path, content)
 
-    def test_lengths_that_no_machine_holds(self, tmp_path: Path) -> None:
+    def test_lengths_beyond_any_memory(self, tmp_path: Path) -> None:
         for opcode in (b"\x8e", b"\x96"):  # BINBYTES8, BYTEARRAY8
             with pytest.raises(DataError, match=r"data\.pickle"):
                 read(tmp_path, b"\x80\x05" + opcode + struct.pack("<Q", 2**62) + b"x")
 
     def test_damage_anywhere_is_an_error_or_plain_data(self, tmp_path: Path) -> None:
-        """Random bytes in valid pickles: nothing but DataError ever comes out of a bad one."""
+        """Random bytes in valid pickles: a bad one raises DataError and nothing else."""
         rng = np.random.default_rng(0)
         whole = [
             *(pickle.dumps({"data": pictures(1), "labels": ["a", 1]}, p) for p in PROTOCOLS),

@@ -15,7 +15,7 @@ CLASSES = {"train": 351, "val": 97, "test": 160}
 
 
 def labels(split: str) -> Any:
-    """Two images a class, the classes taking turns; as the authors' files have it."""
+    """Two images per class, with classes alternating, as in the authors' files."""
     specific = np.tile(np.arange(CLASSES[split]), 2)
     return {
         "label_specific": specific,
@@ -47,7 +47,7 @@ def test_npz_and_png_are_the_same_images(tmp_path: Path, split: str) -> None:
             np.testing.assert_array_equal(data.images[members], expected)
 
 
-def test_images_are_turned_to_rgb_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_converted_to_rgb_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.data.tieredimagenet._CHUNK", 50)
     write_pickle(tmp_path / "val_labels.pkl", labels("val"))
     images = pictures(2 * 97)
@@ -118,7 +118,7 @@ class TestWrongOrPartial:
             load("tieredimagenet", tmp_path, "val")
 
     @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 and no more"])
-    def test_what_is_no_archive(self, tmp_path: Path, content: bytes) -> None:
+    def test_files_that_are_not_archives(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "val_images.npz").write_bytes(content)
         with pytest.raises(DataError, match=r"val_images\.npz: not a readable \.npz"):
             load("tieredimagenet", tmp_path, "val")

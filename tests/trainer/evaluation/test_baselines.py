@@ -1,4 +1,4 @@
-"""Every simple head against a formulation of its own: brute force, primal, SciPy, torch."""
+"""Every simple head compared with an independent formulation: brute force, primal, SciPy, torch."""
 
 import re
 from collections.abc import Callable
@@ -65,8 +65,8 @@ def class_weights(classes: NDArray[np.intp], ways: int) -> Array:
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("counts", [(2, 1, 4), (1, 1), (3, 5), (2, 2, 2, 2, 2)])
 @pytest.mark.parametrize("d", [6, 40])
-def test_separated_clusters_are_told_apart(name: str, counts: tuple[int, ...], d: int) -> None:
-    """Two classes too, which scikit-learn scores with one number; d below and above M."""
+def test_separated_clusters_are_classified(name: str, counts: tuple[int, ...], d: int) -> None:
+    """Also with two classes, for which scikit-learn gives one score; d below and above M."""
     rng = np.random.default_rng(0)
     ways, classes = len(counts), np.repeat(np.arange(len(counts)), counts)
     answers = np.repeat(np.arange(ways), 5)
@@ -114,8 +114,8 @@ def test_coordinates_keep_the_products(d: int) -> None:
 def test_logistic_regression_minimises_its_objective_in_the_embedding_space(C: float, apart: bool) -> None:
     """|W|^2 / 2 + C sum w_i cross-entropy_i, intercept free, by BFGS in all d dimensions.
 
-    The second case is embeddings of length 1 with most in common, as after a ReLU, which
-    scikit-learn's default tolerance leaves after a step.
+    The second case has similar embeddings of length 1, as after a ReLU, for which scikit-learn's
+    default tolerance stops the fit after one step.
     """
     phi, classes, ways, query, _ = episode()
     if not apart:
@@ -186,7 +186,7 @@ def test_settings_are_chosen_where_images_can_be_held_out_and_in_the_middle_of_t
     def choose_among(right: set[float], counts: tuple[int, ...]) -> float:
         def fit(phi: Any, classes: Any, ways: int, query: Any, value: float) -> Array:
             assert set(classes.tolist()) == set(range(ways))  # no fold takes a whole class
-            # Queries say their own class.
+            # The queries are their own classes.
             return np.eye(ways)[query[:, 0].astype(int)] * (1.0 if value in right else -1.0)
 
         classes = np.repeat(np.arange(len(counts)), counts)
@@ -199,7 +199,7 @@ def test_settings_are_chosen_where_images_can_be_held_out_and_in_the_middle_of_t
 
 
 @pytest.mark.parametrize("name", ["logistic-cv", "ridge-cv", "svm-cv"])
-def test_tuned_heads_are_their_untuned_ones_at_the_chosen_value(name: str) -> None:
+def test_tuned_heads_equal_the_untuned_ones_at_the_chosen_value(name: str) -> None:
     """In all dimensions, without the coordinates of the span; with one example a class, at 1."""
     fit, grid, criterion = {
         "logistic-cv": (baselines.logistic_regression, range(-2, 4), "log loss"),
@@ -299,7 +299,7 @@ def test_ten_steps_are_gradient_descent_by_autograd(start: Start, weighting: Wei
     np.testing.assert_allclose(scores, query @ W.detach().numpy().T, rtol=1e-8, atol=1e-8)
 
 
-def test_many_small_steps_are_the_flow() -> None:
+def test_many_small_steps_approximate_the_flow() -> None:
     phi, classes, ways, _, _ = episode(spread=3.0)
     exact = HEAD.adapt(phi, classes, ways).W
     errors = [
@@ -311,7 +311,7 @@ def test_many_small_steps_are_the_flow() -> None:
 
 @pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if b.power or b.setting])
 def test_grids_follow_the_scale_of_the_embeddings(name: str) -> None:
-    """What is best for embeddings ten times as long is among what is tried for them."""
+    """The grid for embeddings ten times as long contains the value that is best for them."""
     points, data = clusters(0.8)
     baseline, task = BASELINES[name], Task(4, (1, 4), 3)
     one, ten = baseline.candidates(points), baseline.candidates(10.0 * points)
@@ -326,7 +326,7 @@ def test_grids_follow_the_scale_of_the_embeddings(name: str) -> None:
 
 
 def knowing(right: float) -> Baseline:
-    """A head that answers right (by the first coordinate) with one value of its setting only."""
+    """A head that is right (by the first coordinate) with only one value of its setting."""
 
     def make(_: Head, value: float) -> Any:
         def classify(phi: Any, classes: Any, ways: int, query: Any) -> Array:
@@ -395,7 +395,7 @@ def test_differences_are_taken_in_pairs() -> None:
     found = difference(own, other)
     assert found.mean == pytest.approx(own.accuracy.mean - other.accuracy.mean)
     assert found.interval == pytest.approx(1.96 * np.sqrt(pairs.var(ddof=1) / 60))
-    # Easy and hard episodes are easy and hard for both: pairs know more than the two means.
+    # Episodes are easy or hard for both heads, so the paired interval is smaller.
     assert found.interval < np.hypot(own.accuracy.interval, other.accuracy.interval)
     assert difference(own, own) == Difference(0.0, 0.0)
 

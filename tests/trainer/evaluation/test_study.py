@@ -1,4 +1,4 @@
-"""Horizons and steps of a study where the learned T follows the task."""
+"""Horizons and steps of a study where the learned T depends on the task."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ TASK = Task(4, (1, 4), 5)
 @pytest.fixture(scope="module")
 def on() -> Episodes:
     embeddings, data = clusters(2.0)
-    # Lengths that differ between images, so that T differs between episodes of equal shots too.
+    # Norms differ between images, so that T differs between episodes even with equal shots.
     lengths = np.random.default_rng(1).uniform(0.3, 3.0, len(embeddings)).astype(np.float32)
     return Episodes(embeddings * lengths[:, None], data, 20, 0)
 
 
 def learned(on: Episodes) -> list[float]:
-    """T of every episode, by the law as it is written down."""
+    """T of every episode, directly from the formula."""
     found = []
     for number in range(on.count):
         phi = on.embeddings[TASK.draw(on.data, on.seed, number).support].astype(float)
@@ -42,12 +42,12 @@ def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(on
     np.testing.assert_array_equal(rows[2].measured.episodes, own.episodes)
     far = Head("prototype", 6000.0, 0.0, "balanced", SOLVER, alpha=0.1, exponents=LAW)
     np.testing.assert_array_equal(rows[3].measured.episodes, on.measure(adapted(far), TASK).episodes)
-    # The law's constant as T, which is what ignoring its exponents would measure, is another model.
+    # Ignoring the exponents, with the constant as T, gives another result.
     plain = on.measure(adapted(HEAD, 60.0), TASK)
     assert (plain.episodes != own.episodes).any()
 
 
-def test_euler_goes_as_far_as_the_served_model(on: Episodes) -> None:
+def test_euler_integrates_to_the_horizon_of_the_served_model(on: Episodes) -> None:
     exact, many, fixed = solvers(HEAD, on, TASK, [Steps(count=2000), Steps(size=0.01)])
     middle = float(np.median(learned(on)))
     assert (many.steps, many.step_size) == (2000, pytest.approx(middle / 2000))

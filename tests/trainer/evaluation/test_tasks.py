@@ -1,4 +1,4 @@
-"""Tasks: how they are written, and that the episodes of a seed are what they always were."""
+"""Tasks: their text form, and that the episodes of a seed never change."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ ARCHIVE = REPOSITORY.parent / "shared" / "data" / "omniglot" / "images.tar.gz"
 
 
 def counted(*counts: int) -> ImageSet:
-    """Classes of so many images, which are blank."""
+    """Classes with these numbers of blank images."""
     ends = np.cumsum(counts)
     members = tuple(np.arange(end - count, end) for end, count in zip(ends, counts, strict=True))
     images = np.zeros((ends[-1], 1, 1, 3), dtype=np.uint8)
@@ -29,7 +29,7 @@ SIX = counted(30, 25, 28, 27, 26, 40)
 
 
 def test_episodes_of_equal_shots_are_those_of_the_published_figures() -> None:
-    """Golden: drawn by the version that measured models/omniglot-conv4."""
+    """Expected values are from the version that measured models/omniglot-conv4."""
     episode = sample_episode(np.random.default_rng((0, 0)), SIX, 4, 1, 2)
     assert episode.classes.tolist() == [1, 4, 2, 3]
     assert episode.support.tolist() == [[30], [122], [81], [99]]
@@ -66,7 +66,7 @@ def test_a_recorded_accuracy_is_measured_again() -> None:
             episodes=entry.episodes,
             seed=entry.seed,
         )
-        # Other processors round embeddings differently: a query may fall the other way.
+        # Other processors round embeddings differently, which may change the class of a query.
         assert found.mean == pytest.approx(entry.mean, abs=5e-5)
         assert found.interval == pytest.approx(entry.interval, abs=5e-5)
 
@@ -109,7 +109,7 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("task", [(1, 1, 1), (5, 0, 1), (5, 1, 0), (5, (3, 3), 1), (5, (4, 2), 1)])
-def test_what_is_no_task_is_refused(task: tuple[int, int | tuple[int, int], int]) -> None:
+def test_impossible_tasks_are_refused(task: tuple[int, int | tuple[int, int], int]) -> None:
     with pytest.raises(ValueError, match="a task has"):
         Task(*task)
 

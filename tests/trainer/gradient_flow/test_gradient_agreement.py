@@ -1,7 +1,7 @@
-"""Five ways to the meta-gradients, every pair of which must agree.
+"""Five ways to compute the meta-gradients, every pair of which must agree.
 
 The adjoint, forward sensitivity, autograd through many small steps, finite differences, and SciPy's
-integrator on the tangent equation of W itself: the last three share no line with the first two.
+integrator on the tangent equation of W itself: the last three share no code with the first two.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from benchmarks.gradient_error import INPUTS, Task, clustered_task, directional_
 from tests.support.numerics import METHODS, TIGHT, all_close, autograd_gradients, small_task
 
 Gradients = dict[str, np.ndarray]
-# Name of an input, a unit direction in it, and what an error along it is measured against.
+# Name of an input, a unit direction in it, and the size relative to which errors are measured.
 Probe = tuple[str, np.ndarray, float]
 
 
@@ -48,7 +48,7 @@ def by_finite_differences(task: Task, probed: list[Probe]) -> np.ndarray:
 
 
 def by_scipy(task: Task, probed: list[Probe], tolerance: float) -> np.ndarray:
-    """W and its derivative along every direction, one system that DOP853 integrates in W-space.
+    """W and its derivative along every direction, as one system that DOP853 integrates in W.
 
         dW/dt = -R^T phi - lam (W - W0),   R = w (softmax(phi W^T) - Y)
 
@@ -109,7 +109,7 @@ def unrolled(phi: Tensor, W0: Tensor, Y: Tensor, T: Tensor, lam: Tensor, weights
 
 
 def check_pairs(contenders: dict[str, np.ndarray], probed: list[Probe], tolerance: Callable[[str, str], float]) -> None:
-    """Every two contenders agree along every direction."""
+    """Every pair of methods agrees along every direction."""
     scales = np.array([scale for _, _, scale in probed])
     for one, other in combinations(contenders, 2):
         errors = np.abs(contenders[one] - contenders[other]) / scales

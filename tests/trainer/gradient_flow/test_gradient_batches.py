@@ -1,4 +1,4 @@
-"""Meta-gradients of batches of tasks, and how their tables travel."""
+"""Meta-gradients of batches of tasks, and the transfer of their tables."""
 
 from dataclasses import replace
 
@@ -85,8 +85,8 @@ def test_an_error_in_one_task_of_a_batch_is_raised_and_the_next_batch_works(meth
 
 
 @both_methods
-def test_tables_that_travel_together_arrive_as_they_left(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transfers from another device, packed as there, give the same to the last bit."""
+def test_packed_transfers_are_bit_equal(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are packed, as for a transfer from another device, give bit-equal results."""
     tasks = [small_task(T=1.0 + 3 * i, lam=0.02 * i, seed=i) for i in range(6)]
 
     def run() -> list[Tensor]:
@@ -112,7 +112,7 @@ def test_tables_that_travel_together_arrive_as_they_left(method: Method, monkeyp
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_pack_and_unpack_are_inverse(batch: int) -> None:
-    """Tables of any shape a task, scalars and transposed ones too, in one matrix."""
+    """Tables of any shape per task, including scalars and transposed ones, in one matrix."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(3, 5), (), (5,), (1, 1), (), (2, 3, 4)]
     tables = [torch.randn(batch, *shape, generator=generator).double() for shape in shapes]
@@ -127,7 +127,7 @@ def test_pack_and_unpack_are_inverse(batch: int) -> None:
 @both_methods
 @pytest.mark.parametrize("lam", [0.0, 0.1])
 def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float) -> None:
-    """Rows of weight 0, as batches of unequal tasks have them."""
+    """Rows of weight 0, as in batches of tasks of unequal size."""
     task = small_task(lam=lam)
     rng = np.random.default_rng(1)
     padded = replace(

@@ -1,4 +1,4 @@
-"""What docs/derivation.md says of other ways to differentiate the flow."""
+"""What docs/derivation.md states about other ways to differentiate the flow."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.numerics import METHODS, close, small_task
 
 
 def test_without_the_step_limit_the_gradient_is_noise() -> None:
-    """Steps chosen for s alone leave the derivatives of modes long over undamped."""
+    """With steps chosen for s alone, the derivatives of modes that have decayed are not damped."""
     task = clustered_task(5, 5, 1e4, offset=10.0)
     free, free_steps = start_gradient(task, 1e-5, step_limit=False)
     limited, limited_steps = start_gradient(task, 1e-5, step_limit=True)
@@ -26,7 +26,7 @@ def test_without_the_step_limit_the_gradient_is_noise() -> None:
 
 
 class _Flow(nn.Module):
-    """The flow as torchdiffeq's adjoint wants it: a module holding what is differentiated."""
+    """The flow for torchdiffeq's adjoint: a module whose parameters are differentiated."""
 
     def __init__(self, task: Task, space: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Flow(nn.Module):
 
 @pytest.mark.parametrize("space", ["s", "W"])
 def test_the_adjoint_that_rebuilds_the_state_backward_is_wrong(space: str) -> None:
-    """The paper's Figure 2: the state climbs the loss on the way back. Ours stores it."""
+    """The paper's Figure 2: backward in time the state ascends the loss. Our adjoint stores the state."""
     task = clustered_task(5, 5, 1e4, norm2=1e3, offset=0.0, d=32)
     flow = _Flow(task, space)
     initial = flow.W0 if space == "W" else torch.zeros(25, 5, dtype=torch.float64)
@@ -95,7 +95,7 @@ def dense_phi_gradient(task: Task, *, lam_inside: bool, steps: int = 400) -> np.
 
 @pytest.mark.parametrize(("lam", "T", "at_least"), [(0.01, 2.0, 1e-5), (1.0, 10.0, 0.02)])
 def test_lambda_belongs_outside_the_printed_bracket(lam: float, T: float, at_least: float) -> None:
-    """Finite differences tell lam z outside A_i(...) from the paper's lam z inside."""
+    """Finite differences agree with lam z outside A_i(...), not with the paper's lam z inside."""
     task = small_task(4, 3, 6, T, lam)
     v = np.random.default_rng(3).normal(size=task.phi.shape)
     expected = directional_derivative(task, "phi", v)

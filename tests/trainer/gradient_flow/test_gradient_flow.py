@@ -59,7 +59,7 @@ def test_weights_default_to_the_mean(method: Method) -> None:
     ],
 )
 def test_the_adjoint_is_right_on_stiff_flows(ways: int, T: float, norm2: float, offset: float, lam: float) -> None:
-    """Relative error of all five gradients, also where error control of s alone gives noise."""
+    """Relative error of all five gradients, also where error control of s alone would give noise."""
     task = clustered_task(ways, 5, T, norm2=norm2, offset=offset, lam=lam)
     errors = gradient_errors(task, task.gradients("adjoint"))
     assert max(errors.values()) <= 1e-4, errors
@@ -82,7 +82,7 @@ def test_the_adjoint_is_right_on_stiff_flows(ways: int, T: float, norm2: float, 
     ],
 )
 def test_the_forward_method_is_right_on_stiff_flows(ways: int, shots: int, T: float, offset: float, lam: float) -> None:
-    """At the cost of memory and time that grows with the fourth power of the examples."""
+    """Its memory and time grow with the fourth power of the number of examples."""
     task = clustered_task(ways, shots, T, offset=offset, lam=lam)
     errors = gradient_errors(task, task.gradients("forward"))
     assert max(errors.values()) <= 1e-4, errors
@@ -174,7 +174,7 @@ def test_numbers_for_the_horizon_and_lambda_are_constants(method: Method) -> Non
 @both_methods
 @pytest.mark.parametrize("solver", [{}, {"solver": "euler", "step_size": 0.3}])
 def test_without_grad_the_value_is_the_same(method: Method, solver: dict[str, Any]) -> None:
-    """To the last bit, over more steps than a chunk holds."""
+    """Bit-equal, over more steps than are in a chunk."""
     arguments = tensors(clustered_task(3, 2, 1e3))
     expected = gradient_flow(**arguments, method=method, **solver)
     assert expected.requires_grad
@@ -205,7 +205,7 @@ def test_without_grad_no_derivative_is_prepared(method: Method, monkeypatch: pyt
 
 @both_methods
 def test_float32_in_float32_out_and_gradients_are_the_float64_ones_rounded(method: Method) -> None:
-    """dL/dT at a long horizon is the one that float32 arithmetic would lose."""
+    """dL/dT at a long horizon would be lost in float32 arithmetic."""
     task = clustered_task(3, 2, 1e3)
     task = replace(task, **{name: np.float32(getattr(task, name)) for name in ("phi", "W0", "V")})
     narrow = {
@@ -234,8 +234,8 @@ def test_one_hot_labels_may_be_of_any_dtype(method: Method, dtype: torch.dtype) 
 
 @both_methods
 @pytest.mark.parametrize("solver", [{}, {"solver": "euler", "step_size": 0.3}])
-def test_a_graph_that_is_kept_can_be_differentiated_again(method: Method, solver: dict[str, Any]) -> None:
-    """Over more steps than a chunk holds, and with another loss in between."""
+def test_a_retained_graph_can_be_differentiated_again(method: Method, solver: dict[str, Any]) -> None:
+    """Over more steps than are in a chunk, and with another loss in between."""
     task = clustered_task(3, 2, 1e3)
     arguments = tensors(task)
     inputs = [arguments[name] for name in INPUTS]

@@ -29,7 +29,7 @@ def test_the_value_is_that_of_the_served_solver(method: Method, M: int, d: int) 
 @both_methods
 @pytest.mark.parametrize("batched", [False, True])
 def test_gradients_are_those_of_finite_differences(method: Method, batched: bool) -> None:
-    """In the embeddings, through psi and without it, the start, T, the weights and the strength."""
+    """With respect to the embeddings (through psi, too), the start, T, the weights and the strength."""
     task = small_task(6, 3, 4, 5.0, 0.0)
     arguments = tensors(task)
     Y = arguments["Y"]

@@ -38,7 +38,7 @@ def gradients(task: Task, method: Method) -> dict[str, np.ndarray]:
 
 
 def sizes(task: Task, g: dict[str, np.ndarray]) -> dict[str, float]:
-    """What an error counts against: a change of <V, W(T)> by a thousandth of |V| |W0| is small."""
+    """The scale of errors: a change of <V, W(T)> by a thousandth of |V| |W0| is small."""
     least = 1e-3 * np.linalg.norm(task.V) * np.linalg.norm(task.W0)
     units = {
         "phi": np.linalg.norm(task.phi),
@@ -90,7 +90,7 @@ def test_a_rotation_of_feature_space_rotates_the_gradients(task: Task, method: M
 @examples
 @given(tasks(), methods)
 def test_the_class_mean_of_w_has_only_the_trivial_gradient(task: Task, method: Method) -> None:
-    """It never moves: with equal rows of V, dW0 = V and nothing else has a gradient."""
+    """The class mean is constant: with equal rows of V, dW0 = V and all other gradients are zero."""
     task = replace(task, V=np.tile(task.V[:1], (len(task.V), 1)))
     trivial = {name: np.zeros_like(getattr(task, name)) for name in INPUTS} | {"W0": task.V}
     equal(task, gradients(task, method), trivial, 1e-9)
@@ -99,7 +99,7 @@ def test_the_class_mean_of_w_has_only_the_trivial_gradient(task: Task, method: M
 @examples
 @given(tasks(), methods, seeds)
 def test_a_constant_added_to_every_class_of_w0_changes_no_gradient(task: Task, method: Method, seed: int) -> None:
-    """Softmax does not see it: phi W0^T moves by the same number for all classes."""
+    """It does not change the softmax: phi W0^T changes by the same number for all classes."""
     shift = np.random.default_rng(seed).normal(size=task.W0.shape[1]) * np.abs(task.W0).max()
     moved = replace(task, W0=task.W0 + shift)
     equal(task, gradients(moved, method), gradients(task, method), 1e-7)
@@ -136,7 +136,7 @@ def test_padding_changes_no_gradient(task: Task, method: Method, seed: int) -> N
 @examples
 @given(tasks(), methods)
 def test_an_example_given_twice_at_half_weight_shares_its_gradient(task: Task, method: Method) -> None:
-    """Each copy gets half of that of the embedding, and all of that of the weight."""
+    """Each copy gets half of the embedding's gradient, and all of the weight's."""
     doubled = replace(
         task, phi=np.vstack([task.phi] * 2), Y=np.vstack([task.Y] * 2), weights=np.tile(task.weights / 2, 2)
     )

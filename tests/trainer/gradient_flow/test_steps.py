@@ -1,6 +1,6 @@
 """The solvers' steps and their derivatives: Euler is gradient descent, dopri5 is of order five.
 
-And chunks are a matter of memory alone.
+The division into chunks affects only the memory.
 """
 
 import gc
@@ -49,7 +49,7 @@ def reduced(task: Task) -> ReducedProblem:
 def gradient_descent(
     phi: Tensor, W0: Tensor, Y: Tensor, T: Tensor, lam: Tensor, weights: Tensor, step_size: float
 ) -> Tensor:
-    """ANIL's inner loop on W, for autograd to unroll: full steps, and a last one up to T."""
+    """ANIL's inner loop on W, unrolled for autograd: full steps, and a last one up to T."""
     whole_steps = math.ceil(T.item() / step_size - 1e-9) - 1
     W = W0
     for rate in [*[torch.tensor(step_size, dtype=torch.float64)] * whole_steps, T - whole_steps * step_size]:
@@ -90,7 +90,7 @@ def test_euler_is_gradient_descent_where_embeddings_are_large(method: Method) ->
 
 @both_methods
 def test_euler_still_moves_where_the_flow_is_at_rest(method: Method) -> None:
-    """step_size lam = 1.9 leaves 0.9 of what came before a step: a twentieth after 63 / lam."""
+    """With step_size lam = 1.9 a step multiplies a deviation by -0.9: a twentieth is left after 63 / lam."""
     task = small_task(T=63.0, lam=1.0)
     expected = autograd_gradients(task, gradient_descent, step_size=1.9)
     all_close(task, task.gradients(method, solver="euler", step_size=1.9), expected, 1e-11)
@@ -124,7 +124,7 @@ def test_no_euler_step_leaves_the_start(method: Method) -> None:
 
 @both_methods
 def test_gradcheck_of_euler(method: Method) -> None:
-    """By torch's own checker; T is no multiple of the step, where dT has a kink."""
+    """By torch's own checker; T is not a multiple of the step, where dT is not continuous."""
     arguments = tensors(small_task(3, 2, 2, 2.1, 0.2))
 
     def adapt(*values: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def test_the_last_allowed_euler_step_is_taken(method: Method) -> None:
 @both_methods
 @pytest.mark.parametrize("grad", [True, False])
 def test_euler_steps_that_diverge_say_so(method: Method, grad: bool) -> None:
-    """step_size lam > 2: every step multiplies what came before by -49."""
+    """step_size lam > 2: every step multiplies a deviation by -49."""
     task = small_task(T=300.0, lam=50.0)
     with pytest.raises(FlowError, match="smaller step_size"):
         gradient_flow(**tensors(task, grad=grad), method=method, solver="euler", step_size=1.0)
@@ -190,7 +190,7 @@ def test_more_euler_steps_than_a_float_can_count_are_refused(method: Method) -> 
         ({"solver": "rk4"}, '"dopri5" or "euler"'),
     ],
 )
-def test_settings_that_make_no_solver_are_refused(method: Method, options: dict[str, Any], message: str) -> None:
+def test_invalid_solver_settings_are_refused(method: Method, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gradient_flow(**tensors(small_task()), method=method, **options)
 
@@ -240,7 +240,7 @@ def test_equal_dopri5_steps_and_their_derivatives_are_of_order_five(lam: float) 
 
 
 def test_taking_the_accepted_steps_again_gives_the_same_states() -> None:
-    """To rounding: the adjoint forgets all but the first state of a chunk."""
+    """Equal to rounding: the adjoint stores only the first state of earlier chunks."""
     problem = reduced(clustered_task(3, 2, 1e3))
     (chunk,) = march(problem, DOPRI5, 1000)
     again = replay(problem, DOPRI5, chunk.states[0], chunk.steps)
@@ -265,9 +265,9 @@ def spectral_radius(problem: ReducedProblem, P: np.ndarray) -> float:
 @pytest.mark.parametrize("lam", [0.0, 0.1])
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
 def test_no_step_is_longer_than_derivatives_allow(offset: float, lam: float, tolerance: float) -> None:
-    """Also where the power iteration is left out: h (rho + lam) <= 3, up to its own error.
+    """Also where the power iteration is skipped: h (rho + lam) <= 3, up to its own error.
 
-    h is the step in flow time at the pace it starts with.
+    h is the step in flow time at the rate of its start.
     """
     problem = reduced(clustered_task(3, 3, 1e4, offset=offset, lam=lam))
     solver = Solver("dopri5", tolerance, tolerance, max_steps=10_000, step_size=None)
@@ -305,7 +305,7 @@ def test_gradients_do_not_depend_on_the_size_of_chunks(
     all_close(task, task.gradients(method, **options), expected, 1e-12)
 
 
-def test_chunks_are_of_the_size_asked_for_and_join() -> None:
+def test_chunks_have_the_requested_size_and_are_contiguous() -> None:
     problem = reduced(small_task(T=60.0))
     (whole,) = march(problem, DOPRI5, 1000)
     chunks = list(march(problem, DOPRI5, 7))
@@ -318,7 +318,7 @@ def test_chunks_are_of_the_size_asked_for_and_join() -> None:
 
 
 def peak_memory(kind: type[AdjointMethod | ForwardMethod], task: Task, steps: int) -> int:
-    """Most bytes that NumPy held at a time over one gradient by so many Euler steps."""
+    """Peak of the memory allocated by NumPy for one gradient with this number of Euler steps."""
     problem, solver = reduced(task), euler(task.T / steps)
     kind(problem, solver).pull_back(problem.L0)
     gc.collect()
@@ -331,7 +331,7 @@ def peak_memory(kind: type[AdjointMethod | ForwardMethod], task: Task, steps: in
 
 
 def test_the_forward_methods_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one thread: a worker may be late to let go of the chunk before."""
+    """In one thread, because a worker may free the previous chunk late."""
     monkeypatch.setattr(forward, "thread_map", lambda f, *arguments: list(map(f, *arguments)))
     task = small_task(M=15, N=4, T=5.0)
     few, many = (peak_memory(ForwardMethod, task, steps) for steps in (100, 3000))
@@ -339,6 +339,6 @@ def test_the_forward_methods_memory_does_not_grow_with_the_steps(monkeypatch: py
 
 
 def test_the_adjoints_memory_grows_with_the_root_of_the_steps() -> None:
-    """A hundred times the steps; keeping every state would take a hundred times the memory."""
+    """With a hundred times the steps, storing every state would take a hundred times the memory."""
     few, many = (peak_memory(AdjointMethod, small_task(), steps) for steps in (400, 40_000))
     assert many <= 5 * few

@@ -1,4 +1,4 @@
-"""Maps over threads, also within each other."""
+"""Maps over threads, also nested."""
 
 import threading
 
@@ -6,7 +6,7 @@ import pytest
 
 from training.gradient_flow.workers import thread_map
 
-# A map that waits for itself would wait for ever.
+# A deadlocked map would never return.
 pytestmark = pytest.mark.timeout(30)
 
 
@@ -18,8 +18,8 @@ def test_an_empty_map_is_empty() -> None:
     assert thread_map(divmod, [], []) == []
 
 
-def test_a_map_within_a_map_ends() -> None:
-    """With more calls at both levels than there are threads, and a single call outside too."""
+def test_a_nested_map_ends() -> None:
+    """With more calls at both levels than there are threads, and also with a single outer call."""
 
     def row(i: int) -> list[int]:
         return thread_map(lambda j: i * j, range(50))
@@ -29,7 +29,7 @@ def test_a_map_within_a_map_ends() -> None:
     assert thread_map(row, [3]) == [expected[3]]
 
 
-def test_a_map_within_a_map_stays_in_its_thread() -> None:
+def test_a_nested_map_stays_in_its_thread() -> None:
     def names(_: int) -> set[str]:
         inner = thread_map(lambda _: threading.current_thread().name, range(5))
         return {threading.current_thread().name, *inner}
@@ -44,7 +44,7 @@ def test_a_single_call_stays_in_this_thread() -> None:
 
 @pytest.mark.parametrize("outer", [1, 8])
 @pytest.mark.parametrize("inner", [1, 8])
-def test_an_exception_comes_out_of_both_maps_and_the_threads_live_on(outer: int, inner: int) -> None:
+def test_an_exception_is_raised_by_both_maps_and_the_threads_continue(outer: int, inner: int) -> None:
     def fail(i: int) -> None:
         raise ArithmeticError(f"call {i} failed")
 

@@ -1,4 +1,4 @@
-"""Paired differences in words, and their mean over data sets."""
+"""Paired differences in sentences, and their mean over data sets."""
 
 import math
 
@@ -10,7 +10,7 @@ from training.results.verdict import verdict
 AHEAD, INSIDE = Difference(0.03, 0.002), Difference(0.001, 0.002)
 
 
-def test_every_head_is_counted_once_and_the_start_is_none_of_them() -> None:
+def test_every_head_is_counted_once_and_the_start_is_not_counted() -> None:
     found = verdict({"start": Difference(0.0231, 0.0018), "ridge": AHEAD, "svm": INSIDE})
     assert found == (
         "The bundle is ahead of 1 of 2 heads, inside the interval of 1, behind none. "

@@ -1,4 +1,4 @@
-"""Augmentation against Pillow and against what it says of itself."""
+"""Augmentation compared with Pillow and with its description."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_colours_change_as_in_pillow(column: int, enhancer: type[ImageEnhance._E
     found = augment(pictures, how, config).numpy().astype(int)
     for picture, result in zip(pictures.numpy(), found, strict=True):
         expected = np.asarray(enhancer(Image.fromarray(picture)).enhance(factor)).astype(int)
-        # Pillow rounds the grey of each pixel, and down at the end.
+        # Pillow rounds the grey of each pixel, and rounds down at the end.
         assert np.abs(result - expected).max() <= 2
 
 
@@ -70,7 +70,7 @@ def test_draws_cover_their_ranges() -> None:
     assert how.factors.max() == pytest.approx(1.4, abs=0.01)
 
 
-def test_what_is_switched_off_leaves_the_other_draws_alone() -> None:
+def test_disabled_changes_do_not_affect_the_other_draws() -> None:
     one = draw(np.random.default_rng(0), 5, AugmentationConfig(crop_padding=2, flip=True))
     other = draw(np.random.default_rng(0), 5, AugmentationConfig(crop_padding=2, flip=True, jitter=0.4))
     assert np.array_equal(one.offsets, other.offsets)

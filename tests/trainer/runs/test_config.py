@@ -1,4 +1,4 @@
-"""Recipes: what is read, what is refused, and how the refusal reads."""
+"""Recipes: what is read, what is refused, and the messages."""
 
 import re
 from pathlib import Path
@@ -97,12 +97,12 @@ def test_a_learned_start_cannot_be_validated_at_other_ways(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "data: [", "\x00"])
-def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_recipe_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"recipe\.yaml"):
         load_config(recipe(tmp_path, text))
 
 
-def test_files_are_beside_the_recipe_or_where_the_override_was_typed(
+def test_paths_are_relative_to_the_recipe_or_to_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = MINIMAL + ("backbone: {kind: onnx, path: models/m.onnx, mean: [0, 0, 0], std: [1, 1, 1]}\n")
@@ -133,7 +133,7 @@ def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
         load_config(tmp_path / "gone.yaml")
 
 
-def test_a_number_stands_for_a_range_of_one(tmp_path: Path) -> None:
+def test_a_single_number_is_a_range(tmp_path: Path) -> None:
     config = load_config(recipe(tmp_path), ("episodes.ways=7", "episodes.shots=[1, 4]"))
     assert config.episodes.ways == (7, 7)
     assert config.episodes.shots == (1, 4)
@@ -153,7 +153,7 @@ def test_a_number_stands_for_a_range_of_one(tmp_path: Path) -> None:
         (["precision=float16"], "precision"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_contradicting_keys_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(recipe(tmp_path), tuple(overrides))
 
@@ -166,7 +166,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, overrides: list[st
         (["augmentation.flip=true"], "leave augmentation out"),
     ],
 )
-def test_a_frozen_backbone_is_neither_trained_nor_shown_variants(
+def test_a_frozen_backbone_takes_no_pretraining_and_no_augmentation(
     tmp_path: Path, overrides: list[str], message: str
 ) -> None:
     frozen = (

@@ -1,4 +1,4 @@
-"""Two processes make the update that one makes with the whole batch."""
+"""Two processes make the same update as one with the whole batch."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_two_processes_train_as_one(tmp_path: Path, images: Path) -> None:
         assert two.hardware.startswith("2 processes")
         for key, tensor in one.model.items():
             torch.testing.assert_close(two.model[key], tensor, rtol=2e-4, atol=2e-5, msg=key)
-        # The optimiser holds the gradients themselves: momentum after so few updates.
+        # After so few updates the optimiser's momentum is a sum of the gradients.
         for number in one.optimiser["state"]:
             expected, found = (run.optimiser["state"][number]["momentum_buffer"] for run in (one, two))
             scale = float(expected.abs().max()) or 1.0
@@ -95,8 +95,8 @@ def test_alone_nothing_is_changed() -> None:
     assert type(model[0]) is nn.BatchNorm2d
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, images: Path) -> None:
-    """SIGKILL in the middle, by a process of its own; the resumed run is bit-equal."""
+def test_a_killed_and_resumed_run_equals_one_never_stopped(tmp_path: Path, images: Path) -> None:
+    """The run, in a process of its own, is killed in the middle; the resumed run is bit-equal."""
     settings = two_phases(updates=6)
     whole = train(settings, images, tmp_path / "whole", 1)
     assert whole.returncode == 0, whole.stderr[-3000:]

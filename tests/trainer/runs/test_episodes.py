@@ -1,4 +1,4 @@
-"""Training episodes: shapes, shots, and that they depend on seed and update alone."""
+"""Training episodes: shapes, shots, and that they depend only on seed and update."""
 
 import torch
 
@@ -18,7 +18,7 @@ def batches(unequal: float, updates: int = 40) -> list[MetaBatch]:
     return [draw_batch(config, [images], update) for update in range(updates)]
 
 
-def test_shots_are_equal_or_each_class_s_own() -> None:
+def test_shots_are_equal_or_drawn_for_each_class() -> None:
     for unequal in (0.0, 0.5, 1.0):
         drawn = batches(unequal)
         for batch in drawn:
@@ -30,7 +30,7 @@ def test_shots_are_equal_or_each_class_s_own() -> None:
 
 
 def test_support_images_come_first_class_by_class() -> None:
-    """Classes differ in colour, so an image tells which class it is of."""
+    """Classes differ in colour, so an image shows its class."""
     for batch in batches(1.0, 10):
         ways, M = len(batch.shots), sum(batch.shots)
         colours = batch.images.double().mean(dim=(2, 3))  # (B, M + N q, 3)

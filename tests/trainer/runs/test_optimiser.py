@@ -1,4 +1,4 @@
-"""The course of the learning rate."""
+"""The schedule of the learning rate."""
 
 import pytest
 

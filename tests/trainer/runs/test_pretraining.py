@@ -58,7 +58,7 @@ def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
 
 
 def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
-    # Steps too small to be seen: what the run ends with is what pre-training ended with.
+    # The steps are negligible: the run ends with the weights of pre-training.
     optimiser = {"lr": 1e-12, "head_lr": 0.0, "weight_decay": 0.0}
     settings = config(pretraining=SECTION, optimiser=optimiser, updates=2)
     fit(settings, colour_classes(), colour_classes(), tmp_path, resume=False)
@@ -83,7 +83,7 @@ def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, monkeypatch: p
         assert torch.equal(tensor, resumed.state_dict()[key]), key
 
 
-def test_another_course_of_episodes_takes_over_the_same_pretraining(tmp_path: Path) -> None:
+def test_runs_with_other_episodes_reuse_the_pretraining(tmp_path: Path) -> None:
     data = colour_classes()
     fit(config(pretraining=SECTION, updates=2), data, data, tmp_path, resume=False)
     (tmp_path / LAST).unlink()
@@ -97,7 +97,7 @@ def test_another_course_of_episodes_takes_over_the_same_pretraining(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [{"scale": "sqrt_d"}, {"normalise": "l2"}])
-def test_its_layer_sees_what_is_neither_normalised_nor_scaled(change: dict[str, str]) -> None:
+def test_its_linear_layer_gets_features_neither_normalised_nor_scaled(change: dict[str, str]) -> None:
     tree = config().model_dump(mode="json")
     tree["backbone"] |= change
     changed, plain = MetaModel(Config.model_validate(tree)), MetaModel(config())
@@ -118,6 +118,6 @@ def test_bfloat16_trains_with_float32_parameters_and_embeddings(tmp_path: Path) 
     mixed.load_state_dict(best.model)
     found, expected = mixed.embed(images), exact.embed(images)
     assert found.dtype == expected.dtype == "float32"
-    assert found != pytest.approx(expected, rel=1e-6, abs=0)  # it is really mixed
+    assert found != pytest.approx(expected, rel=1e-6, abs=0)  # mixed precision is really used
     assert found == pytest.approx(expected, rel=0.1, abs=0.1)
-    export_bundle(best, tmp_path / "bundle", ABOUT)  # verifies what it computes, in float32
+    export_bundle(best, tmp_path / "bundle", ABOUT)  # verifies the embeddings in float32

@@ -1,4 +1,4 @@
-"""The page a run leaves behind."""
+"""The report page of a run."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +13,7 @@ from training.runs.report import write_report
 
 
 class Outline(HTMLParser):
-    """Headings, number of drawings, and whatever a page would load."""
+    """Headings, number of drawings, and external resources of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def outline(path: Path) -> Outline:
     return found
 
 
-def test_a_run_ends_in_a_page_that_stands_alone(tmp_path: Path) -> None:
+def test_a_run_writes_a_self_contained_page(tmp_path: Path) -> None:
     data, section = colour_classes(), {"epochs": 2, "batch_size": 16, "validate_every": 1}
     best = fit(config("prototype", pretraining=section), data, data, tmp_path, resume=False, command="fit <it>")
     page = outline(write_report(tmp_path))
@@ -57,7 +57,7 @@ def test_without_pretraining_it_has_no_such_figures(tmp_path: Path) -> None:
     assert outline(write_report(tmp_path)).drawings == 3
 
 
-def test_no_run_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         write_report(tmp_path)
     assert main(["report", str(tmp_path)]) == 2

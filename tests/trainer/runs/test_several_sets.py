@@ -43,7 +43,7 @@ def several(sets: list[dict[str, Any]], base: Config | None = None, **changes: A
 
 
 def plain(value: int, classes: int, per_class: int = 6, groups: int = 0) -> ImageSet:
-    """Classes of images of one colour, or each of the colour `value` + its group."""
+    """Classes whose images have one colour, or the colour `value` + the image's group."""
     count = classes * per_class
     numbers = np.arange(count) % max(groups, 1)
     images = np.broadcast_to((value + numbers)[:, None, None, None], (count, 16, 16, 3))
@@ -183,7 +183,7 @@ def test_tasks_come_from_every_set_and_have_no_more_ways_than_it_has_classes() -
         assert torch.equal(one.images, two.images)
 
 
-def test_groups_are_kept_apart_in_the_tasks_of_their_set() -> None:
+def test_groups_are_kept_in_the_tasks_of_their_data_set() -> None:
     config = several(BOTH, episodes={"ways": 2, "shots": 2, "queries": 2, "tasks": 2})
     seen = 0
     for batch in draw(config, [plain(10, 4), plain(100, 4, groups=3)], 30):
@@ -221,7 +221,7 @@ def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pyt
     train = {"a": images_of(0, 5, size), "b": images_of(1, 6, size)}
     best = fit(settings, train, train, tmp_path / "whole", resume=False)
 
-    # Results by data set; the best checkpoint is that of the best mean over them.
+    # Results are by data set; the best checkpoint has the best mean over them.
     records = [r["validation"] for r in read_log(tmp_path / "whole")]
     assert [result["data"] for result in records[0]] == ["a", "b"]
     scores = [float(np.mean([result["mean"] for result in results])) for results in records]
@@ -281,15 +281,15 @@ def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFi
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
-    # The validation set is read with its own group and use: the episodes of the training's.
+    # The validation set is read with its own group and use, so the episodes are those of training.
     status, out, _ = measure("--data", f"b={b}", "--split", "val")
     assert status == 0
     assert json.loads(out)["tasks"][0]["mean"] == pytest.approx(recorded["mean"])
-    # Two tracks of three frames: there are no four queries beside the support image's track.
+    # With two tracks of three frames there are not four queries outside the support image's track.
     status, _, error = measure("--data", f"b={b}", "--split", "val", queries=4)
     assert status == 2
     assert "groups" in error
-    # All classes of the training set were trained on: there are none to measure as val.
+    # All classes of the training set were used for training, so it has no split val.
     status, _, error = measure("--data", f"a={a}")
     assert status == 2
     assert "no split val" in error

@@ -32,7 +32,7 @@ from training.runs.fit import fit
 
 
 def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
-    """Classes that differ in colour: learnable in a few updates."""
+    """Classes that differ in colour, and are learned in a few updates."""
     rng = np.random.default_rng(0)
     centres = rng.integers(30, 225, (n_classes, 1, 1, 1, 3))
     noise = rng.integers(-25, 26, (n_classes, per_class, size, size, 3))
@@ -65,7 +65,7 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
     assert all(math.isfinite(record["loss"]) for record in records)
 
 
-def test_a_horizon_that_follows_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
+def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
     tree = config("prototype").model_dump(mode="json")
     tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4}
     tree["episodes"] |= {"unequal": 1.0}
@@ -210,7 +210,7 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
     ],
 )
 def test_other_backbones_export(tmp_path: Path, backbone: dict[str, object], size: int, half: bool) -> None:
-    """At two batch sizes, with 32-bit weights and with 16; nothing is dropped in a bundle."""
+    """At two batch sizes, with weights in 32 and in 16 bits; DropBlock is not in a bundle."""
     tree = tiny_config(image_size=size).model_dump(mode="json") | {"backbone": backbone}
     config = Config.model_validate(tree)
     torch.manual_seed(0)
@@ -247,7 +247,7 @@ def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> No
 
 
 def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The three commands on an image folder, the recorded accuracy in manifest and card."""
+    """The three commands on an image folder; the accuracy is recorded in manifest and card."""
     data = colour_classes()
     for split in ("train", "val"):
         for c, members in enumerate(data.members):
@@ -291,7 +291,7 @@ def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.Capture
         "--record",
     ]
     assert main(arguments) == 0
-    assert main(arguments) == 0  # measuring again replaces, it does not add
+    assert main(arguments) == 0  # a new measurement replaces the earlier one
     manifest = load_bundle(bundle).manifest
     assert manifest.training.command == "comln-train fit recipe.yaml --data DATA --out RUN"
     (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
