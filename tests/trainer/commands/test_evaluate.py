@@ -25,6 +25,8 @@ from training.results.accuracy import Difference
 from training.results.tables import aligned, markdown
 from training.results.verdict import verdict
 
+FEW = ("--task", "3x1", "--queries", "3", "--episodes", "5")
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -239,19 +241,7 @@ def test_missing_training_classes(
     """Without them the other heads are measured, and the step size of anil-10 can be given."""
     only_val = tmp_path / "only-val"
     shutil.copytree(images / "val", only_val / "val")
-    measure = [
-        "evaluate",
-        str(bundle),
-        "--data",
-        str(only_val),
-        "--task",
-        "3x1",
-        "--queries",
-        "3",
-        "--episodes",
-        "5",
-        "--baselines",
-    ]
+    measure = ["evaluate", str(bundle), "--data", str(only_val), *FEW, "--baselines"]
     assert main([*measure, "all"]) == 2
     error = capsys.readouterr().err
     assert "the setting of anil-10 is chosen on the training classes" in error

@@ -11,8 +11,8 @@ import pytest
 
 from comln_serve.bundle import Calibration, load_bundle
 from tests.bundle.test_bundle import edit_manifest
+from tests.trainer.commands.test_evaluate import FEW, colour_classes
 from tests.trainer.commands.test_evaluate import bundle as bundle  # noqa: PLC0414 - a fixture
-from tests.trainer.commands.test_evaluate import colour_classes
 from training.bundles.card import render_card
 from training.cli import main
 
@@ -135,18 +135,7 @@ def test_a_bundle_of_another_kind_is_measured_on_folders(
         tree["training"]["config"]["data"] |= {"kind": "omniglot", "rotations": True}
 
     edit_manifest(bundle, of_omniglot)
-    measure = [
-        "evaluate",
-        str(bundle),
-        "--task",
-        "3x1",
-        "--queries",
-        "3",
-        "--episodes",
-        "5",
-        "--data",
-        f"mine={domains[0]}",
-    ]
+    measure = ["evaluate", str(bundle), *FEW, "--data", f"mine={domains[0]}"]
     assert main(measure) == 2
     error = capsys.readouterr().err
     assert "read as omniglot" in error
@@ -174,23 +163,9 @@ def test_mistakes_say_what_to_do(
 def test_the_other_commands_take_groups_and_study_one_data_set(
     name: str, bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        name,
-        str(bundle),
-        "--task",
-        "3x1",
-        "--queries",
-        "3",
-        "--episodes",
-        "5",
-        "--group",
-        "^x",
-        "--data",
-        str(domains[0]),
-    ]
+    command = [name, str(bundle), *FEW, "--group", "^x", "--data", str(domains[0])]
     if name == "study":
         command += ["--out", str(tmp_path / "study"), "--horizon", "1", "--step-size", "1"]
-    if name == "study":
         assert main([*command, "--data", str(domains[1])]) == 2
         assert "takes one --data, got 2" in capsys.readouterr().err
     assert main(command) == 2
