@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 # Test processes; a file is run by one of them.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo serve test test-slow lint format bench docs clean
+.PHONY: demo serve test test-slow lint format bench docs site clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -42,8 +42,11 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
 
+site: $(VENV)/.docs  ## the documentation as a website, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none was found" >&2; exit 1; }
@@ -54,12 +57,17 @@ $(VENV)/.server: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[heic]"
 	@touch $@
 
-# The server's, plus trainer, test tools and linters.
+# What builds the documentation's site.
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
+# The server's, plus trainer, test tools, linters and the site's builder.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/.server
+	@touch $@ $(VENV)/.server $(VENV)/.docs
 
 # And what the benchmarks compare with.
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	@touch $@ $(VENV)/.dev $(VENV)/.server
+	@touch $@ $(VENV)/.dev $(VENV)/.server $(VENV)/.docs
