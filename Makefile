@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench docs ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench docs site ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -62,8 +62,11 @@ $(BIN)/promtool: | $(VENV)/bin/python
 $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 	$(BIN)/python tests/support/install_helm.py $(BIN)
 
+site: $(VENV)/.docs  ## the documentation as a website, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none was found" >&2; exit 1; }
@@ -74,12 +77,17 @@ $(VENV)/.server: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[heic]"
 	@touch $@
 
-# The server's, plus trainer, test tools and linters.
+# What builds the documentation's site.
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
+# The server's, plus trainer, test tools, linters and the site's builder.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/.server
+	@touch $@ $(VENV)/.server $(VENV)/.docs
 
 # And what the benchmarks compare with.
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	@touch $@ $(VENV)/.dev $(VENV)/.server
+	@touch $@ $(VENV)/.dev $(VENV)/.server $(VENV)/.docs

@@ -270,7 +270,7 @@ def two_clients(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> 
 
 
 def test_every_metric_is_documented(client: TestClient) -> None:
-    document = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
+    document = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
     assert client.post("/adapt", **adapt_form(name="known")).is_success
     families = {
         family.name + ("_total" if family.type == "counter" else "")

@@ -1,4 +1,4 @@
-"""Backing up, restoring and upgrading a live server's database, by the commands of docs/deployment.md."""
+"""Backing up, restoring and upgrading a live server's database, by the commands of docs/backup.md."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ PG_DUMP, PG_RESTORE = "pg_dump --format=custom --file=comln.dump", "pg_restore -
 
 
 def documented(command: str) -> str:
-    assert command in (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert command in (REPOSITORY / "docs" / "backup.md").read_text(encoding="utf-8")
     return command
 
 

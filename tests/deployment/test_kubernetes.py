@@ -85,7 +85,7 @@ def test_pods_that_share_a_database_are_scaled() -> None:
     (metric,) = scaler["spec"]["metrics"]
     asked = metric["pods"]["metric"]
     labels = ",".join(f'{k}="{v}"' for k, v in asked["selector"]["matchLabels"].items())
-    document = (REPOSITORY / "docs" / "serving.md").read_text()
+    document = (REPOSITORY / "docs" / "monitoring.md").read_text()
     assert f"| `{asked['name']}` | `unit` | `requests` and `images`" in document
     assert labels == 'unit="images"'
     assert f"{asked['name']}{{" in (REPOSITORY / "docs" / "deployment.md").read_text()

@@ -1,5 +1,6 @@
-"""The README's commands work as printed; the documents list what the code has."""
+"""The commands of README and reference work as printed; the documents list what the code has."""
 
+import csv
 import json
 import re
 import subprocess
@@ -14,20 +15,26 @@ from tests.support.paths import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 MODELS = REPOSITORY / "models"
-DOCUMENTS = [
-    REPOSITORY / "README.md",
-    REPOSITORY / "CONTRIBUTING.md",
-    *sorted((REPOSITORY / "docs").glob("*.md")),
-    REPOSITORY / "examples" / "README.md",
-]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def document(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def curl_commands(text: str) -> list[str]:
+    return [block for block in blocks(text, "bash") if "curl" in block]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
 
 
 def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
-    commands = [block for block in blocks("bash") if "curl" in block]
+    commands = [*curl_commands(README), *curl_commands(document("http.md"))]
     assert len(commands) == 3
     with live_server(MODELS, tmp_path) as server:
         answers = []
@@ -47,7 +54,7 @@ def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
     assert [item["label"] for item in adapted["classes"]] == ["keble", "oriya", "tengwar"]
     assert [item["examples"] for item in adapted["classes"]] == [2, 2, 2]
     # The answer the README shows, but for the id and the timings.
-    (shown,) = map(json.loads, blocks("json"))
+    (shown,) = map(json.loads, blocks(README, "json"))
     assert predicted.keys() == shown.keys()
     assert predicted["classifier"] == adapted["id"]
     for found, printed in zip(predicted["predictions"], shown["predictions"], strict=True):
@@ -57,16 +64,18 @@ def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
 
 
 def test_python_block_runs() -> None:
-    (block,) = blocks("python")
+    (block,) = blocks(document("training.md"), "python")
     scope: dict[str, object] = {}
-    exec(compile(block, "README.md", "exec"), scope)
+    exec(compile(block, "training.md", "exec"), scope)
     for name in ("phi", "T"):
         assert getattr(scope[name], "grad") is not None  # noqa: B009
 
 
 def test_quoted_accuracies_are_those_of_the_manifests() -> None:
     rows = re.findall(
-        r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$", README, re.MULTILINE
+        r"^\| `([\w-]+)` \| (\w+) \| (\d+)-way (\d+)-shot \| ([\d.]+) \+- ([\d.]+) \|$",
+        document("results.md"),
+        re.MULTILINE,
     )
     # The photo bundle is measured on several data sets, in benchmarks/results.
     assert {name for name, *_ in rows} | {"photos-efficientnet-lite0"} == {
@@ -82,24 +91,38 @@ def test_quoted_accuracies_are_those_of_the_manifests() -> None:
         assert entry["episodes"] == 1000
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_quoted_accuracies_on_left_out_photos_are_those_measured(name: str) -> None:
+    with (REPOSITORY / "benchmarks" / "results" / "domains.csv").open(encoding="utf-8") as file:
+        measured = {(row["data"], row["task"], row["head"]): row for row in csv.DictReader(file)}
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([\w, ]*) ?\| (\d+)-way,? (\d+)(?: to (\d+))?[- ]shots? "
+        r"\| ([\d.]+) \+- ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
+        text,
+        re.MULTILINE,
+    )
+    assert len(rows) == {"README.md": 5, "docs/results.md": 8}[name]
+    data = ""
+    for left_out, ways, least, most, mean, interval, *simple in rows:
+        data = {"traffic signs": "signs"}.get(words := left_out.strip().partition(",")[0], words) or data
+        task = f"{ways}x{least}-{most}" if most else f"{ways}x{least}"
+        learned = measured[data, task, "learned T"]
+        assert f"{100 * float(learned['accuracy']):.2f}" == mean
+        assert f"{100 * float(learned['interval']):.2f}" == interval
+        for head, stated in zip(("cosine", "logistic", "ridge-cv"), simple, strict=True):
+            assert f"{100 * float(measured[data, task, head]['accuracy']):.2f}" == stated
+
+
 def test_the_settings_document_is_generated_from_the_settings() -> None:
-    document = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert document == settings_table() + "\n", "run `make docs`"
+    assert document("settings.md") == settings_table() + "\n", "run `make docs`"
 
 
 def test_the_error_table_is_that_of_the_code() -> None:
-    document = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
     listed = {
         code: int(status)
-        for status, codes in re.findall(r"^\| (\d{3}) \| ([^|]+) \|", document, re.MULTILINE)
+        for status, codes in re.findall(r"^\| (\d{3}) \| ([^|]+) \|", document("errors.md"), re.MULTILINE)
         for code in re.findall(r"`(\w+)`", codes)
     }
     expected = {code.value: status for code, status in STATUS.items()}
     assert listed == expected
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
-        if not target.startswith("https://"):
-            assert (path.parent / target).exists(), target

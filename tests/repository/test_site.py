@@ -1,0 +1,74 @@
+"""The documentation's website: built by `make site`, it needs nothing from elsewhere."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+
+
+class Page(HTMLParser):
+    """Attributes: loaded: addresses a browser fetches to show the page. links: addresses a reader may follow."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "href" and tag == "a":
+                self.links.append(value or "")
+            elif name in {"src", "srcset"} or (name == "href" and tag == "link"):
+                self.loaded.append(value or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_address_is_a_file_of_the_site(site: Path) -> None:
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    documents = {path.with_suffix(".html").name for path in (REPOSITORY / "docs").glob("*.md")}
+    assert documents <= {str(path.relative_to(site)) for path in pages}
+    for path, page in pages.items():
+        assert not [address for address in page.loaded if urlsplit(address).scheme], path
+        for address in (*page.loaded, *page.links):
+            parts = urlsplit(address)
+            if parts.scheme or not parts.path:
+                continue
+            assert (path.parent / unquote(parts.path)).is_file(), (path, address)
+    for style in site.rglob("*.css"):
+        assert "url(http" not in style.read_text(encoding="utf-8")
+
+
+def test_files_outside_docs_are_part_of_it(site: Path) -> None:
+    assert "universal_head.py.html" in (site / "backbones.html").read_text(encoding="utf-8")
+    shown = (site / "repository/training/bundles/universal_head.py.html").read_text(encoding="utf-8")
+    assert "prototype" in shown
+    assert (site / "repository/benchmarks/results/meta_gradient.png").is_file()
+
+
+def test_formulas_are_mathml(site: Path) -> None:
+    source = (site / "derivation.html").read_text(encoding="utf-8")
+    formulas = re.findall(r"(?<!`)\$\$?[^$`]+\$\$?(?!`)", (REPOSITORY / "docs" / "derivation.md").read_text("utf-8"))
+    assert source.count("<math") == len(formulas) > 100
+    assert 'class="arithmatex"' not in source
+    assert not re.search(r"<mi>\\", source), "a command of TeX that was not understood"

@@ -1,0 +1,106 @@
+"""The tutorials' commands run, one after another, and have the results that the tutorials state."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.live import live_server
+from tests.support.paths import REPOSITORY
+
+MODELS = REPOSITORY / "models"
+ADDRESS = "http://localhost:8000"
+
+
+def document(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with what the tutorials read from a checkout; they write beside it."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in ("examples", "models"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    return folder
+
+
+def run(command: str, folder: Path, address: str = ADDRESS) -> str:
+    """What a block of bash prints; `comln-train` is this checkout's, and the server that of `address`."""
+    trainer = f"{shlex.quote(sys.executable)} -m training"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command.replace(ADDRESS, address).replace("comln-train", trainer)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"error"' not in done.stdout, done.stdout
+    return done.stdout
+
+
+def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
+    text = document("tutorial-shop.md")
+    prose = " ".join(text.split())
+    commands = blocks(text, "bash")
+    assert len(commands) == 8
+    assert all("curl" in command for command in commands)
+    with live_server(MODELS, tmp_path) as server:
+        printed = [run(command, checkout, server.url) for command in commands]
+    adapted, predicted, added, before, after, unknown = (json.loads(answer) for answer in printed[:6])
+    assert sum(item["examples"] for item in adapted["classes"]) == 50
+    held_out = adapted["report"]["held_out"]
+    assert f"`held_out.accuracy` is {held_out['accuracy']}:" in prose
+    assert f"{held_out['accuracy'] * held_out['judged']:.0f} of the 50 are right" in prose
+    assert {(item["label"], item["likelier"]) for item in held_out["suspects"]} == {
+        ("pink-lady", "royal-gala"),
+        ("royal-gala", "pink-lady"),
+    }
+    assert len(held_out["suspects"]) == 4
+    banana, apple = predicted["predictions"]
+    assert (banana["label"], apple["label"]) == ("banana", "pink-lady")
+    assert banana["probability"] == pytest.approx(0.95, abs=0.005)
+    assert [item["probability"] for item in apple["top"]] == pytest.approx([0.64, 0.34], abs=0.006)
+    assert (added["name"], added["version"], added["promoted"]) == ("shop", 2, True)
+    for answer, stated in ((before, 0.59), (after, 0.88)):
+        (prediction,) = answer["predictions"]
+        assert prediction["label"] == "royal-gala"
+        assert prediction["probability"] == pytest.approx(stated, abs=0.006)
+        assert f"probability {stated}" in prose or f"with {stated}" in prose
+    juice, character = unknown["predictions"]
+    assert (juice["unknown"], character["unknown"]) == (False, True)
+    stated = (juice["similarity"], unknown["unknown_threshold"], character["similarity"])
+    assert stated == pytest.approx((0.65, 0.52, 0.13), abs=0.006)
+    assert (checkout / "shop.onnx").stat().st_size > 1_000_000
+    assert printed[7] == ""
+
+
+def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:
+    text = document("tutorial-onnx.md")
+    wrap, adapt, predict = blocks(text, "bash")
+    (shown,) = blocks(text, "text")
+    assert run(wrap, checkout).startswith(shown)
+    served = next(block for block in blocks(text, "sh") if block.startswith("comln-serve"))
+    program, folder_flag, folder, *flags = shlex.split(served)
+    assert (program, folder_flag) == ("comln-serve", "--models-dir")
+    with live_server(checkout / folder, tmp_path, *flags) as server:
+        adapted = json.loads(run(adapt, checkout, server.url))
+        predicted = json.loads(run(predict, checkout, server.url))
+    assert (adapted["model"], adapted["horizon_rule"]) == ("mine", "auto")
+    accuracy = adapted["report"]["held_out"]["accuracy"]
+    assert f"estimates the accuracy on new photos from your 50 alone: here {accuracy}." in " ".join(text.split())
+    assert predicted["predictions"][0]["label"] == "banana"
+    assert predicted["calibrated"] is False
