@@ -25,6 +25,28 @@ TRAINER_ONLY = {
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
     "api": {"ray_app", "server", "cli"},
+    # All of the server; `client/local.py`, which runs it in the process, is exempt below.
+    "client": {
+        "api",
+        "bundle",
+        "cli",
+        "configuration",
+        "domain",
+        "engine",
+        "errors",
+        "export",
+        "flow",
+        "imaging",
+        "key_commands",
+        "logs",
+        "machine",
+        "ray_app",
+        "report",
+        "security",
+        "server",
+        "short_memory",
+        "storage",
+    },
     "bundle": {"api", "engine", "export", "report", "storage", "configuration"},
     "configuration": {"api", "engine", "export", "report", "bundle", "storage", "flow", "server"},
     "domain": {"api", "engine", "export", "report", "bundle", "storage", "imaging", "flow", "configuration"},
@@ -50,6 +72,8 @@ ABOVE = {
     "server": {"cli", "engine", "ray_app", "storage"},
     "storage": {"api", "engine", "export", "report", "bundle", "imaging", "flow", "configuration"},
 }
+# For `comln --local`; a test in tests/client holds that it imports the server only when called.
+RUNS_THE_SERVER = REPOSITORY / PACKAGE / "client" / "local.py"
 MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
 
 
@@ -82,8 +106,12 @@ def test_importing_the_server_loads_neither_trainer_nor_ray() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_the_server_never_imports_the_trainer(path: Path) -> None:
-    """Exporting takes `onnx`, once it is asked for; the test above holds that it waits."""
+    """Exporting takes `onnx`, once it is asked for; the test above holds that it waits. The client's estimator is
+    one of scikit-learn; nothing imports it.
+    """
     allowed = {"onnx"} if path.parent == REPOSITORY / PACKAGE / "export" else set[str]()
+    if path == REPOSITORY / PACKAGE / "client" / "estimator.py":
+        allowed = {"sklearn"}
     found = {name.partition(".")[0] for name in imports(path)}
     assert found.isdisjoint(TRAINER_ONLY - allowed)
 
@@ -97,10 +125,27 @@ def test_layers_point_one_way(layer: str) -> None:
     found = [
         f"{name_of(path)} imports {name}"
         for path in files
+        if path != RUNS_THE_SERVER
         for name in imports(path)
         if any(name == module or name.startswith(f"{module}.") for module in forbidden)
     ]
     assert found == []
+
+
+def test_the_server_knows_nothing_of_its_client() -> None:
+    found = [
+        name_of(path)
+        for path in MODULES
+        if "client" not in path.relative_to(REPOSITORY / PACKAGE).parts
+        for name in imports(path)
+        if name.startswith(f"{PACKAGE}.client")
+    ]
+    assert found == []
+
+
+def test_the_client_may_import_nothing_else_of_the_package() -> None:
+    parts = {path.relative_to(REPOSITORY / PACKAGE).parts[0].removesuffix(".py") for path in MODULES}
+    assert ABOVE["client"] == parts - {"client", "__init__"}
 
 
 def test_the_table_above_names_every_layer() -> None:
