@@ -145,6 +145,7 @@ def _error_of(session: Session, request: Request, answer: httpx2.Response) -> Co
     try:
         body: Any = answer.json()["error"]
         code, message, detail = body["code"], body["message"], body["detail"]
+        request_id = request_id or body["request_id"]
     except (ValueError, KeyError, TypeError):
         to = f" to {answer.headers['location']}" if "location" in answer.headers else ""
         return ComlnError(

@@ -72,7 +72,12 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
         images, labels = _images(X), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(images):
             raise InputError(f"y has shape {labels.shape}; give one label for each of the {len(images)} images")
-        classes, index = np.unique(labels, return_inverse=True)
+        try:
+            classes, index = np.unique(labels, return_inverse=True)
+        except TypeError as error:
+            raise InputError(
+                f"y has labels of types that cannot be sorted ({error}); give labels of one type"
+            ) from error
         texts = _texts(classes)
         if len(classes) < 2:
             raise InputError(f"y has {len(classes)} class; at least two classes are needed")

@@ -88,7 +88,8 @@ def prepare(source: Source, max_side: int | None) -> Prepared:
     content = source.content
     if isinstance(content, Image.Image):
         return Prepared(source.name, source.label, _picture(source.name, content, max_side))
-    if hasattr(content, "__array_interface__"):
+    # NumPy's texts and bytes have the interface, too.
+    if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes):
         return Prepared(source.name, source.label, _picture(source.name, _of_array(source.name, content), max_side))
     data = _read(source.name, content)
     return Prepared(source.name, source.label, _file(source.name, data, max_side))

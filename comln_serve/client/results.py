@@ -60,8 +60,8 @@ class Report:
 
     held_out: HeldOut | None
     notes: tuple[str, ...]
-    own_horizon: bool
     horizon_choice: HorizonChoice | None = None
+    own_horizon: bool
     unknown_threshold: float | None = None
 
 
