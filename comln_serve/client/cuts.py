@@ -157,7 +157,7 @@ def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bo
     elif error.code == "body_too_large" and isinstance(size, int) and 0 < size - _BODY_BYTES_BESIDE < _sizes(cut):
         limits.bytes = size - _BODY_BYTES_BESIDE
     else:
-        limits.images = len(cut) // 2
+        limits.images = (len(cut) + 1) // 2
     return True
 
 

@@ -286,7 +286,7 @@ def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -
     found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
     assert [item.image for item in found] == ["image 1", "image 6"]
     assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4", "image 5"]
-    with pytest.raises(InputError, match="none of the 4 images can be used; the first: .*gone.png cannot be read"):
+    with pytest.raises(InputError, match=r"none of the 4 images can be used; the first: .*gone.png cannot be read"):
         comln.predict(bad, "pair", on_bad="skip")
 
 
@@ -299,7 +299,7 @@ def test_images_that_the_server_refuses(comln: Client, tmp_path: Path) -> None:
     assert [item.image for item in found.skipped] == ["image 2", "image 4"]
     assert "QuickTime" in found.skipped[0].reason
     assert not found.skipped[0].reason.startswith("Image")
-    with pytest.raises(BadImageError, match="image 2: .*QuickTime") as caught:
+    with pytest.raises(BadImageError, match=r"image 2: .*QuickTime") as caught:
         comln.adapt([RED, video], ["red", "green"])
     assert (caught.value.code, caught.value.image) == ("invalid_image", "image 2")
 
@@ -361,8 +361,8 @@ def test_the_client_that_awaits(client: TestClient, tmp_path: Path) -> None:
 
 
 def test_both_clients_have_the_same_documented_calls() -> None:
-    calls = {name for name, value in vars(Client).items() if not name.startswith("_") and name != "close"}
-    assert calls == {name for name, value in vars(AsyncClient).items() if not name.startswith("_") and name != "close"}
+    calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
+    assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
     assert len(calls) == 16
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None

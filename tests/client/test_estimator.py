@@ -70,7 +70,8 @@ def test_learns_from_files_with_numbers_for_labels(url: str, tmp_path: Path) -> 
 
 def test_parameters_clone_and_cross_validation(url: str) -> None:
     estimator = ComlnClassifier(url, horizon=5.0, expires_in_seconds=60)
-    assert clone(estimator).get_params() == estimator.get_params()
+    twin: Any = clone(estimator)
+    assert twin.get_params() == estimator.get_params()
     assert estimator.set_params(horizon="auto").horizon == "auto"
     estimator.set_params(horizon=5.0)
     X, y = pictures(4)
@@ -102,6 +103,11 @@ def test_what_it_refuses(url: str) -> None:
         estimator.predict_proba(X)
 
 
+def _checked(estimator: Any, *data: Any, **options: Any) -> Any:
+    """`validate_data`, whose type says too little."""
+    return validate_data(estimator, *data, **options)
+
+
 class OfRows(ComlnClassifier):
     """The estimator on rows of numbers, each drawn as a picture: scikit-learn's checks have no images.
 
@@ -109,18 +115,18 @@ class OfRows(ComlnClassifier):
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        rows, labels = validate_data(self, X, y)
+        rows, labels = _checked(self, X, y)
         check_classification_targets(labels)
         self.low_, self.high_ = rows.min(), rows.max()
         return super().fit(self._draw(rows), labels)
 
     def predict(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        return super().predict(self._draw(validate_data(self, X, reset=False)))
+        return super().predict(self._draw(_checked(self, X, reset=False)))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return super().predict_proba(self._draw(validate_data(self, X, reset=False)))
+        return super().predict_proba(self._draw(_checked(self, X, reset=False)))
 
     def _draw(self, rows: NDArray[Any]) -> NDArray[np.uint8]:
         """A picture of vertical stripes, one a number, of each row."""

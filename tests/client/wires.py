@@ -36,9 +36,14 @@ class Wire(httpx2.BaseTransport):
             self.keys.append(request.headers.get("idempotency-key"))
             given = self.inner.handle_request(request)
             answer = self.after(request) or given
+            if answer is not given:
+                given.close()
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 def wire_to(server: TestClient) -> Wire:

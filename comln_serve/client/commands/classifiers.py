@@ -88,7 +88,9 @@ def rollback(client: Client, output: Output, name: str) -> None:
 @classifiers.command()
 @click.argument("ref")
 @click.option("--output", "-o", "path", type=click.Path(path_type=Path), default=".", help="File, or folder for it.")
-@click.option("--format", type=click.Choice(["onnx", "safetensors"]), default="onnx", show_default=True)
+@click.option(
+    "--format", type=click.Choice(["onnx", "safetensors"]), default="onnx", show_default=True, help="Kind of file."
+)
 @connected
 def export(client: Client, output: Output, ref: str, *, path: Path, **options: Any) -> None:
     """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
