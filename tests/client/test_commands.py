@@ -20,8 +20,10 @@ from click.testing import CliRunner, Result
 from comln_serve import __version__
 from comln_serve.client import Client, asking
 from comln_serve.client.commands import main
+from comln_serve.storage import open_store
 from tests.client.pictures import COLOURS, class_folder
 from tests.support.image_files import image_bytes
+from tests.support.keyed import new_key
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 
@@ -252,40 +254,28 @@ def test_a_wrong_key(models_dir: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["models", "ls", "--url", server.url, "--key", "wrong", "--json"])
         assert result.exit_code == 1
         assert json.loads(result.stdout)["error"]["code"] == "unauthorized"
-        made = subprocess.run(
-            [
-                *(sys.executable, "-m", "comln_serve.cli", "keys", "create", "--tenant", "a", "--scope", "predict"),
-                *("--database-url", f"sqlite:///{tmp_path / 'classifiers.db'}"),
-            ],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        key = next(word for word in made.stdout.split() if word.startswith("comln_"))
+        store = open_store(f"sqlite:///{tmp_path / 'classifiers.db'}")
+        key = new_key(store)
+        store.close()
         result = CliRunner().invoke(main, ["models", "ls"], env={"COMLN_URL": server.url, "COMLN_KEY": key})
         assert result.exit_code == 0, result.stderr
 
 
 def test_without_a_server(models_dir: Path, photos: Path, tmp_path: Path) -> None:
-    """In a process of its own, as it starts engines: twice, on one database."""
+    """Two commands, each with an engine of its own on one database; in another process, as engines set it up."""
     local = ["--local", "--models-dir", str(models_dir), "--database-url", f"sqlite:///{tmp_path / 'own.db'}"]
     environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype", "COMLN_URL": "http://127.0.0.1:9"}
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "comln_serve.client", *arguments, *local],
-            env=environment,
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout
-
-    assert run("adapt", str(photos), "--name", "own").startswith("own@1 (clf_")
-    found = json.loads(run("predict", str(photos), "--classifier", "own", "--json"))
+    script = f"""
+from comln_serve.client.commands import main
+main(["adapt", {str(photos)!r}, "--name", "own", *{local!r}], standalone_mode=False)
+main(["predict", {str(photos)!r}, "--classifier", "own", "--json", *{local!r}], standalone_mode=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert done.stdout.startswith("own@1 (clf_")
+    found = json.loads(done.stdout[done.stdout.index("{") :])
     assert [item["label"] for item in found["predictions"]] == ["blue"] * 3 + ["green"] * 3 + ["red"] * 3
 
 
