@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from comln_serve.api.app import create_app
 from comln_serve.client import (
     AsyncClient,
     BadImageError,
@@ -25,8 +26,10 @@ from comln_serve.client import (
     results,
     wire,
 )
+from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire, client_on, hurry, times, wire_to
+from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
 from tests.support.messages import GREEN, RED
@@ -356,6 +359,33 @@ def test_the_client_that_awaits(client: TestClient, tmp_path: Path) -> None:
                 await comln.classifier("none")
             with pytest.raises(BadImageError):
                 await comln.predict([b"x"], shop)
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEngine) -> None:
+    """It is cancelled while the second of three requests is under way."""
+    engine = make_engine(settings.model_copy(update={"max_images": 2}))
+    engine.warm()
+
+    async def work() -> None:
+        sent = asyncio.Event()
+
+        class Slow(httpx2.ASGITransport):
+            async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+                if request.url.path.endswith("/examples"):
+                    sent.set()
+                    await asyncio.sleep(60)
+                return await super().handle_async_request(request)
+
+        async with AsyncClient("http://testserver", transport=Slow(create_app(engine))) as comln:
+            task = asyncio.create_task(comln.adapt([RED, GREEN] * 3, ["red", "green"] * 3, name="shop"))
+            await sent.wait()
+            assert len(await comln.classifiers()) == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await comln.classifiers() == []
 
     asyncio.run(work())
 

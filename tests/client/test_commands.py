@@ -279,10 +279,13 @@ main(["predict", {str(photos)!r}, "--classifier", "own", "--json", *{local!r}], 
     assert [item["label"] for item in found["predictions"]] == ["blue"] * 3 + ["green"] * 3 + ["red"] * 3
 
 
-def test_the_command_is_installed() -> None:
+def test_the_command_is_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, _, function = project["scripts"]["comln"].partition(":")
-    assert getattr(import_module(module), function) is main
+    monkeypatch.setattr(sys, "argv", ["comln", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        getattr(import_module(module), function)()
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
 
 
 def test_completion_for_shells() -> None:

@@ -75,6 +75,21 @@ main(prog_name="comln")
     assert "is not installed: pip install comln-serve" in done.stderr
 
 
+def test_the_command_says_what_is_missing() -> None:
+    """Where the server is installed without the extra."""
+    script = """
+import sys
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, *more: None if name in ("click", "tqdm") else found(name, *more)
+from comln_serve import comln
+sys.exit(comln.main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == 'comln: click, tqdm not installed: pip install "comln-serve[client]"\n'
+
+
 def test_the_command_starts_fast() -> None:
     """It loads neither the bar, nor what --local needs."""
     done = run("import comln_serve.client.commands; print('tqdm' in sys.modules)")
