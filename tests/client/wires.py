@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from comln_serve.client import Client, asking
+from comln_serve.client import Client, asking, chain
 
 Fault = Callable[[httpx2.Request], httpx2.Response | Exception | None]
 
@@ -56,9 +56,10 @@ def client_on(wire: Wire, **options: Any) -> Client:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients wait hundredths of seconds where they wait half a second."""
+    """Let clients wait hundredths of seconds where they wait half a second, and give up cleaning soon."""
     monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(asking, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(chain, "_CLEANING_SECONDS", 0.5)
 
 
 def times(number: int, fault: Fault) -> Fault:
