@@ -74,7 +74,7 @@ $(VENV)/bin/python:
 
 # The server's environment: no torch.
 $(VENV)/.server: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[heic]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[client,heic]"
 	@touch $@
 
 # What builds the documentation's site.

@@ -19,7 +19,9 @@ OF_RAY = (
     "cpus_per_embedding_replica",
     "cpus_per_api_replica",
 )
-_KNOWN = (*Settings.model_fields, "config", *OF_RAY)
+# What the client reads, which may run in the server's environment.
+OF_CLIENT = ("url", "key")
+_KNOWN = (*Settings.model_fields, "config", *OF_RAY, *OF_CLIENT)
 
 # Kubernetes sets variables for every Service of the namespace in each pod, unless the pod has
 # `enableServiceLinks: false`: a Service "comln-serve" sets COMLN_SERVE_SERVICE_HOST, and so on.

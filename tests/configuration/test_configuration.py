@@ -196,6 +196,13 @@ def test_all_unknown_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch
         read_configuration([])
 
 
+def test_variables_of_the_client_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may run in the environment of its users."""
+    monkeypatch.setenv("COMLN_URL", "https://other.example.org")
+    monkeypatch.setenv("COMLN_KEY", "secret")
+    assert read_configuration([]).origins == {}
+
+
 def test_known_variables_are_upper_or_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("comln_port", "12")
     monkeypatch.setenv("COMLN_EMBEDDING_REPLICAS", "2")  # of the Ray Serve application

@@ -26,6 +26,29 @@ TRAINER_ONLY = {
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
     "api": {"ray_app", "server", "cli"},
+    # All of the server; `client/local.py`, which runs it in the process, is exempt below.
+    "client": {
+        "api",
+        "bundle",
+        "cli",
+        "comln",
+        "configuration",
+        "domain",
+        "engine",
+        "errors",
+        "export",
+        "flow",
+        "imaging",
+        "key_commands",
+        "logs",
+        "machine",
+        "ray_app",
+        "report",
+        "security",
+        "server",
+        "short_memory",
+        "storage",
+    },
     "bundle": {"api", "engine", "export", "report", "storage", "configuration"},
     "configuration": {"api", "engine", "export", "report", "bundle", "storage", "flow", "server"},
     "domain": {"api", "engine", "export", "report", "bundle", "storage", "imaging", "flow", "configuration"},
@@ -77,6 +100,8 @@ def modules(package: str) -> dict[str, Path]:
 
 
 SERVER_FILES = sorted(modules(PACKAGE).values())
+# For `comln --local`; a test in tests/client holds that it imports the server only when called.
+RUNS_THE_SERVER = REPOSITORY / PACKAGE / "client" / "local.py"
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -132,15 +157,37 @@ def test_importing_the_server_loads_neither_trainer_nor_ray() -> None:
 
 @pytest.mark.parametrize("path", SERVER_FILES, ids=name_of)
 def test_the_server_never_imports_the_trainer(path: Path) -> None:
-    """Export imports `onnx` inside the function that needs it; the test above checks that it is not loaded before."""
+    """Export imports `onnx` inside the function that needs it; the test above checks that it is not loaded before.
+    Nothing imports the estimator, which is one of scikit-learn.
+    """
     allowed = {"onnx"} if path.parent == REPOSITORY / PACKAGE / "export" else set[str]()
+    if path == REPOSITORY / PACKAGE / "client" / "estimator.py":
+        allowed = {"sklearn"}
     found = {name.partition(".")[0] for name in imports(path)}
     assert found.isdisjoint(TRAINER_ONLY - allowed)
 
 
 @pytest.mark.parametrize("layer", sorted(ABOVE))
 def test_layers_point_one_way(layer: str) -> None:
-    assert violations(files_of(PACKAGE, layer), PACKAGE, ABOVE[layer]) == []
+    assert (
+        violations([path for path in files_of(PACKAGE, layer) if path != RUNS_THE_SERVER], PACKAGE, ABOVE[layer]) == []
+    )
+
+
+def test_the_server_knows_nothing_of_its_client() -> None:
+    found = [
+        name_of(path)
+        for path in SERVER_FILES
+        if path.relative_to(REPOSITORY / PACKAGE).parts[0] not in ("client", "comln.py")
+        for name in imports(path)
+        if name.startswith(f"{PACKAGE}.client")
+    ]
+    assert found == []
+
+
+def test_the_client_may_import_nothing_else_of_the_package() -> None:
+    parts = {path.relative_to(REPOSITORY / PACKAGE).parts[0].removesuffix(".py") for path in SERVER_FILES}
+    assert ABOVE["client"] == parts - {"client", "__init__"}
 
 
 def test_the_table_of_the_server_names_every_folder() -> None:

@@ -1,0 +1,44 @@
+"""The Python client of comln-serve. It needs the extra `client`, and nothing of what the server needs."""
+
+from comln_serve.client.clients import AsyncClient, Client
+from comln_serve.client.errors import (
+    BadImageError,
+    ComlnError,
+    IncompleteError,
+    InputError,
+    NoAnswerError,
+    NotFoundError,
+)
+from comln_serve.client.results import (
+    Adapted,
+    Classifier,
+    ClassifierDetail,
+    Example,
+    Health,
+    Model,
+    Prediction,
+    Predictions,
+    Report,
+    Skipped,
+)
+
+__all__ = [
+    "Adapted",
+    "AsyncClient",
+    "BadImageError",
+    "Classifier",
+    "ClassifierDetail",
+    "Client",
+    "ComlnError",
+    "Example",
+    "Health",
+    "IncompleteError",
+    "InputError",
+    "Model",
+    "NoAnswerError",
+    "NotFoundError",
+    "Prediction",
+    "Predictions",
+    "Report",
+    "Skipped",
+]

@@ -1,0 +1,159 @@
+"""Asks the server: sends a request until it is answered, and turns what is no success into errors."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import Any, TypeVar, cast
+
+import httpx2
+
+from comln_serve.client.errors import ComlnError, NoAnswerError, NotFoundError
+from comln_serve.client.steps import Flow, Request, Wait, send
+from comln_serve.client.wire import parse
+
+_T = TypeVar("_T")
+
+# A request has to arrive within a minute (--max-receive-seconds): 32 MiB do at 4.5 Mbit/s.
+_CUT_BYTES = 32 * 2**20
+_CUT_IMAGES = 512  # --max-images
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
+# Attempts at what rarely gets better: an address that has never answered, and failures inside the server.
+_FEW = 3
+# Nothing was done with a request that is answered so.
+_UNTOUCHED = {"rate_limited", "overloaded", "queue_timeout"}
+# The request was not sent, or not to the end.
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+_jitter = SystemRandom()
+
+
+@dataclass
+class CutLimits:
+    """How much goes into one request. Lowered to the server's limits when it refuses a larger one."""
+
+    images: int = _CUT_IMAGES
+    bytes: int = _CUT_BYTES
+    image_bytes: int | None = None
+
+
+@dataclass
+class Session:
+    """What the calls of one client share.
+
+    Attributes:
+        retry_seconds: no request is repeated later than this after its first attempt.
+        max_side: images are shrunk to this many pixels; None: they are not.
+        answered: whether the server has ever answered.
+    """
+
+    url: str
+    retry_seconds: float
+    max_side: int | None
+    answered: bool = False
+    limits: CutLimits = field(default_factory=CutLimits)
+
+
+def ask(session: Session, request: Request, *, seconds: float | None = None) -> Flow[httpx2.Response]:
+    """Send a request until its answer is a success.
+
+    Repeated are requests that the server has no room for (429, 503), those that it certainly did nothing with, and,
+    where a request is repeatable, those whose connection broke or that failed inside the server (5xx).
+
+    Args:
+        seconds: no attempt begins later than this after the first; default: the session's `retry_seconds`.
+
+    Raises:
+        ComlnError: the answer is no success.
+        NoAnswerError: there is no answer.
+    """
+    allowed = session.retry_seconds if seconds is None else seconds
+    began, attempt = time.monotonic(), 0
+    while True:
+        attempt += 1
+        try:
+            answer = yield from send(request)
+        except httpx2.TransportError as failure:
+            error: ComlnError = _no_answer(session, failure, attempt, time.monotonic() - began)
+            error.__cause__ = failure
+            again = (request.repeatable or isinstance(failure, _NEVER_SENT)) and (session.answered or attempt < _FEW)
+            asked_for = None
+        else:
+            session.answered = True
+            if answer.is_success:
+                return answer
+            error = _error_of(session, request, answer)
+            again = _is_worth_repeating(error, request, attempt)
+            asked_for = _retry_after(answer)
+        backoff = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10)) * _jitter.uniform(0.75, 1.25)
+        wait = max(asked_for, backoff * 0.1) if asked_for is not None else backoff
+        if not again or time.monotonic() - began + wait > allowed:
+            raise error
+        yield Wait(wait)
+
+
+def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: float | None = None) -> Flow[_T]:
+    """`ask`, and parse the answer as a `kind`.
+
+    Raises:
+        ComlnError: as `ask`; or the answer is not what comln-serve answers.
+    """
+    answer = yield from ask(session, request, seconds=seconds)
+    try:
+        return parse(kind, answer.json())
+    except ValueError as error:
+        raise ComlnError(
+            f"{session.url} answered {request.method} {request.path} with {answer.status_code}, but not as comln-serve "
+            f"does ({error}). Is this its address, and is its version that of the client?",
+            status=answer.status_code,
+        ) from error
+
+
+def _is_worth_repeating(error: ComlnError, request: Request, attempt: int) -> bool:
+    if error.status == 429 or error.code in _UNTOUCHED:
+        return True
+    if not request.repeatable:
+        return False
+    if error.status in (502, 503):
+        return True
+    return error.status in (500, 504) and attempt < _FEW
+
+
+def _retry_after(answer: httpx2.Response) -> float | None:
+    """Seconds of the header Retry-After; None if there is none, or it is a date."""
+    text = answer.headers.get("retry-after", "").strip()
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+
+
+def _no_answer(session: Session, failure: httpx2.TransportError, attempts: int, seconds: float) -> NoAnswerError:
+    tried = f" ({attempts} attempts in {seconds:.0f} s)" if attempts > 1 else ""
+    why = str(failure) or type(failure).__name__
+    if isinstance(failure, httpx2.TimeoutException):
+        why = f"no answer in time ({type(failure).__name__})"
+    if session.answered:
+        return NoAnswerError(f"the connection to {session.url} failed: {why}{tried}")
+    return NoAnswerError(
+        f"no server can be reached at {session.url}: {why}{tried}. Start one (comln-serve), or give the address of "
+        "one: url=..., --url or COMLN_URL"
+    )
+
+
+def _error_of(session: Session, request: Request, answer: httpx2.Response) -> ComlnError:
+    """The error of an answer that is no success."""
+    status, request_id = answer.status_code, answer.headers.get("x-request-id")
+    try:
+        body: Any = answer.json()["error"]
+        code, message, detail = body["code"], body["message"], body["detail"]
+        request_id = request_id or body["request_id"]
+    except (ValueError, KeyError, TypeError):
+        to = f" to {answer.headers['location']}" if "location" in answer.headers else ""
+        return ComlnError(
+            f"{session.url} answered {request.method} {request.path} with {status}{to}, but not as comln-serve does: "
+            "a proxy before it, or another program at this address",
+            status=status,
+            request_id=request_id,
+        )
+    kind = NotFoundError if status == 404 else ComlnError
+    known = cast("Mapping[str, Any]", detail) if isinstance(detail, dict) else {}
+    return kind(str(message), code=str(code), detail=known, status=status, request_id=request_id)

@@ -1,0 +1,462 @@
+"""The calls of the client, each a `Flow` that `Client` and `AsyncClient` carry out."""
+
+import json
+import math
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import httpx2
+
+from comln_serve.client.asking import Session, ask, ask_for
+from comln_serve.client.chain import Chain, path_of
+from comln_serve.client.cuts import Cuts, OnBad
+from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
+from comln_serve.client.folders import read_class_folders, read_folder
+from comln_serve.client.images import ImageSource, Prepared, sources
+from comln_serve.client.results import (
+    Adapted,
+    Classifier,
+    ClassifierDetail,
+    ClassifierPage,
+    Example,
+    ExampleList,
+    Health,
+    Model,
+    ModelList,
+    Prediction,
+    Predictions,
+)
+from comln_serve.client.steps import Flow, Request, do
+
+_PAGE = 1000  # most classifiers that the server lists at a time
+
+Folder: TypeAlias = str | os.PathLike[str]
+Horizon: TypeAlias = float | Literal["learned", "auto"] | None
+
+
+def adapt(
+    session: Session,
+    images: Sequence[ImageSource],
+    labels: Sequence[str],
+    *,
+    name: str | None = None,
+    model: str | None = None,
+    horizon: Horizon = None,
+    promote: bool = True,
+    metadata: Mapping[str, str] | None = None,
+    expires_in_seconds: int | None = None,
+    on_bad: OnBad = "raise",
+) -> Flow[Adapted]:
+    """Make a classifier from labelled images.
+
+    More images than one request may have are sent in several; the classifier is the same. `name` stands for it once
+    all have been sent; a new name stands for its first part meanwhile.
+
+    Args:
+        images: paths, bytes of image files, opened files, Pillow images, or arrays (uint8, height x width x 3).
+        labels: one for each image, of two classes or more.
+        name: the classifier becomes its next version; default: a classifier without a name.
+        model: a model of `models()`; default: the server's.
+        horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
+        promote: let the name stand for the new version.
+        metadata: your notes, kept with the classifier.
+        expires_in_seconds: when the classifier expires; default: never.
+        on_bad: "raise" at an image that cannot be used, or "skip" it.
+
+    Raises:
+        InputError: the arguments cannot be sent; BadImageError: an image cannot.
+        IncompleteError: it failed after some of several requests. What had been made is deleted.
+        ComlnError: the server refused it, or there is no answer.
+    """
+    items = sources(images, labels)
+    options = _options(name, model, horizon, metadata, expires_in_seconds)
+    return (yield from _upload(session, Cuts(session, items, on_bad), "/adapt", options, promote=promote, show=False))
+
+
+def adapt_folder(
+    session: Session,
+    folder: Folder,
+    *,
+    name: str | None = None,
+    model: str | None = None,
+    horizon: Horizon = None,
+    promote: bool = True,
+    metadata: Mapping[str, str] | None = None,
+    expires_in_seconds: int | None = None,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Adapted]:
+    """Make a classifier from a folder of class folders, `folder/<class>/<image>`.
+
+    A class is a folder that holds images; its label is its path below `folder`. Else as `adapt`.
+
+    Args:
+        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
+        progress: show a bar on standard error; default: if that is a terminal.
+
+    Raises:
+        InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
+    """
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    options = _options(name, model, horizon, metadata, expires_in_seconds)
+    _refuse_skipped(skipped, on_bad)
+    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
+    return (yield from _upload(session, cuts, "/adapt", options, promote=promote, show=progress))
+
+
+def add_examples(
+    session: Session,
+    classifier: str | Classifier,
+    images: Sequence[ImageSource],
+    labels: Sequence[str],
+    *,
+    promote: bool = True,
+    on_bad: OnBad = "raise",
+) -> Flow[Adapted]:
+    """Adapt a classifier to more labelled images, of its classes or of new ones.
+
+    A classifier with a name gets a new version; one without changes in place.
+
+    Args:
+        classifier: id, name, name@version, or what a call returned.
+        promote, on_bad, images, labels: as in `adapt`.
+
+    Raises:
+        NotFoundError: there is no such classifier. And as `adapt`.
+    """
+    path = path_of(classifier, "examples")
+    cuts = Cuts(session, sources(images, labels), on_bad)
+    return (yield from _upload(session, cuts, path, {}, promote=promote, show=False))
+
+
+def remove_examples(
+    session: Session, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
+) -> Flow[Adapted]:
+    """Adapt a classifier without some of its examples.
+
+    Args:
+        numbers: of the examples, as `examples()` and the suspects of a report have them.
+        promote: as in `adapt`.
+
+    Raises:
+        NotFoundError: there is no such classifier or example.
+        IncompleteError: it failed after some of them. And as `adapt`.
+    """
+    wanted = list(dict.fromkeys(numbers))
+    if not wanted:
+        raise InputError("numbers is empty; give the numbers of the examples to remove")
+    chain = Chain(session)
+
+    def remove() -> Flow[None]:
+        for number in wanted:
+            path = path_of(chain.last if len(chain) else classifier, "examples", number)
+            alone = promote and len(wanted) == 1
+            request = Request("DELETE", path, {"promote": "true" if alone else "false"}, repeatable=False)
+            chain.add((yield from ask_for(session, Adapted, request)))
+
+    yield from chain.build(remove(), "Removing", lambda: (len(chain), len(wanted)))
+    return (yield from chain.finish(promote=promote, total=len(wanted)))
+
+
+def predict(
+    session: Session,
+    images: Sequence[ImageSource],
+    classifier: str | Classifier,
+    *,
+    top_k: int = 5,
+    unknown: bool = False,
+    on_bad: OnBad = "raise",
+    progress: bool | None = False,
+) -> Flow[Predictions]:
+    """Classify images.
+
+    Args:
+        images: as in `adapt`.
+        classifier: id, name, name@version, or what a call returned.
+        top_k: how many of the likeliest classes to list, at most 100.
+        unknown: say of each image whether it is unlike every class.
+        on_bad: "raise" at an image that cannot be used, or "skip" it.
+        progress: show a bar on standard error; None: if that is a terminal.
+
+    Raises:
+        InputError: the arguments cannot be sent; BadImageError: an image cannot.
+        NotFoundError: there is no such classifier.
+        IncompleteError: it failed after some of several requests; `result` has what they answered.
+        ComlnError: the server refused it, or there is no answer.
+    """
+    cuts = Cuts(session, sources(images), on_bad)
+    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+
+
+def predict_folder(
+    session: Session,
+    folder: Folder,
+    classifier: str | Classifier,
+    *,
+    top_k: int = 5,
+    unknown: bool = False,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Predictions]:
+    """Classify all images of a folder, and of the folders in it.
+
+    Args:
+        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
+        progress: show a bar on standard error; default: if that is a terminal.
+
+    Raises:
+        InputError: there is no such folder, or no image in it. And as `predict`.
+    """
+    paths, skipped = yield from do(lambda: read_folder(folder))
+    _refuse_skipped(skipped, on_bad)
+    cuts = Cuts(session, sources(paths), on_bad, skipped)
+    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+
+
+def classifiers(
+    session: Session, *, name: str | None = None, model: str | None = None, limit: int | None = None
+) -> Flow[list[Classifier]]:
+    """The stored classifiers, the newest first, from as many pages as it takes.
+
+    Args:
+        name, model: only those with this name, or adapted on this model.
+        limit: at most so many; default: all.
+    """
+    found: list[Classifier] = []
+    parameters: dict[str, str | int] = {}
+    if name is not None:
+        parameters["name"] = name
+    if model is not None:
+        parameters["model"] = model
+    while limit is None or len(found) < limit:
+        size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        request = Request("GET", "/classifiers", {**parameters, "limit": size})
+        page = yield from ask_for(session, ClassifierPage, request)
+        found += page.classifiers
+        if page.next is None:
+            break
+        parameters["before"] = page.next
+    return found
+
+
+def classifier(session: Session, classifier: str | Classifier) -> Flow[ClassifierDetail]:
+    """A stored classifier with its report.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+    """
+    return (yield from ask_for(session, ClassifierDetail, Request("GET", path_of(classifier))))
+
+
+def examples(session: Session, classifier: str | Classifier) -> Flow[tuple[Example, ...]]:
+    """Number and label of each image that a classifier was adapted to, in the order sent.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+    """
+    found = yield from ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
+    return found.examples
+
+
+def delete(session: Session, classifier: str | Classifier) -> Flow[ClassifierDetail]:
+    """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+    """
+    # By its id: a repeated request must not delete the version that the name stands for then.
+    found = yield from ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
+    with suppress(NotFoundError):  # a repeated request finds what the first has deleted
+        yield from ask(session, Request("DELETE", path_of(found)))
+    return found
+
+
+def promote(session: Session, classifier: str | Classifier) -> Flow[Classifier]:
+    """Let a name stand for one of its versions, given as name@version, id, or what a call returned.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+    """
+    return (yield from ask_for(session, Classifier, Request("POST", path_of(classifier, "promote"))))
+
+
+def rollback(session: Session, name: str) -> Flow[Classifier]:
+    """Let a name stand for the version that was promoted before. Returns that version.
+
+    Raises:
+        NotFoundError: there is no such name.
+        ComlnError: no other version was promoted before; or the answer was lost, and with it whether it was done.
+    """
+    return (yield from ask_for(session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False)))
+
+
+def export(
+    session: Session,
+    classifier: str | Classifier,
+    path: Folder = ".",
+    format: Literal["onnx", "safetensors"] = "onnx",  # noqa: A002 - the API's word
+) -> Flow[Path]:
+    """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer.
+
+    Args:
+        path: a file, which is replaced once all has arrived, or a folder, where the server names the file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+        InputError: the file cannot be written.
+    """
+    answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": format}))
+    return (yield from do(lambda: _write(Path(path), answer)))
+
+
+def models(session: Session) -> Flow[tuple[Model, ...]]:
+    """The models that are served."""
+    found = yield from ask_for(session, ModelList, Request("GET", "/models"))
+    return found.models
+
+
+def live(session: Session) -> Flow[Health]:
+    """Ask once whether the server's process answers.
+
+    Raises:
+        NoAnswerError: it does not.
+    """
+    return (yield from ask_for(session, Health, Request("GET", "/health/live"), seconds=0.0))
+
+
+def ready(session: Session, *, wait: float = 0.0) -> Flow[Health]:
+    """Ask whether the server is ready to adapt and predict.
+
+    Args:
+        wait: seconds to keep asking, for a server that is being started.
+
+    Raises:
+        ComlnError: it is not, or not yet.
+    """
+    session.answered = session.answered or wait > 0.0  # it may not listen yet
+    return (yield from ask_for(session, Health, Request("GET", "/health/ready"), seconds=wait))
+
+
+def _options(
+    name: str | None,
+    model: str | None,
+    horizon: Horizon,
+    metadata: Mapping[str, str] | None,
+    expires_in_seconds: int | None,
+) -> dict[str, str]:
+    if isinstance(horizon, float | int) and not math.isfinite(horizon):
+        raise InputError(f"horizon is {horizon}; give a number over 0, 'learned' or 'auto'")
+    given = {
+        "name": name,
+        "model": model,
+        "horizon": horizon,
+        "metadata": None if metadata is None else json.dumps(dict(metadata)),
+        "expires_in_seconds": expires_in_seconds,
+    }
+    return {key: str(value) for key, value in given.items() if value is not None}
+
+
+def _refuse_skipped(skipped: Sequence[Any], on_bad: OnBad) -> None:
+    if skipped and on_bad == "raise":
+        first = skipped[0]
+        raise InputError(f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files")
+
+
+def _upload(
+    session: Session, cuts: Cuts, path: str, options: Mapping[str, str], *, promote: bool, show: bool | None
+) -> Flow[Adapted]:
+    """Send labelled images; the first of them to `path`, more to the classifier that it made or changed."""
+    chain = Chain(session)
+    sent: list[str] = []
+
+    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[None]:
+        first = len(chain) == 0
+        alone = first and not more
+        request = Request(
+            "POST",
+            path if first else path_of(chain.last, "examples"),
+            fields={
+                **(options if first else {}),
+                "labels": [item.label or "" for item in cut],
+                "promote": "true" if promote and alone else "false",
+            },
+            images=[item.data for item in cut],
+            headers={"Idempotency-Key": uuid.uuid4().hex},
+        )
+        chain.add((yield from ask_for(session, Adapted, request)))
+        sent.extend(item.name for item in cut)
+
+    with cuts.bar("adapting", show):
+        yield from chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
+    if not len(chain):
+        raise _nothing_left(cuts)
+    made = yield from chain.finish(promote=promote, total=cuts.total)
+    return replace(made, images=tuple(sent), skipped=tuple(cuts.skipped))
+
+
+def _predict(
+    session: Session, cuts: Cuts, classifier: str | Classifier, top_k: int, *, unknown: bool, show: bool | None
+) -> Flow[Predictions]:
+    reference = classifier.id if isinstance(classifier, Classifier) else classifier
+    path_of(reference)
+    answers: list[Predictions] = []
+    found: list[Prediction] = []
+
+    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[None]:  # noqa: ARG001 - as of any cut
+        # All by the classifier that answered first, should the name be promoted meanwhile.
+        by = answers[0].classifier if answers else reference
+        request = Request(
+            "POST",
+            "/predict",
+            fields={"classifier": by, "top_k": str(top_k), "unknown": "true" if unknown else "false"},
+            images=[item.data for item in cut],
+        )
+        answer = yield from ask_for(session, Predictions, request)
+        answers.append(answer)
+        found.extend(replace(one, image=item.name) for one, item in zip(answer.predictions, cut, strict=True))
+
+    def result() -> Predictions:
+        stages = dict.fromkeys(stage for answer in answers for stage in answer.timings_ms)
+        timings = {stage: sum(answer.timings_ms.get(stage, 0.0) for answer in answers) for stage in stages}
+        return replace(answers[0], predictions=tuple(found), timings_ms=timings, skipped=tuple(cuts.skipped))
+
+    try:
+        with cuts.bar("predicting", show):
+            yield from cuts.send(send_cut)
+    except ComlnError as error:
+        if not answers:
+            raise
+        message = f"Predicting ended after {cuts.done} of {cuts.total} images: {error}"
+        raise IncompleteError(message, error, done=cuts.done, total=cuts.total, result=result()) from error
+    if not answers:
+        raise _nothing_left(cuts)
+    return result()
+
+
+def _nothing_left(cuts: Cuts) -> InputError:
+    first = cuts.skipped[0]
+    return InputError(f"none of the {cuts.total} images can be used; the first: {first.image} {first.reason}")
+
+
+def _write(path: Path, answer: httpx2.Response) -> Path:
+    if path.is_dir():
+        named = answer.headers.get("content-disposition", "").partition('filename="')[2].rstrip('"')
+        path /= Path(named).name or "classifier"
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(answer.content)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,238 @@
+"""`Client` and `AsyncClient`: two ways to carry out the same calls."""
+
+import functools
+import inspect
+import os
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+
+import anyio
+import anyio.to_thread
+import httpx2
+
+from comln_serve import __version__
+from comln_serve.client import calls
+from comln_serve.client.asking import Session
+from comln_serve.client.errors import InputError
+from comln_serve.client.images import DEFAULT_MAX_SIDE
+from comln_serve.client.steps import Flow, Send, Step, Wait
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Transport = TypeVar("_Transport")
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_TIMEOUT = 300.0
+DEFAULT_RETRY_SECONDS = 120.0
+_CONNECT_SECONDS = 10.0
+
+_Call = Callable[Concatenate[Session, _P], Flow[_T]]
+
+
+def _blocking(call: _Call[_P, _T]) -> Callable[Concatenate["Client", _P], _T]:
+    """The call as a method of `Client`."""
+
+    @functools.wraps(call)
+    def method(self: "Client", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._run(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return _as_method(method, call)
+
+
+def _awaitable(call: _Call[_P, _T]) -> Callable[Concatenate["AsyncClient", _P], Coroutine[Any, Any, _T]]:
+    """The call as a method of `AsyncClient`."""
+
+    @functools.wraps(call)
+    async def method(self: "AsyncClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self._run(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return _as_method(method, call)
+
+
+def _as_method(method: _T, call: Callable[..., Any]) -> _T:
+    """Show help() the signature of the method: `self` in place of the session, the result in place of the flow."""
+    signature = inspect.signature(call)
+    first, *others = signature.parameters.values()
+    result = get_args(signature.return_annotation)[-1]
+    parameters = [first.replace(name="self", annotation=inspect.Parameter.empty), *others]
+    setattr(method, "__signature__", signature.replace(parameters=parameters, return_annotation=result))  # noqa: B010
+    return method
+
+
+class _Base(Generic[_Transport]):
+    """A client of comln-serve. Its calls are safe from many threads or tasks.
+
+    Args:
+        url: address of the server; default: the environment's COMLN_URL, or http://127.0.0.1:8000.
+        key: API key; default: the environment's COMLN_KEY, or none.
+        timeout: seconds to wait for the server to take or send anything; a request of many images is answered when
+            all of them are embedded.
+        retry_seconds: a request is not repeated later than this after its first attempt.
+        max_side: images are shrunk to this many pixels before they are sent; None: never. Models look at a few
+            hundred pixels.
+        verify: how to check the certificate of an https server; False: not at all.
+        transport: what carries requests, in place of connections.
+
+    Raises:
+        InputError: url or key cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        retry_seconds: float = DEFAULT_RETRY_SECONDS,
+        max_side: int | None = DEFAULT_MAX_SIDE,
+        verify: ssl.SSLContext | bool = True,
+        transport: _Transport | None = None,
+    ) -> None:
+        address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
+        self._session = Session(address, retry_seconds, max_side)
+        self._connect(
+            base_url=address,
+            headers=_headers(key or os.environ.get("COMLN_KEY")),
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
+            verify=verify,
+            transport=transport,
+        )
+
+    @property
+    def url(self) -> str:
+        """Address of the server, without a slash at the end."""
+        return self._session.url
+
+    def _connect(self, **options: Any) -> None:
+        raise NotImplementedError
+
+
+class Client(_Base[httpx2.BaseTransport]):
+    """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
+
+    adapt = _blocking(calls.adapt)
+    adapt_folder = _blocking(calls.adapt_folder)
+    add_examples = _blocking(calls.add_examples)
+    remove_examples = _blocking(calls.remove_examples)
+    predict = _blocking(calls.predict)
+    predict_folder = _blocking(calls.predict_folder)
+    classifiers = _blocking(calls.classifiers)
+    classifier = _blocking(calls.classifier)
+    examples = _blocking(calls.examples)
+    delete = _blocking(calls.delete)
+    promote = _blocking(calls.promote)
+    rollback = _blocking(calls.rollback)
+    export = _blocking(calls.export)
+    models = _blocking(calls.models)
+    live = _blocking(calls.live)
+    ready = _blocking(calls.ready)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx2.Client(**options)
+
+    def _run(self, flow: Flow[_T]) -> _T:
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    result = self._carry_out(step)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(result)
+        except StopIteration as end:
+            value: _T = end.value
+            return value
+
+    def _carry_out(self, step: Step) -> object:
+        if isinstance(step, Send):
+            return self._http.send(self._http.build_request(**step.request.arguments()))
+        if isinstance(step, Wait):
+            return time.sleep(step.seconds)
+        return step.call()
+
+
+class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
+    """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
+
+    adapt = _awaitable(calls.adapt)
+    adapt_folder = _awaitable(calls.adapt_folder)
+    add_examples = _awaitable(calls.add_examples)
+    remove_examples = _awaitable(calls.remove_examples)
+    predict = _awaitable(calls.predict)
+    predict_folder = _awaitable(calls.predict_folder)
+    classifiers = _awaitable(calls.classifiers)
+    classifier = _awaitable(calls.classifier)
+    examples = _awaitable(calls.examples)
+    delete = _awaitable(calls.delete)
+    promote = _awaitable(calls.promote)
+    rollback = _awaitable(calls.rollback)
+    export = _awaitable(calls.export)
+    models = _awaitable(calls.models)
+    live = _awaitable(calls.live)
+    ready = _awaitable(calls.ready)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx2.AsyncClient(**options)
+
+    async def _run(self, flow: Flow[_T]) -> _T:
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    result = await self._carry_out(step)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(result)
+        except StopIteration as end:
+            value: _T = end.value
+            return value
+
+    async def _carry_out(self, step: Step) -> object:
+        if isinstance(step, Send):
+            return await self._http.send(self._http.build_request(**step.request.arguments()))
+        if isinstance(step, Wait):
+            return await anyio.sleep(step.seconds)
+        return await anyio.to_thread.run_sync(step.call)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise InputError(f"url is {url!r}: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
+    return url.rstrip("/")
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    agent = {"User-Agent": f"comln-serve-client/{__version__}"}
+    if not key:
+        return agent
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise InputError("the API key has characters that no key has; give it as `comln-serve keys create` printed it")
+    return {**agent, "Authorization": f"Bearer {key}"}

@@ -1,0 +1,71 @@
+"""`comln adapt`."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from comln_serve.client.calls import Horizon
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.tables import described, left_out
+from comln_serve.client.errors import InputError
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+ON_BAD = click.option(
+    "--on-bad",
+    type=click.Choice(["skip", "raise"]),
+    default="skip",
+    show_default=True,
+    help="What to do about files that are no image or damaged.",
+)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--name", help="Name of the classifier, which becomes its next version.  [default: none, only an id]")
+@click.option("--model", help="A model of `comln models ls`.  [default: the server's]")
+@click.option("--horizon", metavar="T|learned|auto", help="How far to adapt.  [default: the model's own rule]")
+@click.option("--promote/--no-promote", default=True, help="Whether the name stands for the new version at once.")
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="A note to keep with it; may be repeated.")
+@click.option("--expires-in-seconds", type=click.IntRange(min=1), help="When it expires.  [default: never]")
+@ON_BAD
+@connected
+def adapt(
+    client: Client, output: Output, folder: Path, *, horizon: str | None, metadata: Sequence[str], **options: Any
+) -> None:
+    """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
+    made = client.adapt_folder(
+        folder,
+        horizon=_horizon(horizon),
+        metadata=_metadata(metadata),
+        progress=False if output.as_json else None,
+        **options,
+    )
+    output.show(made, lambda: described(made))
+    if made.leftover:
+        output.note(
+            f"partial versions could not be deleted: {', '.join(made.leftover)}; comln classifiers rm deletes them"
+        )
+    if made.skipped and not output.as_json:
+        output.note(left_out(made.skipped))
+
+
+def _horizon(text: str | None) -> Horizon:
+    if text is None or text in ("learned", "auto"):
+        return text
+    if not re.fullmatch(r"\d*\.?\d+([eE][+-]?\d+)?", text):
+        raise InputError(f"--horizon is {text!r}; give a number over 0, learned or auto")
+    return float(text)
+
+
+def _metadata(pairs: Sequence[str]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InputError(f"--metadata is {pair!r}; give KEY=VALUE")
+        found[key] = value
+    return found or None

@@ -1,0 +1,98 @@
+"""`comln classifiers ls | show | rm | promote | rollback | export`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.tables import described, table
+from comln_serve.client.errors import InputError
+
+
+@click.group()
+def classifiers() -> None:
+    """List, show and change what has been adapted."""
+
+
+@classifiers.command("ls")
+@click.option("--name", help="Only versions of this name.")
+@click.option("--model", help="Only those adapted on this model.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.  [default: all]")
+@connected
+def list_all(client: Client, output: Output, **options: Any) -> None:
+    """List classifiers, the newest first."""
+    found = client.classifiers(**options)
+    rows = [
+        [
+            item.name or "",
+            "" if item.version is None else str(item.version),
+            "yes" if item.promoted else "",
+            str(len(item.classes)),
+            str(sum(one.examples for one in item.classes)),
+            item.model,
+            f"{item.created_at:%Y-%m-%d %H:%M}",
+            item.id,
+        ]
+        for item in found
+    ]
+    head = ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "MODEL", "CREATED", "ID"]
+    output.show({"classifiers": found}, lambda: table(head, rows))
+
+
+@classifiers.command()
+@click.argument("ref")
+@connected
+def show(client: Client, output: Output, ref: str) -> None:
+    """Show a classifier, its classes and its report."""
+    found = client.classifier(ref)
+    counts = [[item.label, str(item.examples)] for item in found.classes]
+    output.show(found, lambda: f"{described(found)}\n\n{table(['CLASS', 'IMAGES'], counts)}")
+
+
+@classifiers.command()
+@click.argument("refs", metavar="REF...", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@connected
+def rm(client: Client, output: Output, refs: Sequence[str], *, yes: bool) -> None:
+    """Delete classifiers; of a name, the version it stands for."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("deleting needs --yes where nobody can be asked")
+        click.confirm(f"Delete {', '.join(refs)}?", abort=True, err=True)
+    deleted = [client.delete(ref) for ref in refs]
+    output.show({"deleted": deleted}, lambda: "\n".join(f"deleted {item.reference}" for item in deleted))
+
+
+@classifiers.command()
+@click.argument("ref")
+@connected
+def promote(client: Client, output: Output, ref: str) -> None:
+    """Let a name stand for one of its versions, name@version."""
+    found = client.promote(ref)
+    output.show(found, lambda: f"{found.name} stands for {found.reference} now")
+
+
+@classifiers.command()
+@click.argument("name")
+@connected
+def rollback(client: Client, output: Output, name: str) -> None:
+    """Let a name stand for the version promoted before."""
+    found = client.rollback(name)
+    output.show(found, lambda: f"{found.name} stands for {found.reference} now")
+
+
+@classifiers.command()
+@click.argument("ref")
+@click.option("--output", "-o", "path", type=click.Path(path_type=Path), default=".", help="File, or folder for it.")
+@click.option(
+    "--format", type=click.Choice(["onnx", "safetensors"]), default="onnx", show_default=True, help="Kind of file."
+)
+@connected
+def export(client: Client, output: Output, ref: str, *, path: Path, **options: Any) -> None:
+    """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
+    file = client.export(ref, path, **options)
+    output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))

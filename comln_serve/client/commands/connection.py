@@ -1,0 +1,104 @@
+"""What every command shares: the options that name the server, and how errors end it."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Concatenate, NoReturn, ParamSpec
+
+import click
+
+from comln_serve.client.clients import DEFAULT_TIMEOUT, DEFAULT_URL, Client
+from comln_serve.client.errors import ComlnError, InputError
+from comln_serve.client.wire import to_json
+
+_P = ParamSpec("_P")
+
+# Flags of comln-serve that --local passes on.
+_OF_SERVER = ("models_dir", "database_url", "config")
+
+
+class Output:
+    """Prints results: for people, or as JSON for programs."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def show(self, value: Any, text: Callable[[], str]) -> None:
+        """Print a result on standard output, as JSON or as the text."""
+        click.echo(json.dumps(to_json(value), ensure_ascii=False, indent=2) if self.as_json else text())
+
+    def note(self, text: str) -> None:
+        """Tell a person something beside the result, on standard error."""
+        click.echo(text, err=True)
+
+    def fail(self, error: ComlnError) -> NoReturn:
+        """End the command: status 2 for what cannot be carried out as given, else 1."""
+        if self.as_json:
+            click.echo(json.dumps({"error": error.facts()}, ensure_ascii=False, indent=2))
+        else:
+            code = "" if error.code is None else f" ({error.code})"
+            self.note(f"comln: {error.message}{code}")
+        sys.exit(2 if isinstance(error, InputError) else 1)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")(command)
+
+
+def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Callable[..., None]:
+    """Give a command a client and an output, and add the options for both."""
+
+    @functools.wraps(command)
+    def run(
+        *args: Any, url: str | None, key: str | None, timeout: float, local: bool, as_json: bool, **options: Any
+    ) -> None:
+        output = Output(as_json=as_json)
+        server = {name: options.pop(name) for name in _OF_SERVER}
+        try:
+            with _open(url, key, timeout, local, server) as client:
+                command(client, output, *args, **options)
+        except ComlnError as error:
+            output.fail(error)
+
+    decorated: Callable[..., None] = json_option(run)
+    for name, text in (
+        ("--config", "With --local: configuration file of the server."),
+        ("--database-url", "With --local: database of classifiers.  [default: that of comln-serve]"),
+        ("--models-dir", "With --local: folder of model bundles.  [default: that of comln-serve]"),
+    ):
+        decorated = click.option(name, metavar="TEXT", help=text)(decorated)
+    decorated = click.option("--local", is_flag=True, help="Use no server: do its work in this process.")(decorated)
+    decorated = click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=DEFAULT_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for an answer.",
+    )(decorated)
+    decorated = click.option("--key", metavar="KEY", help="API key; better in the variable COMLN_KEY.")(decorated)
+    return click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")(
+        decorated
+    )
+
+
+@contextmanager
+def _open(
+    url: str | None, key: str | None, timeout: float, local: bool, server: dict[str, str | None]
+) -> Generator[Client, None, None]:
+    flags = [part for name, value in server.items() if value for part in (f"--{name.replace('_', '-')}", value)]
+    if not local:
+        if flags:
+            raise InputError(f"{flags[0]} is for --local; a server has its own")
+        with Client(url, key=key, timeout=timeout) as client:
+            yield client
+        return
+    if url is not None:
+        raise InputError("--url and --local exclude each other: --local uses no server")
+    from comln_serve.client.local import local_client  # noqa: PLC0415 - loads the whole server
+
+    with local_client(flags) as client:
+        yield client

@@ -1,0 +1,27 @@
+"""`comln open`."""
+
+import sys
+
+import click
+
+from comln_serve.client.clients import DEFAULT_URL, Client
+from comln_serve.client.commands.connection import Output, json_option
+from comln_serve.client.errors import ComlnError
+
+
+@click.command("open")
+@click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
+@click.option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
+@json_option
+def open_page(*, url: str | None, only_print: bool, as_json: bool) -> None:
+    """Open the server's page to try it in a browser, and print its address."""
+    output = Output(as_json=as_json)
+    try:
+        with Client(url) as client:
+            client.live()
+            page = f"{client.url}/try"
+    except ComlnError as error:
+        output.fail(error)
+    output.show({"page": page}, lambda: page)
+    if not (only_print or as_json) and sys.stdout.isatty():
+        click.launch(page)

@@ -1,0 +1,99 @@
+"""`comln predict`."""
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.adapt import ON_BAD
+from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.tables import left_out, percent, table
+from comln_serve.client.errors import IncompleteError, InputError
+from comln_serve.client.folders import read_folder
+from comln_serve.client.results import Predictions, Skipped
+
+
+@click.command()
+@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--classifier", required=True, help="Its name, name@version or id.")
+@click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
+@click.option("--unknown", is_flag=True, help="Say of each image whether it is unlike every class.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write a table to this file; - is standard output.")
+@ON_BAD
+@connected
+def predict(
+    client: Client, output: Output, paths: Sequence[Path], *, csv_file: str | None, on_bad: Any, **options: Any
+) -> None:
+    """Classify images: files, or all images of folders and the folders in them."""
+    files, skipped = _files(paths)
+    if skipped and on_bad == "raise":
+        raise InputError(f"{skipped[0].image} {skipped[0].reason}; remove it, or --on-bad skip")
+    try:
+        found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
+    except IncompleteError as error:
+        if csv_file is not None:  # what is done is not lost
+            _write(csv_file, replace(error.result, skipped=(*skipped, *error.result.skipped)), options["top_k"])
+        raise
+    found = replace(found, skipped=(*skipped, *found.skipped))
+    if csv_file is not None:
+        _write(csv_file, found, options["top_k"])
+    if csv_file is None or output.as_json:
+        output.show(found, lambda: _lines(found))
+    elif csv_file != "-":
+        click.echo(f"{len(found)} predictions in {csv_file}")
+    if found.skipped and not output.as_json:
+        output.note(left_out(found.skipped))
+
+
+def _files(paths: Sequence[Path]) -> tuple[list[Path], list[Skipped]]:
+    files: list[Path] = []
+    skipped: list[Skipped] = []
+    for path in paths:
+        if path.is_dir():
+            inside, others = read_folder(path)
+            files += inside
+            skipped += others
+        else:
+            files.append(path)
+    return files, skipped
+
+
+def _lines(found: Predictions) -> str:
+    judged = any(item.similarity is not None for item in found)
+    rows = [
+        [
+            item.image,
+            "; ".join(f"{one.label} {percent(one.probability)}" for one in item.top),
+            *(["" if item.unknown is None else "unknown" if item.unknown else "known"] if judged else []),
+        ]
+        for item in found
+    ]
+    return table(["FILE", "CLASS", *(["UNKNOWN"] if judged else [])], rows)
+
+
+def _write(target: str, found: Predictions, top_k: int) -> None:
+    """Write a row for each image, skipped ones last, with the reason in `error`."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    more = [name for rank in range(2, top_k + 1) for name in (f"label_{rank}", f"probability_{rank}")]
+    writer.writerow(["file", "label", "probability", *more, "unknown", "similarity", "error"])
+    for item in found:
+        others = [value for one in item.top[1:] for value in (one.label, one.probability)]
+        padded = [*others, *[""] * (len(more) - len(others))]
+        unknown = "" if item.unknown is None else str(item.unknown).lower()
+        writer.writerow([item.image, item.label, item.probability, *padded, unknown, item.similarity, ""])
+    for bad in found.skipped:
+        writer.writerow([bad.image, "", "", *[""] * len(more), "", "", bad.reason])
+    if target == "-":
+        sys.stdout.write(text.getvalue())
+        return
+    try:
+        Path(target).write_text(text.getvalue(), encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,63 @@
+"""Lines and columns for people."""
+
+from collections.abc import Sequence
+
+from comln_serve.client.results import Adapted, ClassifierDetail, Skipped
+
+_MOST_LISTED = 20
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows in columns under their titles."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def percent(share: float) -> str:
+    """A share as 95.8 %."""
+    return f"{100 * share:.1f} %"
+
+
+def described(made: ClassifierDetail) -> str:
+    """A classifier and what its report says, in lines. Suspects of what was just made are named by their files."""
+    images = sum(item.examples for item in made.classes)
+    state = "" if made.name is None else ", promoted" if made.promoted else ", not promoted"
+    lines = [
+        f"{made.reference} ({made.id}): {len(made.classes)} classes, {images} images, model {made.model}{state}"
+        if made.name is not None
+        else f"{made.id}: {len(made.classes)} classes, {images} images, model {made.model}"
+    ]
+    report = made.report
+    if report is None:
+        return lines[0]
+    lines += report.notes
+    if report.held_out is not None:
+        held = report.held_out
+        lines.append(
+            f"expected accuracy: {percent(held.accuracy)}, of {held.judged} images classified without themselves"
+        )
+        if held.suspects:
+            lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
+            files = made.images if isinstance(made, Adapted) else ()
+            for item in held.suspects[:_MOST_LISTED]:
+                which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
+                lines.append(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})")
+            if len(held.suspects) > _MOST_LISTED:
+                lines.append(f"  and {len(held.suspects) - _MOST_LISTED} more (--json lists all)")
+    return "\n".join(lines)
+
+
+def left_out(skipped: Sequence[Skipped]) -> str:
+    """The files that were skipped, each with its reason."""
+    lines = [f"{_count(len(skipped), 'file was', 'files were')} skipped:"]
+    lines += [f"  {item.image}: {item.reason}" for item in skipped[:_MOST_LISTED]]
+    if len(skipped) > _MOST_LISTED:
+        lines.append(f"  and {len(skipped) - _MOST_LISTED} more (--json lists all)")
+    return "\n".join(lines)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

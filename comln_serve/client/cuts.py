@@ -1,0 +1,183 @@
+"""Sends many images in several requests, each within the server's limits."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from comln_serve.client.asking import CutLimits, Session
+from comln_serve.client.errors import BadImageError, ComlnError
+from comln_serve.client.images import Prepared, Source, prepare
+from comln_serve.client.results import Skipped
+from comln_serve.client.steps import Flow, do
+
+_T = TypeVar("_T")
+
+OnBad: TypeAlias = Literal["skip", "raise"]
+"""What an image that cannot be used means: it is left out and reported, or the call fails with BadImageError."""
+
+SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[None]]
+"""Sends one cut; the flag says whether others follow."""
+
+# Images read, shrunk and encoded at a time, by as many threads as pay: Pillow works without the GIL.
+_AT_ONCE, _THREADS = 32, 8
+# Of a form, beside an image file: its part's head, and the label's part.
+_BYTES_BESIDE = 1024
+_BODY_BYTES_BESIDE = 64 * 1024
+
+
+class Cuts:
+    """The images of one call on their way to the server.
+
+    Attributes:
+        skipped: images that were left out, those given at first included.
+        done: number of images that the server has taken.
+        total: number of images of the call.
+    """
+
+    def __init__(
+        self, session: Session, images: Sequence[Source], on_bad: OnBad, skipped: Sequence[Skipped] = ()
+    ) -> None:
+        self.skipped = list(skipped)
+        self.done, self.total = 0, len(images)
+        self._session, self._on_bad = session, on_bad
+        self._rest = deque(images)
+        self._waiting: deque[Prepared] = deque()
+        self._bar: Any = None
+
+    def send(self, send_cut: SendCut) -> Flow[None]:
+        """Send all images, in order.
+
+        Raises:
+            BadImageError: an image cannot be used, and such images are not to be skipped.
+            ComlnError: a cut failed, and would in smaller requests, too.
+        """
+        limits = self._session.limits
+        while True:
+            yield from self._prepare(limits)
+            cut = self._take(limits)
+            if not cut:
+                return
+            try:
+                yield from send_cut(cut, bool(self._waiting or self._rest))
+            except ComlnError as error:
+                usable = self._without_bad(cut, error, limits)
+                if len(usable) == len(cut) and not _narrow(limits, cut, error):
+                    raise
+                self._waiting.extendleft(reversed(usable))
+            else:
+                self.done += len(cut)
+                self._advance(len(cut))
+
+    @contextmanager
+    def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
+        """Show a bar on standard error during the block; None: if that is a terminal."""
+        if sys.stderr.isatty() if show is None else show:
+            from tqdm import tqdm  # noqa: PLC0415 - only where there is something to show
+
+            self._bar = tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr)
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+
+    def _advance(self, images: int) -> None:
+        if self._bar is not None:
+            self._bar.update(images)
+
+    def _prepare(self, limits: CutLimits) -> Flow[None]:
+        """Prepare images until more wait than one cut holds, or all are prepared."""
+        while self._rest and len(self._waiting) <= limits.images and sum(map(_size, self._waiting)) <= limits.bytes:
+            batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
+            for found in (yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side))):
+                if isinstance(found, BadImageError):
+                    self._skip(found)
+                elif limits.image_bytes is not None and len(found.data) > limits.image_bytes:
+                    self._skip(_too_large(found, limits.image_bytes))
+                else:
+                    self._waiting.append(found)
+
+    def _take(self, limits: CutLimits) -> list[Prepared]:
+        cut: list[Prepared] = []
+        size = 0
+        while self._waiting and len(cut) < limits.images:
+            size += _size(self._waiting[0])
+            if cut and size > limits.bytes:
+                break
+            cut.append(self._waiting.popleft())
+        return cut
+
+    def _without_bad(self, cut: Sequence[Prepared], error: ComlnError, limits: CutLimits) -> list[Prepared]:
+        """The images of a refused cut but those that it was refused for."""
+        position, allowed = error.detail.get("image"), error.detail.get("allowed_bytes")
+        usable = list(cut)
+        if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
+            bad = usable.pop(position)
+            self._skip(_refused(bad, error))
+        elif error.code == "image_too_large" and isinstance(allowed, int):
+            limits.image_bytes = allowed
+            usable = [item for item in cut if len(item.data) <= allowed]
+            for item in cut:
+                if len(item.data) > allowed:
+                    self._skip(_too_large(item, allowed))
+        return usable
+
+    def _skip(self, error: BadImageError) -> None:
+        if self._on_bad == "raise":
+            raise error
+        self.skipped.append(Skipped(image=error.image, reason=error.reason))
+        self._advance(1)
+
+
+def _prepare_all(batch: Sequence[Source], max_side: int | None) -> list[Prepared | BadImageError]:
+    def one(source: Source) -> Prepared | BadImageError:
+        try:
+            return prepare(source, max_side)
+        except BadImageError as error:
+            return error
+
+    if len(batch) == 1:
+        return [one(batch[0])]
+    with ThreadPoolExecutor(min(_THREADS, len(batch))) as threads:
+        return list(threads.map(one, batch))
+
+
+def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:
+    """Lower the limits after the server refused a cut as too large. False: smaller ones would not help."""
+    if len(cut) == 1 or error.status not in (408, 413):
+        return False
+    images, size = error.detail.get("allowed_images"), error.detail.get("allowed_bytes")
+    if isinstance(images, int):
+        if images >= len(cut):
+            return False  # not the request has too many, but the classifier
+        limits.images = images
+    elif error.code == "body_too_large" and isinstance(size, int) and 0 < size - _BODY_BYTES_BESIDE < _sizes(cut):
+        limits.bytes = size - _BODY_BYTES_BESIDE
+    else:
+        limits.images = (len(cut) + 1) // 2
+    return True
+
+
+def _size(image: Prepared) -> int:
+    return len(image.data) + _BYTES_BESIDE
+
+
+def _sizes(images: Sequence[Prepared]) -> int:
+    return sum(map(_size, images))
+
+
+def _refused(image: Prepared, error: ComlnError) -> BadImageError:
+    # The server counts the images of the request, which the caller never saw.
+    reason = error.message.partition(": ")[2] if error.message.startswith("Image ") else error.message
+    return BadImageError(
+        image.name, reason, code=error.code, detail=error.detail, status=error.status, request_id=error.request_id
+    )
+
+
+def _too_large(image: Prepared, allowed: int) -> BadImageError:
+    return BadImageError(
+        image.name, f"has {len(image.data)} bytes; the server allows {allowed}", code="image_too_large"
+    )

@@ -1,0 +1,98 @@
+"""Errors of the client."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+_NO_DETAIL: Mapping[str, Any] = MappingProxyType({})
+
+
+class ComlnError(Exception):
+    """A call failed. Every error of the client is of this class.
+
+    Attributes:
+        message: what was received, what is allowed, what to do; for a person.
+        code: the server's error code, as listed in docs/serving.md; None if the answer had none, or there was none.
+        detail: the same facts for a program; JSON values only.
+        status: HTTP status of the answer; None without an answer.
+        request_id: the request's id in the server's log; None without an answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        detail: Mapping[str, Any] = _NO_DETAIL,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.detail = detail
+        self.status = status
+        self.request_id = request_id
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes as JSON values."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "detail": dict(self.detail),
+            "status": self.status,
+            "request_id": self.request_id,
+        }
+
+
+class InputError(ComlnError, ValueError):
+    """The arguments cannot be sent: a folder without classes, as many labels as images are needed, and the like."""
+
+
+class BadImageError(InputError):
+    """An image is none, or is damaged. Found by the client, or by the server (then `code` is set).
+
+    Attributes:
+        image: the file's path, or "image N" for data in memory, counted from 1.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, image: str, reason: str, **more: Any) -> None:
+        super().__init__(f"{image}: {reason}", **more)
+        self.image, self.reason = image, reason
+
+
+class NoAnswerError(ComlnError):
+    """The server cannot be reached, or the connection broke or timed out before its answer."""
+
+
+class NotFoundError(ComlnError):
+    """There is no such classifier, model, example or route (404)."""
+
+
+class IncompleteError(ComlnError):
+    """A call of several requests ended after some of them. The message says what was done and what is left of it.
+
+    `__cause__` is the error that ended it, whose code, detail, status and request id this error repeats.
+
+    Attributes:
+        done: number of images that the server had taken before.
+        total: number of images of the call.
+        leftover: ids of partial classifiers that the client could not delete.
+        result: what was answered before: `Predictions` of `predict` and `predict_folder`; else None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        cause: ComlnError,
+        *,
+        done: int,
+        total: int,
+        leftover: tuple[str, ...] = (),
+        result: Any = None,
+    ) -> None:
+        super().__init__(
+            message, code=cause.code, detail=cause.detail, status=cause.status, request_id=cause.request_id
+        )
+        self.done, self.total, self.leftover, self.result = done, total, leftover, result

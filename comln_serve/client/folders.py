@@ -1,0 +1,93 @@
+"""Finds the images of a folder, and the classes of a folder of class folders."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
+
+from comln_serve.client.errors import InputError
+from comln_serve.client.results import Skipped
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
+_NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
+# What file managers leave in folders.
+_LITTER = {"thumbs.db", "desktop.ini"}
+
+
+def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
+    """The images of a folder of class folders, their labels, and the files that were left out.
+
+    A class is a folder that holds images itself; its label is its path below `folder`. The images are in the order
+    in which they are sent: the first of every class, then the second of every class, and so on, so that a part of
+    them is a fair sample of all. Hidden files are ignored.
+
+    Raises:
+        InputError: no such folder, no class in it, or a class folder without an image.
+    """
+    root = _folder(folder)
+    skipped: list[Skipped] = []
+    classes: dict[str, list[Path]] = {}
+    loose: list[Path] = []
+    for inner, files, has_folders in _walk(root):
+        images = [path for path in files if _is_image(path)]
+        skipped += _others(files)
+        if inner == root:
+            loose = images
+        elif images:
+            classes[inner.relative_to(root).as_posix()] = images
+        elif not has_folders:
+            raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
+    if not classes:
+        raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>")
+    reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
+    skipped += [Skipped(image=str(path), reason=reason) for path in loose]
+    pairs = [
+        (path, label)
+        for row in zip_longest(*classes.values())
+        for path, label in zip(row, classes, strict=True)
+        if path is not None
+    ]
+    return [path for path, _ in pairs], [label for _, label in pairs], tuple(skipped)
+
+
+def read_folder(folder: str | PathLike[str]) -> tuple[list[Path], tuple[Skipped, ...]]:
+    """All images of a folder and of the folders in it, by path, and the files that were left out.
+
+    Raises:
+        InputError: no such folder, or no image in it.
+    """
+    root = _folder(folder)
+    files = [path for _, inside, _ in _walk(root) for path in inside]
+    images = [path for path in files if _is_image(path)]
+    if not images:
+        raise InputError(f"{root}: there is no image in it, of those ending in {', '.join(SUFFIXES)}")
+    return images, tuple(_others(files))
+
+
+def _others(files: list[Path]) -> list[Skipped]:
+    return [Skipped(image=str(path), reason=_NO_IMAGE) for path in files if not _is_image(path)]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def _folder(folder: str | PathLike[str]) -> Path:
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root}: {'is a file, not a folder' if root.exists() else 'there is no such folder'}")
+    return root
+
+
+def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, list[Path], bool]]:
+    """(folder, its files, whether it has folders) of a folder and all below it, in alphabetical order."""
+    try:
+        children = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be listed: {error.strerror}") from error
+    folders = [path for path in children if path.is_dir()]
+    yield folder, [path for path in children if not path.is_dir() and path.name.lower() not in _LITTER], bool(folders)
+    lineage = (*above, folder.resolve())
+    for path in folders:
+        if path.resolve() not in lineage:  # a link to a folder above it would go round for ever
+            yield from _walk(path, lineage)

@@ -1,0 +1,187 @@
+"""From what callers have (paths, bytes, pictures, arrays) to the image files that are sent."""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from comln_serve.client.errors import BadImageError, InputError
+
+# The last two stand for NumPy arrays and whatever else has their interface.
+ImageSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | BinaryIO | Image.Image | Any
+"""A path, the bytes of an image file, an opened file, a Pillow image, or an array: uint8 of shape (H, W, 3) or (H, W).
+"""
+
+DEFAULT_MAX_SIDE = 1024
+
+# Formats that the server reads; others that Pillow reads are sent as PNG.
+_ACCEPTED = {"JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "AVIF", "HEIF", "TIFF"}
+# Pictures of other modes (16 bits, CMYK) are not shrunk: the server converts them by rules of its own.
+_SHRINKABLE = {"1", "L", "LA", "P", "RGB", "RGBA"}
+_JPEG_QUALITY = 92
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image of a call.
+
+    Attributes:
+        name: for messages: its path, or "image N".
+        label: its class; None to predict.
+    """
+
+    name: str
+    content: ImageSource
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image file, ready to be sent."""
+
+    name: str
+    label: str | None
+    data: bytes
+
+
+def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) -> list[Source]:
+    """Name the images of a call, and pair them with their labels.
+
+    Raises:
+        InputError: not a list of images, or not one label for each.
+    """
+    if isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or not hasattr(images, "__iter__"):
+        raise InputError(f"images is {_kind(images)}; give a list of images, with one label each where they have some")
+    given = list(images)
+    if not given:
+        raise InputError("images is empty; give at least one image")
+    if labels is None:
+        return [Source(_name(item, number), item) for number, item in enumerate(given, 1)]
+    if isinstance(labels, str):
+        raise InputError("labels is a single text; give a list with one label for each image")
+    texts = list(labels)
+    if len(texts) != len(given):
+        raise InputError(f"received {len(given)} images and {len(texts)} labels; give one label for each image")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(cast("object", text), str) or not text.strip():
+            raise InputError(f"label {number} is {text!r}; a label is text that is not blank")
+    return [Source(_name(item, n), item, text) for n, (item, text) in enumerate(zip(given, texts, strict=True), 1)]
+
+
+def prepare(source: Source, max_side: int | None) -> Prepared:
+    """Read an image and encode it as a file.
+
+    Files are sent as they are, unless their longer side has more than `max_side` pixels: then they are shrunk to it,
+    turned upright, and sent as JPEG (PNG if they are transparent). Pillow images and arrays are sent as PNG.
+
+    Args:
+        max_side: in pixels; None: never shrink.
+
+    Raises:
+        BadImageError: it cannot be read, or is no image.
+        InputError: it is of none of the types that can be sent.
+    """
+    content = source.content
+    if isinstance(content, Image.Image):
+        return Prepared(source.name, source.label, _picture(source.name, content, max_side))
+    # NumPy's texts and bytes have the interface, too.
+    if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes):
+        return Prepared(source.name, source.label, _picture(source.name, _of_array(source.name, content), max_side))
+    data = _read(source.name, content)
+    return Prepared(source.name, source.label, _file(source.name, data, max_side))
+
+
+def _name(item: ImageSource, number: int) -> str:
+    return os.fspath(item) if isinstance(item, str | os.PathLike) else f"image {number}"
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _read(name: str, content: ImageSource) -> bytes:
+    if isinstance(content, bytes | bytearray):
+        return bytes(content)
+    if isinstance(content, str | os.PathLike):
+        try:
+            return Path(content).read_bytes()
+        except OSError as error:
+            raise BadImageError(name, f"cannot be read: {error.strerror or error}") from error
+    read: Callable[[], Any] | None = getattr(content, "read", None)
+    data = read() if callable(read) else None
+    if not isinstance(data, bytes):
+        raise InputError(
+            f"{name} is {_kind(content)}; an image is a path, bytes, a file opened in binary mode, a Pillow image or "
+            "a NumPy array (uint8, height x width x 3)"
+        )
+    return data
+
+
+def _of_array(name: str, array: Any) -> Image.Image:
+    interface = array.__array_interface__
+    shape, kind = tuple(interface["shape"]), interface["typestr"]
+    if kind != "|u1" or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)) or 0 in shape:
+        raise InputError(
+            f"{name} is an array of shape {shape} and type {kind}; allowed are uint8 of shape (height, width, 3), RGB "
+            "from 0 to 255, and (height, width), greyscale"
+        )
+    return Image.fromarray(array)
+
+
+def _file(name: str, data: bytes, max_side: int | None) -> bytes:
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            fits = max_side is None or max(picture.size) <= max_side or picture.mode not in _SHRINKABLE
+            if fits and picture.format in _ACCEPTED:
+                # A damaged file that the server finds costs sending all others of its request again.
+                picture.draft(None, (1, 1))  # an eighth of a JPEG's size is enough for that
+                picture.load()
+                return data
+            if not fits and max_side is not None:
+                picture.draft(None, (max_side, max_side))  # decodes a JPEG at a reduced size
+            return _encode(picture, None if fits else max_side, lossless=fits)
+    except UnidentifiedImageError:
+        if data[4:8] == b"ftyp":
+            return data  # HEIC, which Pillow does not read without a plugin; the server may
+        raise BadImageError(name, _unreadable(data)) from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadImageError(name, f"is damaged or too large: {error}") from error
+
+
+def _unreadable(data: bytes) -> str:
+    if not data:
+        return "is empty"
+    return f"is no image: it begins with {data[:8]!r}"
+
+
+def _picture(name: str, picture: Image.Image, max_side: int | None) -> bytes:
+    if picture.mode not in _SHRINKABLE:
+        raise InputError(
+            f"{name} is a Pillow image of mode {picture.mode}; allowed are {', '.join(sorted(_SHRINKABLE))}: "
+            "convert('RGB') makes one of these"
+        )
+    try:
+        fits = max_side is None or max(picture.size) <= max_side
+        return _encode(picture, None if fits else max_side, lossless=True)
+    except (OSError, ValueError) as error:
+        raise BadImageError(name, f"cannot be encoded: {error}") from error
+
+
+def _encode(picture: Image.Image, max_side: int | None, *, lossless: bool) -> bytes:
+    """The picture, upright and at most `max_side` pixels long, as a PNG or JPEG file."""
+    upright = ImageOps.exif_transpose(picture)
+    transparent = upright.has_transparency_data
+    if max_side is not None:
+        if upright.mode in ("1", "P"):  # cannot be interpolated
+            upright = upright.convert("RGBA" if transparent else "RGB")
+        upright.thumbnail((max_side, max_side), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    buffer = io.BytesIO()
+    if lossless or transparent:
+        upright.save(buffer, "PNG", compress_level=1)
+    else:
+        upright.convert("L" if upright.mode == "L" else "RGB").save(buffer, "JPEG", quality=_JPEG_QUALITY)
+    return buffer.getvalue()

@@ -1,0 +1,74 @@
+"""The server in this process, for `comln --local`. All imports of the server are inside the function."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from comln_serve.client.clients import Client
+from comln_serve.client.errors import InputError
+
+
+@contextmanager
+def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
+    """A client of a server that runs in this process until the block ends.
+
+    Args:
+        arguments: flags of `comln-serve`; its environment variables and configuration file count, too.
+
+    Raises:
+        InputError: the server cannot be started so, or is not installed.
+    """
+    try:
+        app = _application(arguments)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"--local needs the server, and {error.name} is not installed: pip install comln-serve"
+        ) from error
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+        Client("http://localhost", transport=_InProcess(app, portal)) as client,
+    ):
+        yield client
+
+
+def _application(arguments: Sequence[str]) -> Any:
+    import logging  # noqa: PLC0415
+
+    from pydantic_settings import SettingsError  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    from comln_serve.api.app import create_app  # noqa: PLC0415
+    from comln_serve.configuration.sources import read_configuration  # noqa: PLC0415
+    from comln_serve.engine.engine import Engine, load_models  # noqa: PLC0415
+    from comln_serve.errors import ServiceError, StartupError  # noqa: PLC0415
+    from comln_serve.logs import configure_logs  # noqa: PLC0415
+    from comln_serve.storage import open_store  # noqa: PLC0415
+
+    configure_logs("warning", "text")
+    logging.getLogger("comln_serve.engine.compilation").setLevel(logging.INFO)  # it takes seconds, once
+    threadpool_limits(1, "blas")  # as in comln_serve.cli
+    try:
+        settings = read_configuration(list(arguments)).settings
+        return create_app(Engine(settings, load_models(settings), open_store(settings.database_url)))
+    except (StartupError, SettingsError, ServiceError) as error:
+        raise InputError(f"--local: {error}") from error
+
+
+class _InProcess(httpx2.BaseTransport):
+    """Carries requests to an application on the event loop of a portal."""
+
+    def __init__(self, app: Any, portal: BlockingPortal) -> None:
+        self._transport = httpx2.ASGITransport(app)
+        self._portal = portal
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        return self._portal.call(self._answer, request)
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await self._transport.handle_async_request(request)
+        content = await answer.aread()
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)

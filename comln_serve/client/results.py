@@ -1,0 +1,266 @@
+"""What the client returns. The fields are those of the server's answers; its OpenAPI document describes them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, overload
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCount:
+    """A class and its number of support images."""
+
+    label: str
+    examples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A support image that may carry the wrong label; `number` as in `examples()`."""
+
+    number: int
+    label: str
+    likelier: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Support images, classified by classifiers that were adapted without them."""
+
+    folds: int
+    judged: int
+    accuracy: float
+    confusion: tuple[tuple[int, ...], ...]
+    suspects: tuple[Suspect, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonCandidate:
+    """One horizon, and its loss and accuracy on held-out support images."""
+
+    horizon: float
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonChoice:
+    """How the horizon was chosen from the support images."""
+
+    learned: float
+    least_loss: float
+    level: tuple[float, ...]
+    candidates: tuple[HorizonCandidate, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How good a classifier is, judged by its own support images (docs/reports.md)."""
+
+    held_out: HeldOut | None
+    notes: tuple[str, ...]
+    horizon_choice: HorizonChoice | None = None
+    own_horizon: bool
+    unknown_threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A stored classifier. As an argument it stands for exactly this one, by its id."""
+
+    id: str
+    name: str | None
+    version: int | None
+    promoted: bool
+    revision: int
+    model: str
+    classes: tuple[ClassCount, ...]
+    horizon: float
+    horizon_rule: str
+    support_loss: float
+    support_accuracy: float
+    metadata: Mapping[str, str]
+    created_at: datetime
+    expires_at: datetime | None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes' labels, in the server's order."""
+        return tuple(item.label for item in self.classes)
+
+    @property
+    def reference(self) -> str:
+        """What people call it: name@version, or the id of one without a name."""
+        return self.id if self.name is None else f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierDetail(Classifier):
+    """A stored classifier with its report."""
+
+    report: Report | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """An image that was left out."""
+
+    image: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted(ClassifierDetail):
+    """A classifier that was just made.
+
+    Attributes:
+        timings_ms: milliseconds by stage on the server, of the last request.
+        images: the images it was given by this call, in the order sent: paths, or "image N". After `adapt` and
+            `adapt_folder`, example number n is images[n - 1].
+        skipped: images that were left out.
+        leftover: ids of partial versions of a call of several requests that could not be deleted afterwards.
+    """
+
+    timings_ms: Mapping[str, float]
+    images: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    leftover: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassProbability:
+    """A class and its probability."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The likeliest class of one image.
+
+    Attributes:
+        top: the `top_k` likeliest classes, best first.
+        unknown: whether the image is unlike every class; None unless asked for, and without a threshold.
+        similarity: to the most similar class; None unless `unknown` was asked for.
+        image: the file's path, or "image N" for data in memory, counted from 1.
+    """
+
+    label: str
+    probability: float
+    top: tuple[ClassProbability, ...]
+    unknown: bool | None = None
+    similarity: float | None = None
+    image: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions(Sequence[Prediction]):
+    """One prediction for each image that was not skipped, in the order given. Itself a sequence of them.
+
+    Attributes:
+        classifier: id of the classifier that answered.
+        calibrated: whether the probabilities use a measured temperature.
+        unknown_threshold: similarity below which an image is unknown; None unless asked for.
+        timings_ms: milliseconds by stage on the server, summed over the requests.
+    """
+
+    classifier: str
+    predictions: tuple[Prediction, ...]
+    calibrated: bool
+    unknown_threshold: float | None
+    timings_ms: Mapping[str, float]
+    skipped: tuple[Skipped, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.predictions)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Prediction, ...]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | tuple[Prediction, ...]:
+        return self.predictions[index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierPage:
+    """A page of the server's list."""
+
+    classifiers: tuple[Classifier, ...]
+    next: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A support image that the server knows: its number, never reused, and its label."""
+
+    number: int
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleList:
+    """The support images of a classifier, in the order sent."""
+
+    classifier: str
+    revision: int
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """An accuracy that was measured for a model; `interval` is half the width of its 95% interval."""
+
+    split: str
+    ways: int
+    shots: int | tuple[int, int]
+    episodes: int
+    mean: float
+    interval: float
+    data: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model that is served."""
+
+    name: str
+    default: bool
+    description: str
+    ways: int | None
+    start: str
+    horizon: float
+    horizon_rule: str
+    whitening: float
+    horizon_exponents: Mapping[str, Any] | None
+    image_size: int
+    embedding_size: int
+    accuracy: tuple[Accuracy, ...]
+    calibration: Mapping[str, Any] | None
+    provider: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelList:
+    """The models that are served."""
+
+    models: tuple[Model, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """The answer of a health check.
+
+    Attributes:
+        version, provider, classifiers: of `ready` only; `classifiers` is None if the server requires keys.
+    """
+
+    status: str
+    version: str | None = None
+    provider: Mapping[str, str] = field(default_factory=dict[str, str])
+    classifiers: int | None = None

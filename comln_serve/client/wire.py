@@ -1,0 +1,85 @@
+"""Converts between JSON and the dataclasses of `results`."""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+
+
+def parse(kind: type[_T], value: Any) -> _T:
+    """Build a dataclass from a JSON object. Fields that it does not have are ignored: newer servers send more.
+
+    Raises:
+        ValueError: a field is missing or of another type.
+    """
+    return cast("_T", _parse(kind, value, kind.__name__))
+
+
+def to_json(value: Any) -> Any:
+    """The JSON value of a dataclass, or of a container of some."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: to_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _parse(kind: Any, value: Any, where: str) -> Any:
+    if get_origin(kind) is not None:
+        return _parse_generic(kind, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _parse_object(cast("type[Any]", kind), value, where)
+    if kind is datetime:
+        return datetime.fromisoformat(_expect(str, value, where))
+    if kind is float and type(value) is int:
+        return float(value)
+    return value if kind is Any else _expect(kind, value, where)
+
+
+def _parse_generic(kind: Any, value: Any, where: str) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        items = enumerate(_expect(list, value, where))
+        return tuple(_parse(inner[0], item, f"{where}.{position}") for position, item in items)
+    if origin is Mapping:
+        return {key: _parse(inner[1], item, f"{where}.{key}") for key, item in _expect(dict, value, where).items()}
+    return _parse_union(inner, value, where)
+
+
+def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    # The only union of two values is that of a number and a list of numbers.
+    chosen = next((kind for kind in others if (get_origin(kind) is tuple) == isinstance(value, list)), others[0])
+    return _parse(chosen, value, where)
+
+
+def _parse_object(kind: type[Any], value: Any, where: str) -> Any:
+    given = _expect(dict, value, where)
+    found: dict[str, Any] = {}
+    for item, annotation in _fields(kind):
+        if item.name in given:
+            found[item.name] = _parse(annotation, given[item.name], f"{where}.{item.name}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where} has no {item.name!r}")
+    return kind(**found)
+
+
+def _expect(kind: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ValueError(f"{where} is {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
+@cache
+def _fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = get_type_hints(kind)
+    return [(item, hints[item.name]) for item in dataclasses.fields(kind)]

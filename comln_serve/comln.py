@@ -1,0 +1,18 @@
+"""Entry point of `comln`: checks for the client's packages, then runs the command."""
+
+import sys
+from importlib import util
+
+_NEEDED = ("click", "httpx2", "PIL", "tqdm")
+
+
+def main() -> int:
+    """Run the command. Returns 2 where packages of the extra `client` are missing."""
+    missing = [name for name in _NEEDED if util.find_spec(name) is None]
+    if missing:
+        print(f'comln: {", ".join(missing)} not installed: pip install "comln-serve[client]"', file=sys.stderr)
+        return 2
+    from comln_serve.client.commands import main as command  # noqa: PLC0415 - needs what was looked for
+
+    command(prog_name="comln")
+    return 0

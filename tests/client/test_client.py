@@ -1,0 +1,441 @@
+"""The calls of the client, against the application in this process."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from comln_serve.api.app import create_app
+from comln_serve.client import (
+    AsyncClient,
+    BadImageError,
+    Client,
+    ComlnError,
+    InputError,
+    NoAnswerError,
+    NotFoundError,
+    results,
+    wire,
+)
+from comln_serve.configuration.settings import Settings
+from tests.client.pictures import COLOURS, class_folder
+from tests.client.wires import Wire, client_on, hurry, times, wire_to
+from tests.support.engines import MakeEngine
+from tests.support.image_files import image_bytes
+from tests.support.keyed import keyed, keyed_settings, new_key, store_of
+from tests.support.messages import GREEN, RED
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
+
+PAIR = ([RED, GREEN], ["red", "green"])
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.fixture
+def line(client: TestClient) -> Wire:
+    return wire_to(client)
+
+
+@pytest.fixture
+def comln(line: Wire) -> Iterator[Client]:
+    with client_on(line) as client:
+        yield client
+
+
+def test_three_lines(comln: Client, tmp_path: Path) -> None:
+    """What most scripts are: a folder becomes a classifier, another is classified."""
+    shop = comln.adapt_folder(class_folder(tmp_path / "photos"), name="shop")
+    for prediction in comln.predict_folder(tmp_path / "photos", shop):
+        assert prediction.label in prediction.image
+    assert (shop.reference, shop.promoted, shop.labels) == ("shop@1", True, ("blue", "green", "red"))
+    assert [Path(name).parent.name for name in shop.images] == ["blue", "green", "red"] * 2
+    assert comln.classifier("shop") == comln.classifier(shop)
+    assert shop.report is not None
+    assert shop.report.held_out is not None
+    assert 0 <= shop.report.held_out.accuracy <= 1
+
+
+def test_everything_an_image_can_be(comln: Client, tmp_path: Path) -> None:
+    path = tmp_path / "red.png"
+    path.write_bytes(RED)
+    picture = Image.open(io.BytesIO(RED))
+    pixels = np.array(picture)
+    comln.adapt(*PAIR, name="pair")
+    with path.open("rb") as file:
+        forms = [path, str(path), np.str_(path), RED, bytearray(RED), io.BytesIO(RED), file, picture, pixels]
+        found = comln.predict(forms, "pair", unknown=True, top_k=2)
+    # The same pixels however they come.
+    assert len({(item.label, item.probability, item.similarity) for item in found}) == 1
+    assert len(found) == len(found.predictions) == len(forms)
+    assert [item.image for item in found[:4]] == [str(path), str(path), str(path), "image 4"]
+    assert [one.label for one in found[0].top] == ["red", "green"]
+    grey = comln.predict([np.zeros((20, 20), np.uint8)], "pair")
+    assert grey[0].label in ("red", "green")
+
+
+def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
+    first = comln.adapt(*PAIR, name="pair", metadata={"by": "me"}, horizon=3, expires_in_seconds=600)
+    assert (first.metadata, first.horizon, first.horizon_rule) == ({"by": "me"}, 3.0, "given")
+    assert first.expires_at is not None
+    second = comln.add_examples("pair", [image_bytes(COLOURS["blue"])], ["blue"])
+    assert (second.reference, second.labels) == ("pair@2", ("red", "green", "blue"))
+    assert [(item.number, item.label) for item in comln.examples(second)] == [(1, "red"), (2, "green"), (3, "blue")]
+    assert comln.rollback("pair").version == 1
+    assert comln.promote("pair@2").promoted
+    third = comln.remove_examples("pair", [3])
+    assert (third.reference, third.promoted, third.labels) == ("pair@3", True, ("red", "green"))
+    (folder := tmp_path / "exported").mkdir()
+    file = comln.export(third, folder, "safetensors")
+    assert file == folder / "pair.safetensors"
+    assert file.stat().st_size > 0
+    assert list(folder.iterdir()) == [file]
+    assert comln.delete("pair").reference == "pair@3"
+    assert comln.classifier("pair").version == 2
+    assert {item.name for item in comln.models()} == {"tiny", "tiny-prototype", "tiny-learned"}
+    assert (comln.live().status, comln.ready().status) == ("live", "ready")
+
+
+def test_the_list_is_read_page_by_page(comln: Client, line: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comln_serve.client.calls._PAGE", 2)
+    for _ in range(5):
+        comln.adapt(*PAIR, name="many")
+    line.requests.clear()
+    assert [item.version for item in comln.classifiers(name="many")] == [5, 4, 3, 2, 1]
+    assert len(line.requests) == 3
+    assert [item.version for item in comln.classifiers(limit=3)] == [5, 4, 3]
+    assert comln.classifiers(name="none") == []
+
+
+def test_several_examples_are_removed_as_one_change(comln: Client, line: Wire) -> None:
+    comln.adapt([RED, GREEN] * 3, ["red", "green"] * 3, name="pair")
+    changed = comln.remove_examples("pair", [1, 2, 2])
+    assert [item.number for item in comln.examples(changed)] == [3, 4, 5, 6]
+    assert [item.version for item in comln.classifiers(name="pair")] == [3, 1]
+    assert comln.classifier("pair").id == changed.id
+    with pytest.raises(NotFoundError, match="no example 9") as caught:
+        comln.remove_examples("pair", [9, 3])
+    assert type(caught.value) is NotFoundError  # nothing was done before it
+    with pytest.raises(ComlnError, match=r"Removing ended after 1 of 2 images: .* 'pair' is what it was before"):
+        comln.remove_examples("pair", [3, 9])
+    assert comln.classifier("pair").id == changed.id
+    assert [item.version for item in comln.classifiers(name="pair")] == [3, 1]
+
+
+def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:
+    """The server has done it, and the client does not know: it asks again with the same key."""
+    line.after = times(2, lambda _request: httpx2.ReadError("gone"))
+    assert comln.adapt(*PAIR, name="once").version == 1
+    assert len(line.keys) == 3
+    assert len(set(line.keys)) == 1
+    line.after = times(1, lambda _request: httpx2.ReadTimeout("slow"))
+    assert comln.add_examples("once", *PAIR).version == 2
+    assert len(comln.classifiers(name="once")) == 2
+    line.after = times(2, lambda request: httpx2.ReadError("gone") if request.method == "DELETE" else None)
+    assert comln.delete("once").version == 2
+    assert [item.version for item in comln.classifiers(name="once")] == [1]
+
+
+def test_what_cannot_be_repeated_is_not(comln: Client, line: Wire) -> None:
+    for _ in range(3):
+        comln.adapt(*PAIR, name="pair")
+    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
+    with pytest.raises(NoAnswerError, match="the connection to http://testserver failed: gone"):
+        comln.rollback("pair")
+    assert comln.classifier("pair").version == 2
+    line.before = times(1, lambda _request: httpx2.ConnectError("refused"))  # nothing was sent
+    assert comln.rollback("pair").version == 1
+
+
+def busy(status: int, code: str, wait: str | None) -> httpx2.Response:
+    body = {"error": {"code": code, "message": "later", "detail": {}, "request_id": "r"}}
+    return httpx2.Response(status, json=body, headers={} if wait is None else {"Retry-After": wait})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (429, "overloaded", "0"),
+        (429, "rate_limited", "0"),
+        (503, "not_ready", "0"),
+        (503, "queue_timeout", None),
+        (500, "internal", None),
+        (504, "inference_timeout", None),
+    ],
+)
+def test_an_answer_that_may_get_better_is_asked_for_again(comln: Client, line: Wire, answer: Any) -> None:
+    line.before = times(2, lambda _request: busy(*answer))
+    assert comln.adapt(*PAIR).labels == ("red", "green")
+
+
+def test_patience_ends(line: Wire) -> None:
+    line.before = lambda _request: busy(503, "not_ready", "0")
+    with client_on(line, retry_seconds=0.1) as client, pytest.raises(ComlnError, match="later") as caught:
+        client.models()
+    assert (caught.value.code, caught.value.status, caught.value.request_id) == ("not_ready", 503, "r")
+    # Asked to wait longer than it may, the client does not begin to.
+    asked: list[str] = []
+    line.before = lambda request: asked.append(request.url.path) or busy(429, "rate_limited", "3600")
+    with client_on(line) as client, pytest.raises(ComlnError, match="later"):
+        client.models()
+    assert asked == ["/models"]
+
+
+def test_an_address_that_never_answered_is_given_up_soon(line: Wire) -> None:
+    line.before = lambda _request: httpx2.ConnectError("refused")
+    asked = r"no server can be reached at http://testserver: refused \(3 attempts in .* s\). Start one"
+    with client_on(line) as client, pytest.raises(NoAnswerError, match=asked):
+        client.predict([RED], "pair")
+
+
+def test_waiting_for_a_server_that_starts(comln: Client, line: Wire) -> None:
+    line.before = times(6, lambda _request: httpx2.ConnectError("refused"))
+    assert comln.ready(wait=30).status == "ready"
+    line.before = lambda _request: busy(503, "not_ready", "1")
+    with pytest.raises(ComlnError, match="later"):
+        comln.ready()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx2.Response(200, text="<html>"), "answered GET /models with 200, but not as comln-serve does"),
+        (httpx2.Response(200, json={"models": [{}]}), r"ModelList.models.0 has no 'name'"),
+        (httpx2.Response(502, text="bad gateway"), "answered GET /models with 502, but not as comln-serve does"),
+        (httpx2.Response(301, headers={"Location": "https://x/"}), "with 301 to https://x/, but not as comln-serve"),
+        (httpx2.Response(404, json={"error": "other"}), "another program at this address"),
+    ],
+)
+def test_answers_of_other_programs(line: Wire, answer: httpx2.Response, said: str) -> None:
+    line.before = lambda _request: answer
+    with client_on(line, retry_seconds=0.05) as client, pytest.raises(ComlnError, match=said) as caught:
+        client.models()
+    assert (caught.value.code, caught.value.status) == (None, answer.status_code)
+
+
+def test_errors_of_the_server(comln: Client) -> None:
+    with pytest.raises(NotFoundError, match="There is no classifier 'none'") as caught:
+        comln.predict([RED], "none")
+    assert (caught.value.code, caught.value.status) == ("classifier_not_found", 404)
+    assert caught.value.detail == {"received": "none"}
+    assert caught.value.request_id
+    with pytest.raises(ComlnError) as refused:
+        comln.adapt([RED], ["red"])
+    assert refused.value.code == "cannot_adapt"
+    with pytest.raises(ComlnError, match="horizon") as wrong:
+        comln.adapt(*PAIR, horizon=-1)
+    assert wrong.value.code == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "said"),
+    [
+        ([], [], "images is empty"),
+        (b"one", ["a"], "images is a bytes; give a list of images"),
+        ([RED, GREEN], ["red"], "received 2 images and 1 labels"),
+        ([RED, GREEN], ["red", " "], "label 2 is ' '; a label is text that is not blank"),
+        ([RED, GREEN], ["red", 3], "label 2 is 3"),
+        ([RED, GREEN], "red", "labels is a single text"),
+        ([RED, 5], ["red", "green"], "image 2 is a int; an image is a path"),
+        ([np.zeros((4, 4, 3)), GREEN], ["red", "green"], r"array of shape \(4, 4, 3\) and type <f8; allowed are uint8"),
+        ([np.zeros((4, 4, 4), np.uint8), GREEN], ["red", "green"], r"array of shape \(4, 4, 4\)"),
+        ([Image.new("F", (4, 4)), GREEN], ["red", "green"], "Pillow image of mode F"),
+        ([io.StringIO("x"), GREEN], ["red", "green"], "image 1 is a StringIO"),
+    ],
+)
+def test_arguments_that_cannot_be_sent(comln: Client, line: Wire, images: Any, labels: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        comln.adapt(images, labels)
+    assert line.requests == []
+
+
+def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reference is empty"):
+        comln.classifier("")
+    with pytest.raises(InputError, match="numbers is empty"):
+        comln.remove_examples("pair", [])
+    with pytest.raises(InputError, match="horizon is nan"):
+        comln.adapt(*PAIR, horizon=float("nan"))
+    assert line.requests == []
+    comln.adapt(*PAIR, name="pair")
+    with pytest.raises(InputError, match=r"missing/x.onnx: cannot be written: No such file"):
+        comln.export("pair", tmp_path / "missing" / "x.onnx", "safetensors")
+
+
+def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
+    comln.adapt(*PAIR, name="pair")
+    line.requests.clear()
+    damaged = image_bytes((200, 30, 30), (64, 64), "JPEG")[:400]
+    bad: list[Any] = [tmp_path / "gone.png", b"", b"text", damaged]
+    for image, reason in zip(
+        bad, ["cannot be read: No such file", "is empty", "is no image", "is damaged"], strict=True
+    ):
+        with pytest.raises(BadImageError, match=reason) as caught:
+            comln.predict([RED, image], "pair")
+        assert caught.value.image == (str(image) if isinstance(image, Path) else "image 2")
+    assert line.requests == []
+    found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
+    assert [item.image for item in found] == ["image 1", "image 6"]
+    assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4", "image 5"]
+    with pytest.raises(InputError, match=r"none of the 4 images can be used; the first: .*gone.png cannot be read"):
+        comln.predict(bad, "pair", on_bad="skip")
+
+
+def test_images_that_the_server_refuses(comln: Client, tmp_path: Path) -> None:
+    """As the client cannot tell: a HEIC file is sent as it is."""
+    comln.adapt(*PAIR, name="pair")
+    video = b"\0\0\0\x18ftypqt  " + bytes(100)
+    found = comln.predict([RED, video, GREEN, video], "pair", on_bad="skip")
+    assert [item.image for item in found] == ["image 1", "image 3"]
+    assert [item.image for item in found.skipped] == ["image 2", "image 4"]
+    assert "QuickTime" in found.skipped[0].reason
+    assert not found.skipped[0].reason.startswith("Image")
+    with pytest.raises(BadImageError, match=r"image 2: .*QuickTime") as caught:
+        comln.adapt([RED, video], ["red", "green"])
+    assert (caught.value.code, caught.value.image) == ("invalid_image", "image 2")
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1"])
+def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMLN_URL", raising=False)
+    if url == "":
+        assert Client(url).url == "http://127.0.0.1:8000"
+        return
+    with pytest.raises(InputError, match="url is"):
+        Client(url)
+
+
+def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMLN_URL", "https://example.org/comln/")
+    monkeypatch.setenv("COMLN_KEY", "secret")
+    seen: list[httpx2.Request] = []
+    transport = httpx2.MockTransport(lambda request: seen.append(request) or httpx2.Response(200, json={"models": []}))
+    with Client(transport=transport) as client:
+        assert client.url == "https://example.org/comln"
+        client.models()
+    assert str(seen[0].url) == "https://example.org/comln/models"
+    assert seen[0].headers["authorization"] == "Bearer secret"
+    assert seen[0].headers["user-agent"].startswith("comln-serve-client/")
+    with pytest.raises(InputError, match="characters that no key has") as caught:
+        Client(key="two words")
+    assert "two words" not in str(caught.value)
+
+
+def test_keys(keyed: TestClient) -> None:
+    key = new_key(store_of(keyed))
+    with client_on(wire_to(keyed), key=key) as client:
+        assert client.adapt(*PAIR, name="mine").reference == "mine@1"
+    for wrong, said in ((None, "requires an API key"), ("nonsense", "no valid API key")):
+        with client_on(wire_to(keyed), key=wrong) as client, pytest.raises(ComlnError, match=said) as caught:
+            client.models()
+        assert (caught.value.code, caught.value.status) == ("unauthorized", 401)
+
+
+def test_the_client_that_awaits(client: TestClient, tmp_path: Path) -> None:
+    """The same calls, on an event loop."""
+    folder = class_folder(tmp_path / "photos")
+
+    async def work() -> None:
+        transport = httpx2.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with AsyncClient("http://testserver", transport=transport) as comln:
+            shop = await comln.adapt_folder(folder, name="shop")
+            both = await asyncio.gather(*(comln.predict_folder(folder, shop) for _ in range(2)))
+            assert both[0].predictions == both[1].predictions
+            assert {item.label for item in both[0]} == set(COLOURS)
+            assert [item.version for item in await comln.classifiers()] == [1]
+            with pytest.raises(NotFoundError):
+                await comln.classifier("none")
+            with pytest.raises(BadImageError):
+                await comln.predict([b"x"], shop)
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEngine) -> None:
+    """It is cancelled while the second of three requests is under way."""
+    engine = make_engine(settings.model_copy(update={"max_images": 2}))
+    engine.warm()
+
+    async def work() -> None:
+        sent = asyncio.Event()
+
+        class Slow(httpx2.ASGITransport):
+            async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+                if request.url.path.endswith("/examples"):
+                    sent.set()
+                    await asyncio.sleep(60)
+                return await super().handle_async_request(request)
+
+        async with AsyncClient("http://testserver", transport=Slow(create_app(engine))) as comln:
+            task = asyncio.create_task(comln.adapt([RED, GREEN] * 3, ["red", "green"] * 3, name="shop"))
+            await sent.wait()
+            assert len(await comln.classifiers()) == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await comln.classifiers() == []
+
+    asyncio.run(work())
+
+
+def test_both_clients_have_the_same_documented_calls() -> None:
+    calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
+    assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
+    assert len(calls) == 16
+    for name in calls:
+        assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
+
+
+def test_results_have_fields_of_the_server(client: TestClient) -> None:
+    """None that the server does not send, but for those that the client adds."""
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    added = {"images", "skipped", "leftover", "image"}
+    pairs = {
+        results.Adapted: "AdaptResponse",
+        results.ClassifierDetail: "ClassifierDetail",
+        results.Classifier: "ClassifierInfo",
+        results.ClassCount: "ClassCount",
+        results.Report: "Report",
+        results.HeldOut: "HeldOutReport",
+        results.Suspect: "Suspect",
+        results.HorizonChoice: "HorizonChoice",
+        results.HorizonCandidate: "HorizonCandidate",
+        results.Predictions: "PredictResponse",
+        results.Prediction: "JudgedPrediction",
+        results.ClassProbability: "ClassProbability",
+        results.ClassifierPage: "ClassifierPage",
+        results.ExampleList: "ExampleList",
+        results.Example: "Example",
+        results.Model: "ModelInfo",
+        results.ModelList: "ModelList",
+        results.Accuracy: "AccuracyInfo",
+        results.Health: "Ready",
+    }
+    for kind, name in pairs.items():
+        assert set(kind.__dataclass_fields__) - added <= set(schemas[name]["properties"]), name
+
+
+def test_json_is_that_of_the_server(client: TestClient, comln: Client) -> None:
+    comln.adapt(*PAIR, name="pair")
+    for path, kind in (
+        ("/classifiers/pair", results.ClassifierDetail),
+        ("/classifiers", results.ClassifierPage),
+        ("/models", results.ModelList),
+        ("/health/ready", results.Health),
+    ):
+        sent = client.get(path).json()
+        back = wire.to_json(wire.parse(kind, sent))
+        plain = [re.sub(r"\+00:00|Z", "", json.dumps(value, sort_keys=True)) for value in (back, sent)]
+        assert plain[0] == plain[1], path

@@ -1,0 +1,300 @@
+"""`comln`: what it prints, for people and for programs, and its exit status."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+
+from comln_serve import __version__
+from comln_serve.client import Client, asking
+from comln_serve.client.commands import main
+from comln_serve.storage import open_store
+from tests.client.pictures import COLOURS, class_folder
+from tests.support.image_files import image_bytes
+from tests.support.keyed import new_key
+from tests.support.live import live_server
+from tests.support.paths import REPOSITORY
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def url(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with live_server(models_dir, tmp_path_factory.mktemp("server"), "--default-model", "tiny-prototype") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return class_folder(tmp_path_factory.mktemp("images") / "photos", each=3)
+
+
+@pytest.fixture(scope="module")
+def shop(url: str, photos: Path) -> str:
+    """Name of a classifier of the photos."""
+    with Client(url) as client:
+        for _ in range(2):
+            client.adapt_folder(photos, name="shop")
+    return "shop"
+
+
+@pytest.fixture
+def comln(url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `comln`, on the server."""
+    monkeypatch.setenv("COMLN_URL", url)
+    monkeypatch.delenv("COMLN_KEY", raising=False)
+    return lambda *arguments, **more: CliRunner().invoke(main, [str(item) for item in arguments], **more)
+
+
+def printed(result: Result) -> Any:
+    """The JSON of a command that succeeded."""
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return json.loads(result.stdout)
+
+
+def test_version_and_help(comln: Run) -> None:
+    assert comln("--version").stdout == f"{__version__}\n"
+    text = comln("--help").stdout
+    for command in ("adapt", "predict", "classifiers", "models", "open"):
+        assert f"\n  {command} " in text
+    assert "Exit status: 0 done" in text
+
+
+def leaves(command: click.Command, name: str = "comln") -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for key, inner in command.commands.items():
+            yield from leaves(inner, f"{name} {key}")
+    else:
+        yield name, command
+
+
+@pytest.mark.parametrize(("name", "command"), list(leaves(main)), ids=str)
+def test_every_command_prints_json_and_takes_a_server(name: str, command: click.Command) -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--json", "--url"} <= options
+    assert command.help
+    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option)), name
+
+
+def test_adapt(comln: Run, photos: Path) -> None:
+    result = comln("adapt", photos, "--name", "colours", "--metadata", "by=me=you", "--horizon", "5")
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, *_, last = result.stdout.splitlines()
+    assert first.startswith("colours@1 (clf_")
+    assert first.endswith("): 3 classes, 9 images, model tiny-prototype, promoted")
+    assert last.startswith("expected accuracy: ")
+    made = printed(comln("adapt", photos, "--name", "colours", "--no-promote", "--json"))
+    assert (made["version"], made["promoted"], made["metadata"], len(made["images"])) == (2, False, {}, 9)
+    with_notes = printed(comln("classifiers", "show", "colours", "--json"))
+    assert (with_notes["metadata"], with_notes["horizon"]) == ({"by": "me=you"}, 5.0)
+    unnamed = comln("adapt", photos, "--expires-in-seconds", "60").stdout.splitlines()[0]
+    assert unnamed.startswith("clf_")
+
+
+def test_adapt_tells_of_mislabelled_and_bad_files(comln: Run, tmp_path: Path) -> None:
+    folder = class_folder(tmp_path / "photos", each=6)
+    (folder / "red" / "blue.png").write_bytes(image_bytes(COLOURS["blue"], seed=9))
+    (folder / "red" / "bad.png").write_bytes(b"none")
+    result = comln("adapt", folder, "--horizon", "1000")
+    assert result.exit_code == 0
+    assert "1 image looks mislabelled:\n" in result.stdout
+    assert f"  {folder}/red/blue.png: red, or rather blue (" in result.stdout
+    assert result.stderr == f"1 file was skipped:\n  {folder}/red/bad.png: is no image: it begins with b'none'\n"
+    refused = comln("adapt", folder, "--on-bad", "raise")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == f"comln: {folder}/red/bad.png: is no image: it begins with b'none'\n"
+
+
+def test_predict(comln: Run, shop: str, photos: Path, tmp_path: Path) -> None:
+    result = comln("predict", photos / "red", photos / "blue" / "0.png", "--classifier", shop)
+    assert (result.exit_code, result.stderr) == (0, "")
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == ["FILE", "CLASS"]
+    assert [line.split()[:2] for line in lines] == [
+        *([f"{photos}/red/{number}.png", "red"] for number in range(3)),
+        [f"{photos}/blue/0.png", "blue"],
+    ]
+    assert all(line.endswith(" %") for line in lines)
+    found = printed(comln("predict", photos, "--classifier", shop, "--unknown", "--top-k", "2", "--json"))
+    assert len(found["predictions"]) == 9
+    assert {len(item["top"]) for item in found["predictions"]} == {2}
+    assert found["predictions"][0]["similarity"] is not None
+    known = comln("predict", photos, "--classifier", shop, "--unknown").stdout.splitlines()
+    assert known[0].split() == ["FILE", "CLASS", "UNKNOWN"]
+
+
+def test_predict_writes_a_table(comln: Run, shop: str, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"none")
+    arguments = ["predict", photos / "red", tmp_path / "bad.png", "--classifier", shop, "--top-k", "2"]
+    result = comln(*arguments, "--csv", tmp_path / "out.csv")
+    assert (result.exit_code, result.stdout) == (0, f"3 predictions in {tmp_path}/out.csv\n")
+    assert "1 file was skipped" in result.stderr
+    text = (tmp_path / "out.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["file"], row["label"]) for row in rows] == [
+        *((f"{photos}/red/{number}.png", "red") for number in range(3)),
+        (f"{tmp_path}/bad.png", ""),
+    ]
+    assert 0.3 < float(rows[0]["probability"]) <= 1
+    assert rows[0]["label_2"] in ("green", "blue")
+    assert [row["error"] for row in rows] == ["", "", "", "is no image: it begins with b'none'"]
+    assert comln(*arguments, "--csv", "-").stdout.splitlines() == text.splitlines()
+    refused = comln(*arguments, "--csv", tmp_path / "none" / "out.csv")
+    assert refused.exit_code == 2
+    assert "none/out.csv: cannot be written: No such file" in refused.stderr
+
+
+def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None:
+    with Client(url) as client:
+        first, second = (client.adapt_folder(photos, name="life") for _ in range(2))
+    head, newest, oldest = comln("classifiers", "ls", "--name", "life").stdout.splitlines()
+    assert head.split() == ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "MODEL", "CREATED", "ID"]
+    assert newest.split()[:5] == ["life", "2", "yes", "3", "9"]
+    assert (newest.split()[-1], oldest.split()[-1]) == (second.id, first.id)
+    listed = printed(comln("classifiers", "ls", "--name", "life", "--limit", "1", "--json"))
+    assert [item["id"] for item in listed["classifiers"]] == [second.id]
+    shown = comln("classifiers", "show", "life@1").stdout
+    assert shown.startswith(f"life@1 ({first.id}): 3 classes, 9 images, model tiny-prototype, not promoted\n")
+    assert "blue   3\n" in shown
+    assert comln("classifiers", "rollback", "life").stdout == "life stands for life@1 now\n"
+    assert comln("classifiers", "promote", "life@2").stdout == "life stands for life@2 now\n"
+    assert printed(comln("classifiers", "promote", "life@2", "--json"))["promoted"]
+    file = tmp_path / "life.onnx"
+    assert comln("classifiers", "export", "life", "-o", file).stdout == f"{file}\n"
+    assert printed(comln("classifiers", "export", "life", "-o", file, "--json"))["bytes"] == file.stat().st_size > 0
+    kept = comln("classifiers", "rm", "life")
+    assert kept.exit_code == 2
+    assert kept.stderr == "comln: deleting needs --yes where nobody can be asked\n"
+    assert comln("classifiers", "rm", "life", "life@1", "--yes").stdout == "deleted life@2\ndeleted life@1\n"
+    gone = comln("classifiers", "show", "life")
+    assert gone.exit_code == 1
+    assert gone.stderr.startswith("comln: There is no classifier 'life'")
+    assert gone.stderr.endswith("(classifier_not_found)\n")
+
+
+def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = comln("models", "ls").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "tiny", "tiny-learned", "tiny-prototype"]
+    assert lines[3].split()[:4] == ["tiny-prototype", "yes", "16", "cpu"]
+    assert [item["name"] for item in printed(comln("models", "ls", "--json"))["models"] if item["default"]] == [
+        "tiny-prototype"
+    ]
+    assert comln("open").stdout == f"{url}/try\n"
+    assert printed(comln("open", "--json")) == {"page": f"{url}/try"}
+    assert "<html" in httpx2.get(comln("open", "--print").stdout.strip()).text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["adapt"], 2, "Missing argument 'DIR'"),
+        (["adapt", "/none"], 2, "Directory '/none' does not exist"),
+        (["predict", "/none", "--classifier", "x"], 2, "'/none' does not exist"),
+        (["predict", "{photos}"], 2, "Missing option '--classifier'"),
+        (["predict", "{photos}", "--classifier", "none"], 1, "There is no classifier 'none'"),
+        (["predict", "{photos}", "--classifier", "shop", "--top-k", "0"], 2, "0 is not in the range"),
+        (["adapt", "{photos}/red"], 2, "there is no folder of images in it"),
+        (["adapt", "{photos}", "--name", "a b"], 1, "(invalid_request)"),
+        (["adapt", "{photos}", "--horizon", "far"], 2, "--horizon is 'far'; give a number"),
+        (["adapt", "{photos}", "--horizon", "nan"], 2, "--horizon is 'nan'; give a number"),
+        (["adapt", "{photos}", "--metadata", "x"], 2, "--metadata is 'x'; give KEY=VALUE"),
+        (["adapt", "{photos}", "--model", "none"], 1, "(model_not_found)"),
+        (["classifiers", "rollback", "none"], 1, "(classifier_not_found)"),
+        (["classifiers", "sh"], 2, "No such command 'sh'"),
+        (["models", "ls", "--url", "here"], 2, "url is 'here'; give the address of a server"),
+        (["models", "ls", "--models-dir", "models"], 2, "--models-dir is for --local"),
+        (["models", "ls", "--local", "--url", "http://x"], 2, "--url and --local exclude each other"),
+        (["models", "ls", "--local", "--models-dir", "/none"], 2, "--local: "),
+        (["models", "ls", "--key", "two words"], 2, "the API key has characters that no key has"),
+    ],
+)
+def test_wrong_use(comln: Run, shop: str, photos: Path, arguments: list[str], status: int, said: str) -> None:
+    result = comln(*(item.format(photos=photos) for item in arguments))
+    assert said in result.stderr
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert "Traceback" not in result.stderr
+
+
+def test_an_empty_class_folder(comln: Run, tmp_path: Path) -> None:
+    folder = class_folder(tmp_path / "photos")
+    (folder / "empty").mkdir()
+    result = comln("adapt", folder, "--json")
+    error = json.loads(result.stdout)["error"]
+    assert result.exit_code == 2
+    assert error["message"].endswith("photos/empty: this class folder holds no image; add some, or remove the folder")
+    assert (error["code"], error["status"]) == (None, None)
+
+
+def test_no_server(comln: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
+    for arguments in (["models", "ls"], ["open"]):
+        result = comln(*arguments, "--url", "http://127.0.0.1:9")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("comln: no server can be reached at http://127.0.0.1:9: ")
+        assert "--url or COMLN_URL" in result.stderr
+    by_json = comln("models", "ls", "--url", "http://127.0.0.1:9", "--json")
+    assert (by_json.exit_code, by_json.stderr) == (1, "")
+    assert json.loads(by_json.stdout)["error"]["status"] is None
+
+
+def test_a_wrong_key(models_dir: Path, tmp_path: Path) -> None:
+    with live_server(models_dir, tmp_path, "--require-keys") as server:
+        result = CliRunner().invoke(main, ["models", "ls", "--url", server.url, "--key", "wrong", "--json"])
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["error"]["code"] == "unauthorized"
+        store = open_store(f"sqlite:///{tmp_path / 'classifiers.db'}")
+        key = new_key(store)
+        store.close()
+        result = CliRunner().invoke(main, ["models", "ls"], env={"COMLN_URL": server.url, "COMLN_KEY": key})
+        assert result.exit_code == 0, result.stderr
+
+
+def test_without_a_server(models_dir: Path, photos: Path, tmp_path: Path) -> None:
+    """Two commands, each with an engine of its own on one database; in another process, as engines set it up."""
+    local = ["--local", "--models-dir", str(models_dir), "--database-url", f"sqlite:///{tmp_path / 'own.db'}"]
+    environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype", "COMLN_URL": "http://127.0.0.1:9"}
+    script = f"""
+from comln_serve.client.commands import main
+main(["adapt", {str(photos)!r}, "--name", "own", *{local!r}], standalone_mode=False)
+main(["predict", {str(photos)!r}, "--classifier", "own", "--json", *{local!r}], standalone_mode=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert done.stdout.startswith("own@1 (clf_")
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    assert [item["label"] for item in found["predictions"]] == ["blue"] * 3 + ["green"] * 3 + ["red"] * 3
+
+
+def test_the_command_is_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["comln"].partition(":")
+    monkeypatch.setattr(sys, "argv", ["comln", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        getattr(import_module(module), function)()
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
+
+
+def test_completion_for_shells() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "comln_serve.client"],
+        env={**os.environ, "_COMLN_COMPLETE": "bash_complete", "COMP_WORDS": "comln classifiers ro", "COMP_CWORD": "2"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "plain,rollback\n"

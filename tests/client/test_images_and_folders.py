@@ -1,0 +1,141 @@
+"""What becomes of images before they are sent, and how folders are read."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comln_serve.client import BadImageError, InputError
+from comln_serve.client.folders import read_class_folders, read_folder
+from comln_serve.client.images import Source, prepare
+from tests.client.pictures import class_folder
+from tests.support.image_files import encode, image_bytes
+
+ORIENTATION = 0x0112
+
+
+def prepared(content: object, max_side: int | None = 32) -> bytes:
+    return prepare(Source("it", content), max_side).data
+
+
+def opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def half_red(mode: str = "RGB", size: tuple[int, int] = (80, 40)) -> Image.Image:
+    """Red above, blue below."""
+    picture = Image.new("RGB", size, (255, 0, 0))
+    picture.paste((0, 0, 255), (0, size[1] // 2, size[0], size[1]))
+    return picture.convert(mode)
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "AVIF", "TIFF", "HEIC"])
+def test_files_that_are_small_enough_are_sent_as_they_are(fmt: str) -> None:
+    data = image_bytes(size=(32, 20), fmt=fmt)
+    assert prepared(data) == data
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "BMP", "AVIF", "TIFF"])
+def test_larger_ones_are_shrunk(fmt: str) -> None:
+    data = encode(half_red(), fmt)
+    small = opened(prepared(data))
+    assert (small.size, small.format) == ((32, 16), "JPEG")
+    above, below = (np.asarray(small)[row, 16].astype(int) for row in (3, 12))
+    assert above[0] > 200 > 60 > above[2]
+    assert below[2] > 200 > 60 > below[0]
+    assert prepared(data, None) == data
+
+
+def test_orientation_is_kept() -> None:
+    """A photo that lies on its side in the file is upright in what is sent."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6  # to be turned by 90 degrees
+    data = encode(half_red(), "JPEG", exif=exif)
+    small = opened(prepared(data))
+    assert small.size == (16, 32)
+    assert small.getexif().get(ORIENTATION) in (None, 1)
+    right = np.asarray(small)[16, 13].astype(int)
+    assert right[0] > 200 > 60 > right[2]  # what was above is on the right
+    assert prepared(data, None) == data
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_is_kept(mode: str) -> None:
+    picture = half_red("RGBA")
+    picture.putalpha(Image.new("L", picture.size, 0))
+    small = opened(prepared(encode(picture.convert(mode), "PNG")))
+    assert (small.format, small.size) == ("PNG", (32, 16))
+    assert np.asarray(small.convert("RGBA"))[..., 3].max() == 0
+
+
+@pytest.mark.parametrize(("mode", "fmt"), [("I;16", "PNG"), ("CMYK", "JPEG")])
+def test_what_only_the_server_can_convert_is_not_touched(mode: str, fmt: str) -> None:
+    data = encode(Image.new(mode, (64, 64)), fmt)
+    assert prepared(data) == data
+
+
+def test_formats_that_the_server_does_not_read_are_converted() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    sent = opened(prepared(encode(Image.fromarray(pixels), "PPM")))
+    assert sent.format == "PNG"
+    assert np.array_equal(np.asarray(sent), pixels)
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 3), (20, 30)])
+def test_arrays_and_pictures_arrive_pixel_by_pixel(shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    for content in (pixels, np.asfortranarray(pixels), Image.fromarray(pixels)):
+        assert np.array_equal(np.asarray(opened(prepared(content))), pixels)
+    assert opened(prepared(np.zeros((64, 128, 3), np.uint8))).size == (32, 16)
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("max_side", [32, None])
+def test_truncated_files_are_found(fmt: str, max_side: int | None) -> None:
+    data = image_bytes(size=(30, 30), fmt=fmt)
+    with pytest.raises(BadImageError, match=r"it: is (damaged or too large|no image)"):
+        prepared(data[: len(data) // 2], max_side)
+
+
+def test_classes_of_a_folder(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", each=2)
+    (root / "blue" / "2.png").write_bytes(image_bytes())
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "deep" / "er" / "0.JPG").write_bytes(b"any")
+    for litter in (".hidden.png", "Thumbs.db", "blue/.DS_Store"):
+        (root / litter).write_bytes(b"")
+    (root / "blue" / "notes.txt").write_bytes(b"")
+    (root / "loose.png").write_bytes(b"")
+    (root / "red" / "round").symlink_to(root)
+    paths, labels, skipped = read_class_folders(root)
+    # One of each class, then the next of each.
+    assert labels == ["blue", "deep/er", "green", "red", "blue", "green", "red", "blue"]
+    assert [path.name for path in paths] == ["0.png", "0.JPG", "0.png", "0.png", "1.png", "1.png", "1.png", "2.png"]
+    assert {Path(item.image).name: item.reason.split()[1] for item in skipped} == {
+        "notes.txt": "no",
+        "loose.png": "beside",
+    }
+    inside, others = read_folder(root)
+    assert {path.name for path in inside} == {"0.png", "1.png", "2.png", "0.JPG", "loose.png"}
+    assert [Path(item.image).name for item in others] == ["notes.txt"]
+
+
+def test_folders_that_have_no_classes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gone: there is no such folder"):
+        read_class_folders(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"there is no folder of images in it; expected .*/<class>/<image>"):
+        read_class_folders(tmp_path)
+    (file := tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        read_folder(file)
+    with pytest.raises(InputError, match="there is no folder of images in it"):
+        read_class_folders(tmp_path)
+    class_folder(tmp_path / "photos")
+    (tmp_path / "photos" / "empty").mkdir()
+    (tmp_path / "photos" / "empty" / "notes.txt").write_bytes(b"")
+    with pytest.raises(InputError, match="photos/empty: this class folder holds no image"):
+        read_class_folders(tmp_path / "photos")
+    with pytest.raises(InputError, match="empty: there is no image in it"):
+        read_folder(tmp_path / "photos" / "empty")

@@ -1,0 +1,299 @@
+"""Folders that take several requests: cut within the limits, all of it or nothing, however often the server dies."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.api.app import create_app
+from comln_serve.client import BadImageError, Client, ComlnError, IncompleteError, InputError
+from comln_serve.configuration.settings import Settings
+from tests.client.pictures import COLOURS, class_folder
+from tests.client.wires import Wire, client_on, hurry, wire_to
+from tests.support.engines import MakeEngine
+from tests.support.image_files import image_bytes
+from tests.support.live import live_server, running
+from tests.support.messages import GREEN, RED
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twelve images of three classes."""
+    return class_folder(tmp_path / "photos", each=4)
+
+
+@pytest.fixture
+def serve(settings: Settings, make_engine: MakeEngine) -> Iterator[Callable[..., Wire]]:
+    """Makes wires to a server with the settings given."""
+    open_clients: list[TestClient] = []
+
+    def make(**limits: int) -> Wire:
+        engine = make_engine(settings.model_copy(update=limits))
+        client = TestClient(create_app(engine), raise_server_exceptions=False)
+        client.__enter__()
+        open_clients.append(client)
+        engine.warm()
+        return wire_to(client)
+
+    yield make
+    for client in open_clients:
+        client.__exit__(None, None, None)
+
+
+def uploads(wire: Wire) -> list[str]:
+    return [item for item in wire.requests if item.startswith("POST") and item.endswith(("/adapt", "/examples"))]
+
+
+@pytest.mark.parametrize(
+    ("limits", "predicting"),
+    # Images of 15 KB. A body too large is cut by the size that the server names, or, where that is tiny, by halves.
+    [({"max_images": 5}, 3), ({"max_body_bytes": 120_000}, 4), ({"max_body_bytes": 45_000}, 6)],
+)
+def test_the_server_says_how_much_it_takes(
+    serve: Callable[..., Wire], tmp_path: Path, limits: dict[str, int], predicting: int
+) -> None:
+    folder = class_folder(tmp_path / "photos", each=4, side=80)
+    wire = serve(**limits)
+    with client_on(wire) as client:
+        shop = client.adapt_folder(folder, name="shop")
+        assert [item.examples for item in shop.classes] == [4, 4, 4]
+        assert (shop.promoted, shop.leftover, len(shop.images)) == (True, (), 12)
+        assert [item.id for item in client.classifiers()] == [shop.id]
+        # Number n is the nth image, as promised.
+        assert [item.label for item in client.examples(shop)] == [Path(name).parent.name for name in shop.images]
+        # What it learned of the limits it keeps.
+        wire.requests.clear()
+        assert len(client.predict_folder(folder, "shop")) == 12
+        assert wire.requests == ["POST /predict"] * predicting
+
+
+def test_the_result_is_that_of_one_request(serve: Callable[..., Wire], folder: Path) -> None:
+    whole, parts = serve(), serve(max_images=5)
+    with client_on(whole) as one, client_on(parts) as several:
+        at_once = one.adapt_folder(folder, name="whole")
+        bit_by_bit = several.adapt_folder(folder, name="parts")
+        assert (len(uploads(whole)), len(uploads(parts))) == (1, 4)  # the first of them was refused
+        assert bit_by_bit.support_loss == at_once.support_loss
+        found = [client.predict_folder(folder, shop) for client, shop in ((one, at_once), (several, bit_by_bit))]
+        assert [item.probability for item in found[0]] == [item.probability for item in found[1]]
+
+
+def test_a_name_moves_once_all_is_there(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+    with client_on(wire) as client:
+        old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
+        stood_for: list[str] = []
+
+        def look(_request: httpx2.Request) -> None:
+            wire.before = lambda _request: None
+            stood_for.append(client.classifier("shop").id)
+            wire.before = look
+
+        wire.before = look
+        new = client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        promotion = wire.requests.index(f"POST /classifiers/{new.id}/promote")
+        before = [item for item in wire.requests[:promotion] if item != "GET /classifiers/shop"]
+        assert set(stood_for[: len(before) - 1]) == {old.id}
+        assert sum(item.endswith("/promote") for item in wire.requests) == 1
+        assert client.classifier("shop").id == new.id
+        assert client.rollback("shop").id == old.id
+        # And it does not where that is not wanted.
+        newer = client.adapt_folder(folder, name="shop", promote=False)
+        assert (newer.promoted, client.classifier("shop").id) == (False, old.id)
+        assert {item.id for item in client.classifiers()} == {old.id, new.id, newer.id}
+
+
+def test_nothing_is_left_of_what_fails(serve: Callable[..., Wire], folder: Path) -> None:
+    """The server has no room for the third of three versions."""
+    wire = serve(max_images=5, max_classifiers=3)
+    with client_on(wire) as client:
+        old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
+        with pytest.raises(
+            IncompleteError, match=r"Sending ended after 10 of 12 images: .* 'shop' is what it was before"
+        ) as caught:
+            client.adapt_folder(folder, name="shop")
+        assert (caught.value.code, caught.value.status) == ("too_many_classifiers", 409)
+        assert (caught.value.done, caught.value.total, caught.value.leftover) == (10, 12, ())
+        assert isinstance(caught.value.__cause__, ComlnError)
+        assert [item.id for item in client.classifiers()] == [old.id]
+        assert client.classifier("shop").promoted
+
+
+def test_a_new_name_is_gone_after_a_failure(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5, max_examples=10)
+    with client_on(wire) as client:
+        with pytest.raises(IncompleteError, match="The classifier would have 12 support images; at most 10"):
+            client.adapt_folder(folder, name="shop")
+        assert client.classifiers() == []
+        with pytest.raises(IncompleteError, match=r"What had been made was deleted\."):
+            client.adapt_folder(folder)  # without a name
+        assert client.classifiers() == []
+
+
+def test_what_cannot_be_deleted_is_named(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+    with client_on(wire, retry_seconds=0.2) as client:
+
+        def die(request: httpx2.Request) -> Exception | None:
+            return httpx2.ConnectError("refused") if len(uploads(wire)) >= 3 else None
+
+        wire.before = die
+        with pytest.raises(IncompleteError, match="What remains of it could not be deleted: clf_") as caught:
+            client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        assert {item.id for item in client.classifiers()} == set(caught.value.leftover)
+        assert (caught.value.done, caught.value.status) == (10, None)
+
+
+def test_ctrl_c_leaves_nothing(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+    with client_on(wire) as client:
+
+        def interrupt(request: httpx2.Request) -> None:
+            if request.url.path.endswith("/examples"):
+                raise KeyboardInterrupt
+
+        wire.before = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        assert client.classifiers() == []
+
+
+def test_a_promotion_that_fails_keeps_the_finished_version(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+    with client_on(wire, retry_seconds=0.2) as client:
+        old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
+        wire.before = lambda request: httpx2.ConnectError("refused") if request.url.path.endswith("/promote") else None
+        with pytest.raises(IncompleteError, match="shop@4 is finished, but was not promoted") as caught:
+            client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        assert client.classifier("shop").id == old.id
+        assert len(client.examples(client.promote("shop@4"))) == 12
+        for identifier in caught.value.leftover:
+            client.delete(identifier)
+        assert {item.version for item in client.classifiers()} == {1, 4}
+
+
+def test_more_examples_than_a_request_may_have(serve: Callable[..., Wire]) -> None:
+    wire = serve(max_images=5)
+    images = [image_bytes(COLOURS[label], seed=seed) for seed in range(4) for label in COLOURS]
+    labels = list(COLOURS) * 4
+    with client_on(wire) as client:
+        named = client.adapt(images[:3], labels[:3], name="shop")
+        grown = client.add_examples("shop", images, labels)
+        assert len(client.examples("shop")) == 15
+        assert {item.id for item in client.classifiers()} == {named.id, grown.id}
+        # One without a name changes in place; what was done stays, and the error says so.
+        unnamed = client.adapt(images[:3], labels[:3])
+        assert client.add_examples(unnamed, images, labels).id == unnamed.id
+        assert len(client.examples(unnamed)) == 15
+        wire.requests.clear()
+        wire.before = lambda _request: httpx2.Response(400) if len(uploads(wire)) == 2 else None
+        stays = rf"ended after 10 of 12 images: .* What was done stays in {unnamed.id}, which is in revision 6 now"
+        with pytest.raises(IncompleteError, match=stays):
+            client.add_examples(unnamed, images, labels)
+        wire.before = lambda _request: None
+        assert len(client.examples(unnamed)) == 25
+
+
+def test_bad_files_of_a_large_folder(serve: Callable[..., Wire], folder: Path) -> None:
+    """Also where the last request has nothing else."""
+    (folder / "red" / "zz.png").write_bytes(b"\0\0\0\x18ftypqt  " + bytes(50))  # the server finds this one
+    (folder / "red" / "z.png").write_bytes(b"none")
+    wire = serve(max_images=3)
+    with client_on(wire) as client:
+        shop = client.adapt_folder(folder, name="shop")
+        assert [Path(item.image).name for item in shop.skipped] == ["z.png", "zz.png"]
+        assert (shop.promoted, len(shop.images)) == (True, 12)
+        with pytest.raises(BadImageError, match=r"z\.png: is no image"):
+            client.adapt_folder(folder, name="shop", on_bad="raise")
+        (folder / "red" / "z.png").unlink()
+        with pytest.raises(IncompleteError, match=r"Sending ended after 12 of 13 images: .*zz\.png: .*QuickTime"):
+            client.adapt_folder(folder, name="shop", on_bad="raise")
+        assert [item.id for item in client.classifiers()] == [shop.id]
+        (folder / "notes.txt").write_bytes(b"")
+        with pytest.raises(InputError, match=r"notes\.txt is no image by its name.*1 such files"):
+            client.predict_folder(folder, shop, on_bad="raise")
+
+
+def test_too_large_files_are_left_out(serve: Callable[..., Wire], folder: Path) -> None:
+    (folder / "red" / "big.png").write_bytes(image_bytes(size=(60, 60)))
+    size = (folder / "red" / "big.png").stat().st_size
+    wire = serve(max_image_bytes=size - 1)
+    with client_on(wire) as client:
+        shop = client.adapt_folder(folder)
+        (left_out,) = shop.skipped
+        assert left_out.image.endswith("big.png")
+        assert left_out.reason == f"has {size} bytes; the server allows {size - 1}"
+        wire.requests.clear()
+        assert len(client.predict_folder(folder, shop)) == 12
+        assert wire.requests == ["POST /predict"]
+
+
+def test_predictions_before_a_failure_are_not_lost(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+    with client_on(wire, retry_seconds=0.1) as client:
+        shop = client.adapt_folder(folder, name="shop")
+        wire.requests.clear()
+        wire.before = lambda _request: httpx2.ConnectError("refused") if len(wire.requests) >= 2 else None
+        with pytest.raises(IncompleteError, match="Predicting ended after 10 of 12 images") as caught:
+            client.predict_folder(folder, shop)
+        assert len(caught.value.result) == caught.value.done == 10
+
+
+def test_a_server_killed_in_the_middle(models_dir: Path, tmp_path: Path) -> None:
+    """It is killed right after it stored a version, before its answer; another starts meanwhile."""
+    folder = class_folder(tmp_path / "photos", each=7)
+    with live_server(models_dir, tmp_path, "--max-images", "6") as first:
+        command = list(first.process.args)
+        restarted: list[object] = []
+        done = threading.Event()
+
+        def restart() -> None:
+            with running(command, first.url, tmp_path / "second.log") as server:
+                restarted.append(server)
+                done.wait(60)
+
+        wire = Wire(httpx2.HTTPTransport())
+        again = threading.Thread(target=restart)
+
+        def kill(request: httpx2.Request) -> Exception | None:
+            if len(uploads(wire)) != 3 or restarted or again.ident is not None:
+                return None
+            first.process.kill()
+            first.process.wait()
+            again.start()
+            return httpx2.ReadError("killed")
+
+        wire.after = kill
+        try:
+            with Client(first.url, transport=wire, retry_seconds=60) as client:
+                old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
+                wire.requests.clear()
+                wire.keys.clear()
+                new = client.adapt_folder(folder, name="shop")
+                assert again.ident is not None
+                assert len(client.examples("shop")) == 21
+                assert [item.examples for item in new.classes] == [7, 7, 7]
+                assert {item.id for item in client.classifiers()} == {old.id, new.id}
+                # One refused request, four that made a version each. The third went twice: same key, one version.
+                assert (old.version, new.version) == (1, 5)
+                sent = [key for item, key in zip(wire.requests, wire.keys, strict=True) if item in uploads(wire)]
+                assert max(map(sent.count, sent)) >= 2
+                assert len(set(sent)) == 5
+                assert sum(item.endswith("/promote") for item in wire.requests) == 1
+                assert client.rollback("shop").id == old.id
+        finally:
+            done.set()
+            if again.ident is not None:
+                again.join(30)

@@ -1,0 +1,76 @@
+"""Clients of an application in the process, and transports on which things go wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.client import Client, asking, chain
+
+Fault = Callable[[httpx2.Request], httpx2.Response | Exception | None]
+
+
+class Wire(httpx2.BaseTransport):
+    """Passes requests on and notes them.
+
+    Attributes:
+        before: called with each request; may return an answer, or an error to raise, in place of the server's.
+        after: called with each request once the server has answered; the same.
+        requests: "METHOD path" of all requests that reached the server, in order.
+        keys: the Idempotency-Key of each, if any.
+    """
+
+    def __init__(self, inner: httpx2.BaseTransport) -> None:
+        self.inner = inner
+        self.before: Fault = lambda _request: None
+        self.after: Fault = lambda _request: None
+        self.requests: list[str] = []
+        self.keys: list[str | None] = []
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = self.before(request)
+        if answer is None:
+            self.requests.append(f"{request.method} {request.url.path}")
+            self.keys.append(request.headers.get("idempotency-key"))
+            given = self.inner.handle_request(request)
+            answer = self.after(request) or given
+            if answer is not given:
+                given.close()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def wire_to(server: TestClient) -> Wire:
+    """A wire to the application behind a client of tests."""
+    return Wire(server._transport)
+
+
+def client_on(wire: Wire, **options: Any) -> Client:
+    return Client("http://testserver", transport=wire, **options)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients wait hundredths of seconds where they wait half a second, and give up cleaning soon."""
+    monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(asking, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(chain, "_CLEANING_SECONDS", 0.5)
+
+
+def times(number: int, fault: Fault) -> Fault:
+    """The fault for the first so many requests, then none."""
+    left = [number]
+
+    def limited(request: httpx2.Request) -> httpx2.Response | Exception | None:
+        if not left[0]:
+            return None
+        found = fault(request)
+        left[0] -= found is not None
+        return found
+
+    return limited
