@@ -116,7 +116,7 @@ def test_names_that_are_answered(configured: dict[str, Any], allowed: list[str],
 def test_another_name_is_refused(settings: Settings, make_engine: MakeEngine) -> None:
     hosts = AllowedHosts(("testserver",))
     with TestClient(create_app(make_engine(settings), hosts=hosts)) as client:
-        for path in ("/health/live", "/classifiers", "/try", "/absent"):
+        for path in ("/health/live", "/classifiers", "/", "/try", "/absent"):
             assert client.get(path, headers={"Host": "10.0.0.7"}).status_code in (200, 404)
             answer = client.get(path, headers={"Host": "evil.example"})
             error = check_error(answer, ErrorCode.FOREIGN_HOST)

@@ -3,13 +3,14 @@
 import { button, el, theirs } from "./dom.js";
 import { counted, quoted } from "./words.js";
 
-const SIZES = [1.25, 1.75, 2.25, 2.75];
+export const NARROW = 8; // classes whose matrix fits half the page
+const SIZES = [1.25, 1.75, 2.25, 3];
 
 /** A table of counts by label given (rows) and predicted (columns).
  *
  * open(given, predicted): called for a cell that is not 0. Arrow keys move among these. */
 export function confusionTable(counts, labels, open) {
-  let size = labels.length > 24 ? 1 : 2;
+  let size = labels.length > 24 ? 1 : labels.length > NARROW && labels.length <= 16 ? 3 : 2;
   const heading = (text, scope) =>
     el("th", { scope, title: text }, el("span", {}, theirs(text)));
   const cell = (count, given, predicted) => {

@@ -32,10 +32,13 @@ function drawStep() {
   }
 }
 
+/** A stored classifier is opened with its report, the draft with its images. */
+const firstStep = (reference) => (reference ? "quality" : "images");
+
 function addressOf(reference, name) {
   const query = new URLSearchParams();
   if (reference) query.set("classifier", reference);
-  if (name !== "images") query.set("step", name);
+  if (name !== firstStep(reference)) query.set("step", name);
   return query.size > 0 ? `./?${query}` : "./";
 }
 
@@ -80,7 +83,7 @@ async function route({ focus = false } = {}) {
     return;
   }
   const asked = query.get("step");
-  step = STEPS.includes(asked) ? asked : wanted ? "quality" : "images";
+  step = STEPS.includes(asked) ? asked : firstStep(wanted);
   if (opened === undefined || opened !== wanted) {
     try {
       await open(wanted);

@@ -3,7 +3,7 @@
 import { announce } from "./announce.js";
 import { bars, horizonChart, interval, intervalChart } from "./charts.js";
 import { picture } from "./classes.js";
-import { confusionTable, mistakes, mistakeWords } from "./confusion.js";
+import { confusionTable, mistakes, mistakeWords, NARROW } from "./confusion.js";
 import { openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
 import { picturesOf } from "./memory.js";
@@ -11,10 +11,9 @@ import { ask, wordsOf } from "./server.js";
 import { allImages, moveImage, isDraft, onChange, removeImage, work } from "./work.js";
 import { counted, dated, figure, milliseconds, percent, quoted } from "./words.js";
 
-const NARROW = 8; // classes whose confusion matrix fits half the page
 const MOST_CLASSES = 100; // as many as the server lists with one prediction
 
-let drawn = null; // the classifier that is shown
+let drawn; // the classifier that is shown
 let pictures = new Map(); // by example number: {blob, name, url}
 
 /** The image of an example: of the draft, or the picture this browser remembers; undefined if it knows none. */
@@ -30,7 +29,7 @@ async function loadPictures(id) {
 
 export const examplePicture = (number) => {
   const image = exampleImage(number);
-  return image ? picture(image) : el("span", { class: "no-picture" }, `#${number}`);
+  return image ? picture(image, { alt: "" }) : el("span", { class: "no-picture" }, `#${number}`);
 };
 
 // --- The headline -------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ function byClass(heldOut, labels, classes) {
     return { name: labels[index], share: total ? row[index] / total : 0, text: total ? `${row[index]} of ${total}` : "not judged" };
   });
   const few = classes.filter(({ examples }) => examples < 3).length;
-  return part("Each class", bars(lines),
+  return (labels.length > NARROW ? widePart : part)("Each class", bars(lines),
     few > 0 && el("p", { class: "hint" }, `${counted(few, "class has", "classes have")} fewer than three images: add some to those first.`));
 }
 
@@ -144,9 +143,8 @@ async function openCell(detail, given, predicted, count) {
   const rank = (image) => (suspectNumbers.has(image.number) ? 2 : 0) + (shares.get(image) ?? 0);
   const sorted = [...known].sort((a, b) => rank(b) - rank(a));
   list.replaceChildren(...sorted.map((image) => el("li", { class: suspectNumbers.has(image.number) ? "suspect" : "" },
-    el("div", { class: "frame" }, picture(image)),
-    el("p", { class: "hint" }, theirs(image.name)),
-    shares.has(image) && el("p", { class: "hint" }, `${percent(shares.get(image))} ${labels[predicted]}`))));
+    el("div", { class: "frame" }, picture(image, { alt: "" })),
+    el("p", { class: "hint" }, theirs(image.name)))));
 }
 
 async function remembered(detail, label) {

@@ -149,8 +149,7 @@ function drawTile(photo) {
     face.append(
       el("span", { class: "best" }, theirs(result.label), " ", el("span", { class: "share" }, percent(result.probability))),
       bar(result.probability, refused ? "dim" : ""));
-    if (isUnknown(result)) face.append(el("span", { class: "badge warn" }, "unlike every class"));
-    else if (refused) face.append(el("span", { class: "badge warn" }, "refused"));
+    if (refused) face.append(el("span", { class: "badge warn" }, isUnknown(result) ? "unlike every class" : "refused"));
     tile.classList.toggle("refused", refused);
   } else {
     face.append(el("span", { class: "best hint" }, "waiting"));
@@ -225,7 +224,7 @@ function draw() {
   drawGrid();
   const old = done.filter(({ classifier }) => classifier !== work.classifier?.id).length;
   byId("again").hidden = !work.classifier || photos.length === 0;
-  byId("again").textContent = old ? `Sort again with ${referenceOf(work.classifier)}` : "Sort again";
+  byId("again").textContent = old && work.classifier ? `Sort again with ${referenceOf(work.classifier)}` : "Sort again";
   if (old && work.classifier && !running) byId("sort-status").textContent = `Outdated: ${counted(old, "photo was", "photos were")} sorted by another classifier or version.`;
 }
 

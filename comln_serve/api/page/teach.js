@@ -16,13 +16,11 @@ let whenMade = () => {};
 
 const usable = () => allImages().filter((image) => !image.problem);
 
-/** Images one class after another; taken in turns from all classes where several requests are needed,
- * so that the first request has every class. */
-function ordered(several) {
+/** Images taken in turns from all classes: if several requests are needed, the first has every class. */
+function ordered() {
   const lists = work.classes.map((owner) =>
     owner.images.filter((image) => !image.problem).map((image) => ({ image, blob: image.blob, owner })),
   );
-  if (!several) return lists.flat();
   const longest = Math.max(...lists.map((list) => list.length));
   return Array.from({ length: longest }, (_, turn) => lists.map((list) => list[turn]).filter(Boolean)).flat();
 }
@@ -40,7 +38,7 @@ async function prepared(images, signal, progress) {
  * numbers, and those that the server could not read. */
 async function send(signal, progress) {
   await prepared(usable(), signal, progress);
-  const all = ordered(false);
+  const all = ordered();
   const fits = all.length <= LARGE.images && all.reduce((sum, { blob }) => sum + blob.size, 0) <= LARGE.bytes;
   const base = isDraft() ? null : work.classifier;
   const result = { made: base, sent: [], left: [] };
@@ -73,14 +71,16 @@ async function send(signal, progress) {
   function bad({ image, owner }, problem) {
     markBad(image, problem);
     image.shown?.();
-    result.left.push({ image, problem });
+    result.left.push({ image, problem, label: titleOf(owner) });
     if (owner.stored === 0 && owner.images.every((other) => other.problem)) {
       throw new Refused(`None of the images of ${quoted(titleOf(owner))} can be used: ${image.name}: ${problem}`);
     }
   }
-  const remove = (ids) => Promise.all(ids.map((id) => ask(pathOf(id), { method: "DELETE" }).catch(() => null)));
+  async function remove(ids) {
+    for (const id of ids) await askPatiently(pathOf(id), { method: "DELETE" }).catch(() => null);
+  }
   try {
-    await inPieces(ordered(!fits), LARGE, { send: request, done, bad, signal });
+    await inPieces(all, LARGE, { send: request, done, bad, signal });
     if (!whole && result.made?.name && !result.made.promoted) {
       await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST", signal });
     }
@@ -148,7 +148,7 @@ async function added(sent) {
 
 function sayLeft(left) {
   if (left.length === 0) return;
-  const lines = left.slice(0, 5).map(({ image, problem }) => el("li", {}, theirs(image.name), `: ${problem}`));
+  const lines = left.slice(0, 5).map(({ image, problem, label }) => el("li", {}, theirs(label), ": ", theirs(image.name), `: ${problem}`));
   const more = left.length > 5 ? [el("li", {}, `and ${left.length - 5} more, marked at their classes`)] : [];
   complain(el("p", {}, `${counted(left.length, "image was", "images were")} left out:`), el("ul", {}, lines, more));
 }

@@ -84,7 +84,7 @@ function imageOf({ id, name, blob, small = blob, order, problem = "", number = n
 
 /** An image of a file; its `blob`, what is sent, and `url` are there once it is `ready`. */
 export function newImage(file, { later = false } = {}) {
-  const image = { id: newId(), name: file.webkitRelativePath || file.name, blob: null, small: null, url: "" };
+  const image = { id: newId(), name: file.name, blob: null, small: null, url: "" };
   Object.assign(image, { order: Date.now() + serial / 1e4, problem: "", number: null, result: null });
   const { originals } = work.options;
   let begun = null;
