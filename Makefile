@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 # Test processes; a file is run by one of them.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo serve test test-slow lint format bench docs clean
+.PHONY: demo serve test test-slow lint format bench docs browser screenshots clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -41,6 +41,13 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
+
+browser:  ## install Debian's Chromium and its driver, which the tests of the page need (as root)
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	    { apt-get update -q && apt-get install -q -y --no-install-recommends chromium chromium-driver; }
+
+screenshots: $(VENV)/.dev  ## the pictures in docs/images, by the page itself
+	$(BIN)/python -m tests.support.screenshots docs/images
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -405,7 +405,7 @@ def test_a_server_of_low_limits(
     visitor: Visitor, bundles: Path, colours: Colours, broken: Path, tmp_path: Path
 ) -> None:
     """Images over a request's limits are cut into several, and a busy server is waited for."""
-    flags = ("--default-model", "tiny", "--max-images", "7", "--max-pending-requests", "1")
+    flags = ("--default-model", "tiny", "--max-images", "20", "--max-pending-requests", "1")
     many = {label: paths * 5 for label, paths in colours.items()}
     with live_server(bundles, tmp_path, *flags) as server:
         visitor = Visitor(visitor.driver, server.url)
@@ -423,8 +423,8 @@ def test_a_server_of_low_limits(
         visitor.choose("#filter-state", "failed")
         assert [text.split("\n")[0] for text in visitor.texts("#results .face")] == ["HEIC"]
         assert "HEIC" in visitor.text("#results .mark")
-        statuses = {line["status"] for line in requests_of(server, "/predict")}
-        assert {413, 422, 200} <= statuses
+        assert {line["status"] for line in requests_of(server, "/adapt")} == {413, 201}
+        assert {line["status"] for line in requests_of(server, "/predict")} >= {422, 200}
 
 
 def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: LiveServer, tmp_path: Path) -> None:
@@ -529,8 +529,7 @@ def test_versions_examples_and_export(
     visitor.all(".stored")[0].click()
     visitor.wait(lambda: visitor.all("#dialog .remove"))
     visitor.click("#dialog [aria-label='Remove example 1']")
-    visitor.step("use")
-    visitor.wait(lambda: visitor.texts("#versions a") == ["goods@2", "goods@1"])
+    visitor.run("dispatchEvent(new Event('pagehide'))")  # what is pending becomes final
     visitor.wait(lambda: visitor.texts("#badges .badge")[:1] == ["version 3"])
     numbers = [entry["number"] for entry in get(server, "classifiers/goods@3/examples")["examples"]]
     assert numbers == list(range(2, 11))
@@ -608,7 +607,7 @@ def test_accessibility(
     visitor: Visitor, server: LiveServer, colours: Colours, broken: Path, width: int, scheme: str
 ) -> None:
     visitor.resize(width)
-    visitor.prefer(prefers_color_scheme=scheme)
+    visitor.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
 
     def check(name: str) -> None:
         assert violations(visitor) == [], name

@@ -69,6 +69,8 @@ class Visitor:
         if anew:
             self.driver.get("about:blank")
             self.cdp("Storage.clearDataForOrigin", origin=self.url, storageTypes="all")
+        else:
+            self.wait(lambda: self.run("return document.documentElement.dataset.keeping === undefined"))
         self.driver.get(f"{self.url}{address}")
         self.wait(lambda: self.run(READY))
         self.complaints()

@@ -87,6 +87,7 @@ async function route({ focus = false } = {}) {
   if (opened === undefined || opened !== wanted) {
     try {
       await open(wanted);
+      if (mine !== turn) return;
       opened = wanted;
     } catch (error) {
       if (mine !== turn) return;

@@ -19,9 +19,30 @@ const opened = new Promise((resolve) => {
   request.onerror = request.onblocked = () => resolve(null);
 }).catch(() => null);
 
+let keeping = 0;
+
+/** Work that ends with something kept: the page asks before it is left meanwhile. */
+export async function whileKeeping(work) {
+  keeping += 1;
+  document.documentElement.dataset.keeping = "";
+  try {
+    return await work;
+  } finally {
+    keeping -= 1;
+    if (keeping === 0) delete document.documentElement.dataset.keeping;
+  }
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if (keeping > 0) event.preventDefault();
+});
+
 export const remembers = async () => (await opened) !== null;
 
-async function run(store, mode, action, otherwise) {
+const run = (store, mode, action, otherwise) =>
+  mode === "readwrite" ? whileKeeping(transact(store, mode, action, otherwise)) : transact(store, mode, action, otherwise);
+
+async function transact(store, mode, action, otherwise) {
   await opened;
   if (database === null) return otherwise;
   try {

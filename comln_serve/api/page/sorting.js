@@ -16,7 +16,7 @@ import { counted, listed, megabytes, percent } from "./words.js";
 
 const KEY = "sort";
 const TOP = 5;
-const LOOK_AHEAD = 16; // photos made smaller at a time, in each of two lines
+const LOOK_AHEAD = 8; // photos made smaller at a time, in each of two lines
 const LINES = 2;
 const PAGE = 120; // tiles, until more are asked for
 

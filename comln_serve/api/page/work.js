@@ -42,11 +42,18 @@ export const allImages = () => work.classes.flatMap(({ images }) => images);
 
 // --- Opening ------------------------------------------------------------------------------------
 
-/** Opens the draft, or a stored classifier by its reference. Throws `Refused`. */
+let opening = 0;
+
+/** Opens the draft, or a stored classifier by its reference, unless another was opened meanwhile.
+ * Throws `Refused`. */
 export async function open(reference) {
+  const mine = (opening += 1);
   const classifier = reference === null ? null : await ask(pathOf(reference));
   const key = classifier?.id ?? DRAFT;
   const kept = await memory.recall("works", key);
+  const records = await memory.imagesOf(key);
+  const before = kept?.classifier && !classifier ? await ask(pathOf(kept.classifier)).catch(() => null) : null;
+  if (mine !== opening) return;
   leave();
   Object.assign(work, { key, classifier, edited: false });
   work.options = { name: "", model: "", horizon: "", originals: false, ...(kept?.options ?? {}) };
@@ -55,16 +62,13 @@ export async function open(reference) {
   for (const { id, label } of kept?.classes ?? []) {
     if (!work.classes.some((other) => other.id === id)) work.classes.push(made(label, id));
   }
-  for (const record of await memory.imagesOf(key)) {
+  for (const record of records) {
     const owner = work.classes.find(({ id }) => id === record.class);
     if (owner) owner.images.push(imageOf(record));
   }
   // A class that the server no longer has, and that holds no new images, was removed.
   if (classifier) work.classes = work.classes.filter(({ stored, images }) => stored > 0 || images.length > 0);
-  if (kept?.classifier && !classifier) {
-    work.classifier = await ask(pathOf(kept.classifier)).catch(() => null);
-    work.edited = kept.edited && work.classifier !== null;
-  }
+  if (before) Object.assign(work, { classifier: before, edited: kept.edited });
   if (!classifier) while (work.classes.length < 2) work.classes.push(made(""));
   for (const listener of listeners) listener();
 }
@@ -117,17 +121,17 @@ export const restored = imageOf;
 export function addImages(owner, files) {
   const added = files.map((file) => newImage(file));
   owner.images.push(...added);
-  for (const image of added) keepWhenReady(image, owner);
+  memory.whileKeeping(Promise.all(added.map(keepWhenReady)));
   changed();
   return added;
 }
 
-async function keepWhenReady(image, owner) {
+async function keepWhenReady(image) {
   const { key } = work;
   await image.ready;
   image.shown?.();
   const holder = work.classes.find(({ images }) => images.includes(image));
-  if (work.key === key && holder) await memory.keep("images", recordOf(image, key, holder.id ?? owner.id));
+  if (work.key === key && holder) await memory.keep("images", recordOf(image, key, holder.id));
 }
 
 export function removeImage(image) {
