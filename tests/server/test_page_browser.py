@@ -427,6 +427,20 @@ def test_a_server_of_low_limits(
         assert {line["status"] for line in requests_of(server, "/predict")} >= {422, 200}
 
 
+def test_stopping_leaves_nothing_half_made(visitor: Visitor, bundles: Path, colours: Colours, tmp_path: Path) -> None:
+    with live_server(bundles, tmp_path, "--default-model", "tiny", "--max-images", "3") as server:
+        visitor = Visitor(visitor.driver, server.url)
+        visitor.visit()
+        visitor.add_classes({label: paths * 10 for label, paths in colours.items()})
+        visitor.write("#name", "stopped")
+        visitor.click("#adapt")
+        visitor.wait(lambda: get(server, "classifiers")["classifiers"])
+        visitor.click("#adapt-stop")
+        visitor.wait(lambda: not visitor.one("#adapt").get_attribute("aria-disabled"))
+        assert get(server, "classifiers")["classifiers"] == []
+        assert visitor.one("#step-images").is_displayed()
+
+
 def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: LiveServer, tmp_path: Path) -> None:
     """Of 20 images the report has a threshold of its own; what the server says is what is shown."""
     paths: Colours = {"red": [], "green": []}

@@ -73,6 +73,7 @@ const LONGEST_WAIT = 15;
 
 const pause = (seconds, signal) =>
   new Promise((resolve, reject) => {
+    if (signal?.aborted) reject(signal.reason);
     const timer = setTimeout(resolve, 1000 * seconds);
     signal?.addEventListener("abort", () => {
       clearTimeout(timer);
@@ -82,8 +83,8 @@ const pause = (seconds, signal) =>
 
 /** As `ask`, but waits and asks again where the server is busy, starting or not to be reached.
  *
- * waiting(seconds, reason) is called before each wait. */
-export async function askPatiently(path, options, waiting = () => {}) {
+ * waiting(seconds, reason) is called before each wait; `signal` ends it. */
+export async function askPatiently(path, options, { waiting = () => {}, signal = options.signal } = {}) {
   for (let turn = 1; ; turn += 1) {
     try {
       return await ask(path, options);
@@ -92,7 +93,7 @@ export async function askPatiently(path, options, waiting = () => {}) {
       if (!passing || turn === (error.status === 0 ? 3 : TRIES)) throw error;
       const seconds = Math.max(error.wait, Math.min(LONGEST_WAIT, 2 ** (turn - 1) / 2));
       waiting(seconds, error.message);
-      await pause(seconds, options.signal);
+      await pause(seconds, signal);
     }
   }
 }

@@ -121,8 +121,9 @@ function predict(id, piece, signal, progress) {
   form.append("classifier", id);
   form.append("top_k", String(TOP));
   form.append("unknown", "true");
-  return askPatiently("predict", { method: "POST", body: form, signal }, (seconds, reason) =>
-    progress(`${reason} Waiting ${Math.round(seconds)} s ...`));
+  return askPatiently("predict", { method: "POST", body: form, signal }, {
+    waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`),
+  });
 }
 
 const keep = (some) => memory.keepAll("images", some.map((photo) => recordOf(photo, KEY)));

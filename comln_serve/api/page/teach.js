@@ -60,8 +60,11 @@ async function send(signal, progress) {
     }
     progress(`Adapting to ${counted(result.sent.length + piece.length, "image")} of ${all.length}`, fits ? null : (result.sent.length + piece.length / 2) / all.length);
     const headers = { "Idempotency-Key": onceKey() };
-    return askPatiently(at, { method: "POST", body: form, headers, signal }, (seconds, reason) =>
-      progress(`${reason} Waiting ${Math.round(seconds)} s ...`, null));
+    // A request under way is not broken off: the server might have made something of it already.
+    return askPatiently(at, { method: "POST", body: form, headers }, {
+      waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`, null),
+      signal,
+    });
   }
   function done(piece, answer) {
     if (result.made && result.made.id !== answer.id && result.made.id !== base?.id) passed.push(result.made.id);
@@ -81,12 +84,18 @@ async function send(signal, progress) {
   }
   try {
     await inPieces(all, LARGE, { send: request, done, bad, signal });
+    signal.throwIfAborted();
     if (!whole && result.made?.name && !result.made.promoted) {
-      await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST", signal });
+      await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST" }, { signal });
     }
   } catch (error) {
     // Of what was to become one classifier nothing half made stays behind.
     if (result.made && result.made.id !== base?.id) await remove([...passed, result.made.id]);
+    // A stored classifier without a name has changed in place: what it took over is not sent again.
+    if (result.sent.length > 0 && result.made.id === base?.id) {
+      await number(result, base.id);
+      await added(result.sent);
+    }
     throw error;
   }
   await remove(passed);
@@ -128,7 +137,7 @@ export async function adapt() {
     announce(`Made ${referenceOf(made)}.`);
     whenMade(made);
   } catch (error) {
-    if (stopped(error)) announce("Stopped. Nothing was made.");
+    if (stopped(error)) announce("Stopped.");
     else complain(theirs(wordsOf(error)));
   } finally {
     running = null;
@@ -219,7 +228,10 @@ export function installTeaching(made) {
   whenMade = made;
   onChange(draw);
   byId("adapt").addEventListener("click", adapt);
-  byId("adapt-stop").addEventListener("click", () => running?.abort());
+  byId("adapt-stop").addEventListener("click", () => {
+    running?.abort();
+    showProgress("Stopping ...", null);
+  });
   byId("name").addEventListener("input", drawName);
   byId("name").addEventListener("change", writeName);
   for (const [id, field] of [["model", "value"], ["horizon", "value"], ["originals", "checked"]]) {
