@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench docs site ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench docs site browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -64,6 +64,13 @@ $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 
 site: $(VENV)/.docs  ## the documentation as a website, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+browser:  ## install Debian's Chromium and its driver, which the tests of the page need (as root)
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	    { apt-get update -q && apt-get install -q -y --no-install-recommends chromium chromium-driver; }
+
+screenshots: $(VENV)/.dev  ## the pictures in docs/images, by the page itself
+	$(BIN)/python -m tests.support.screenshots docs/images
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage*

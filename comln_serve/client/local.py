@@ -38,7 +38,6 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
 def _application(arguments: Sequence[str]) -> Any:
     import logging  # noqa: PLC0415
 
-    from pydantic_settings import SettingsError  # noqa: PLC0415
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     from comln_serve.api.app import create_app  # noqa: PLC0415
@@ -52,9 +51,9 @@ def _application(arguments: Sequence[str]) -> Any:
     logging.getLogger("comln_serve.engine.compilation").setLevel(logging.INFO)  # it takes seconds, once
     threadpool_limits(1, "blas")  # as in comln_serve.cli
     try:
-        settings = read_configuration(list(arguments)).settings
+        settings = read_configuration(list(arguments))
         return create_app(Engine(settings, load_models(settings), open_store(settings.database_url)))
-    except (StartupError, SettingsError, ServiceError) as error:
+    except (StartupError, ServiceError) as error:
         raise InputError(f"--local: {error}") from error
 
 

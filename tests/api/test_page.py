@@ -1,4 +1,4 @@
-"""The page to try the server with: its files, its content security policy, and that it loads nothing else."""
+"""The web page: what is served to browsers and programs, and what the page is allowed."""
 
 import re
 import subprocess
@@ -6,18 +6,27 @@ import sys
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin
 
 import pytest
 from fastapi.testclient import TestClient
 
-from comln_serve.api.page import PAGE_FILES
+from comln_serve.api.page import LINKS, page_files, wants_html
 from comln_serve.errors import ErrorCode
 from tests.api.test_headers import check_headers
 from tests.support.messages import check_error
 from tests.support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / "comln_serve" / "api" / "page"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+SCRIPTS = sorted(FOLDER.glob("*.js"))
+MOST_BYTES = 300_000
+TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "jpg": "image/jpeg", "txt": "text/plain"}
+
+
+def page_of(client: TestClient) -> Any:
+    return client.get("/", headers={"Accept": BROWSER})
 
 
 class Page(HTMLParser):
@@ -44,24 +53,81 @@ class Page(HTMLParser):
             self.own_script += data.strip()
 
 
-@pytest.mark.parametrize(("path", "file"), PAGE_FILES.items())
-def test_the_page_s_files_are_served_unchanged(client: TestClient, path: str, file: tuple[str, str]) -> None:
-    name, media_type = file
-    answer = client.get(path)
+def test_browsers_get_the_page(client: TestClient) -> None:
+    answer = page_of(client)
     assert answer.status_code == 200
-    assert answer.content == (FOLDER / name).read_bytes()
-    assert answer.headers["content-type"].partition(";")[0] == media_type
+    assert answer.content == (FOLDER / "index.html").read_bytes()
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["vary"] == "Accept"
     check_headers(answer)
-    head = client.head(path)
+    head = client.head("/", headers={"Accept": BROWSER})
     assert head.status_code == 200
     assert head.content == b""
+    check_error(client.post("/"), ErrorCode.METHOD_NOT_ALLOWED)
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "", "text/html;q=0, */*"])
+def test_programs_get_links(client: TestClient, accept: str) -> None:
+    answer = client.get("/?monitor=1", headers={"Accept": accept})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["vary"] == "Accept"
+    check_headers(answer)
+    body = answer.json()
+    assert body["name"] == "comln-serve"
+    assert body["links"] == LINKS
+    for link in LINKS.values():
+        assert not link.startswith("/")  # relative: a proxy may serve it under a prefix
+        assert client.get(urljoin("/", link)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (BROWSER, True),
+        ("Text/HTML", True),
+        ("application/xhtml+xml", True),
+        ("text/html;q=0.1", True),
+        ("text/html; q=0.000", False),
+        ("text/*", False),
+        ("", False),
+    ],
+)
+def test_what_asks_for_html(accept: str, expected: bool) -> None:
+    assert wants_html(accept) is expected
+
+
+def test_the_old_address(client: TestClient) -> None:
+    for query in ("", "?classifier=shop"):
+        answer = client.get(f"/try{query}", follow_redirects=False)
+        assert answer.status_code == 308
+        assert answer.headers["location"] == f"./{query}"
+        check_headers(answer)
+    assert client.get("/try", headers={"Accept": BROWSER}).text == page_of(client).text
+
+
+@pytest.mark.parametrize("path", page_files())
+def test_files_are_served_as_they_are(client: TestClient, path: str) -> None:
+    answer = client.get(f"/page/{path}")
+    assert answer.status_code == 200
+    assert answer.content == (FOLDER / path).read_bytes()
+    assert answer.headers["content-type"].partition(";")[0] == TYPES[path.rpartition(".")[2]]
+    check_headers(answer)
+    head = client.head(f"/page/{path}")
+    assert head.content == b""
     assert head.headers["content-length"] == answer.headers["content-length"]
-    check_error(client.post(path), ErrorCode.METHOD_NOT_ALLOWED)
+    check_error(client.post(f"/page/{path}"), ErrorCode.METHOD_NOT_ALLOWED)
 
 
-def test_the_content_security_policy_of_the_page(client: TestClient) -> None:
-    for path in PAGE_FILES:
-        policy = client.get(path).headers["content-security-policy"]
+@pytest.mark.parametrize(
+    "path", ["", "nothing.js", "__init__.py", "index.html", "../app.py", "%2e%2e/app.py", "starter"]
+)
+def test_nothing_else_is_served(client: TestClient, path: str) -> None:
+    check_error(client.get(f"/page/{path}"), ErrorCode.ROUTE_NOT_FOUND)
+
+
+def test_the_policy(client: TestClient) -> None:
+    for answer in (page_of(client), *(client.get(f"/page/{path}") for path in page_files())):
+        policy = answer.headers["content-security-policy"]
         directives = dict(part.split(" ", 1) for part in policy.split("; "))
         assert directives == {
             "default-src": "'none'",
@@ -75,10 +141,13 @@ def test_the_content_security_policy_of_the_page(client: TestClient) -> None:
             "require-trusted-types-for": "'script'",
             "trusted-types": "'none'",
         }
+        allowed = dict(part.split("=") for part in answer.headers["permissions-policy"].split(", "))
+        assert {name for name, to in allowed.items() if to != "()"} == {"camera"}
+        assert allowed["camera"] == "(self)"
 
 
-def test_every_file_the_page_names_is_served_here(client: TestClient) -> None:
-    page = Page(client.get("/try").text)
+def test_everything_it_names_is_served_here(client: TestClient) -> None:
+    page = Page(page_of(client).text)
     assert page.own_script == ""
     assert page.tags.isdisjoint({"style", "iframe", "object", "embed", "base", "form"})
     assert len(set(page.ids)) == len(page.ids)
@@ -86,46 +155,68 @@ def test_every_file_the_page_names_is_served_here(client: TestClient) -> None:
         # Relative, so that it holds behind a proxy's prefix, too.
         assert not link.startswith("/")
         assert ":" not in link
-        assert client.get(urljoin("/try", link)).status_code == 200
-    named = {urljoin("/try", link) for link in page.links}
-    assert named == {*PAGE_FILES, "/docs"} - {"/try"}
+        assert client.get(urljoin("/", link)).status_code == 200
+    named = {urljoin("/", link).partition("?")[0].partition("#")[0] for link in page.links}
+    for script in SCRIPTS:
+        modules = re.findall(r'^import .*from "\./([a-z-]+\.js)";$', script.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(modules) <= set(page_files()), script.name
+        named |= {f"/page/{module}" for module in modules}
+    pages = {f"/page/{path}" for path in page_files()}
+    assert pages - named == {f"/page/{path}" for path in page_files() if path.endswith(".jpg")}
 
 
-def test_the_page_loads_nothing_from_elsewhere() -> None:
-    for name, _ in PAGE_FILES.values():
-        text = (FOLDER / name).read_text(encoding="utf-8")
-        text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-        assert "//" not in re.sub(r"^\s*// .*$|\s// .*$", "", text, flags=re.MULTILINE), name
-        assert not re.search(r"url\(|@import|\bimport\b", text), name
+def test_nothing_comes_from_elsewhere() -> None:
+    for path in (*SCRIPTS, *FOLDER.glob("*.css"), *FOLDER.glob("*.html"), *FOLDER.glob("*.svg")):
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in re.sub(r"^\s*// .*$|\s// .*$|^//$", "", text, flags=re.MULTILINE), path.name
+        assert not re.search(r"\burl\(|@import|\bimport\(", text), path.name
+        for source in re.findall(r"\bfrom (\S+);", text):
+            assert re.fullmatch(r'"\./[a-z-]+\.js"', source), path.name
 
 
-def test_the_script_sets_texts_only() -> None:
-    text = (FOLDER / "page.js").read_text(encoding="utf-8")
-    for way in (
-        "innerHTML",
-        "outerHTML",
-        "insertAdjacentHTML",
-        "document.write",
-        "eval(",
-        "Function(",
-        "srcdoc",
-        "setHTML",
-        "DOMParser",
-        "Storage",
-        "cookie",
-    ):
-        assert way not in text, way
+def test_the_scripts_set_texts_only() -> None:
+    for script in SCRIPTS:
+        text = script.read_text(encoding="utf-8")
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "srcdoc",
+            "setHTML",
+            "DOMParser",
+            "localStorage",
+            "sessionStorage",
+            "cookie",
+        ):
+            assert way not in text, (script.name, way)
 
 
-def test_the_script_finds_what_it_looks_for() -> None:
-    ids = Page((FOLDER / "try.html").read_text(encoding="utf-8")).ids
-    script = (FOLDER / "page.js").read_text(encoding="utf-8")
-    sought = re.findall(r'(?:byId|copyOf|show)\((?:file, )?"([a-z-]+)"', script)
-    assert len(sought) > 20
-    assert set(sought) <= set(ids)
+def test_the_scripts_find_what_they_look_for() -> None:
+    ids = set(Page((FOLDER / "index.html").read_text(encoding="utf-8")).ids)
+    sought: set[str] = set()
+    for script in SCRIPTS:
+        text = script.read_text(encoding="utf-8")
+        sought |= set(re.findall(r'byId\("([a-z-]+)"\)', text))
+        ids |= set(re.findall(r'\bid: "([a-z-]+)"', text))
+    assert len(sought) > 40
+    assert sought <= ids
 
 
-@pytest.mark.process
+def test_it_is_small() -> None:
+    sizes = [path.stat().st_size for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(sizes) < MOST_BYTES
+
+
+def test_the_example_photos_state_their_licence(client: TestClient) -> None:
+    text = client.get("/page/starter/LICENSE.txt").text
+    assert "Grocery Store data set" in text
+    assert "The MIT License" in text
+    assert sum(path.endswith(".jpg") for path in page_files()) == 21
+
+
 def test_a_wheel_carries_the_files(tmp_path: Path) -> None:
     subprocess.run(
         [
@@ -140,16 +231,17 @@ def test_a_wheel_carries_the_files(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"comln_serve/api/page/{name}" for name, _ in PAGE_FILES.values()} <= names
+    assert {f"comln_serve/api/page/{path}" for path in ("index.html", *page_files())} <= names
 
 
 def _sources(folder: Path) -> Path:
     """As much as the build backend needs, where it may leave its folders."""
     page = folder / FOLDER.relative_to(REPOSITORY)
-    page.mkdir(parents=True)
-    for path in FOLDER.iterdir():
-        if path.is_file():
-            (page / path.name).write_bytes(path.read_bytes())
+    for path in FOLDER.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            copy = page / path.relative_to(FOLDER)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
     for package in (folder / "comln_serve", folder / "comln_serve" / "api"):
         (package / "__init__.py").touch()
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -92,7 +92,7 @@ def test_commands(server: LiveServer, workplace: Path) -> None:
     with (workplace / "predictions.csv").open(encoding="utf-8", newline="") as file:
         assert [row["label"] for row in csv.DictReader(file)] == list(COLOURS)
     assert (workplace / "shop.onnx").stat().st_size > 0
-    assert shown.endswith(f"{server.url}/try\n")
+    assert shown.endswith(f"{server.url}/\n")
     # In a process of their own, as engines set it up.
     lines = [shlex.split(line)[1:] for line in without.splitlines()]
     calls = "".join(f"main({line!r}, standalone_mode=False)\n" for line in lines)
@@ -114,6 +114,7 @@ def test_readme(server: LiveServer, workplace: Path) -> None:
     (script,) = [block for block in blocks(README, "python") if "comln_serve.client" in block]
     shown = run_python(script.replace("http://localhost:8000", server.url) + "client.close()\n")
     assert [line.split()[1] for line in shown.splitlines()] == list(COLOURS)
-    (commands,) = [block for block in blocks(README, "bash") if "comln adapt" in block]
-    assert "expected accuracy" in run_commands(commands)
-    assert (workplace / "predictions.csv").exists()
+    adapt, predict = re.findall(r"`(comln (?:adapt|predict) [^`]+)`", README)
+    assert "expected accuracy" in run_commands(adapt)
+    run_commands(predict)
+    assert (workplace / "out.csv").exists()

@@ -191,8 +191,8 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
     assert [item["name"] for item in printed(comln("models", "ls", "--json"))["models"] if item["default"]] == [
         "tiny-prototype"
     ]
-    assert comln("open").stdout == f"{url}/try\n"
-    assert printed(comln("open", "--json")) == {"page": f"{url}/try"}
+    assert comln("open").stdout == f"{url}/\n"
+    assert printed(comln("open", "--json")) == {"page": f"{url}/"}
     assert "<html" in httpx2.get(comln("open", "--print").stdout.strip()).text
 
 

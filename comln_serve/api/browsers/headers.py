@@ -7,7 +7,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 _DEFAULTS = {
     # Answers hold users' data: proxies and browsers must not store them.
     b"cache-control": b"no-store",
-    # Default for answers that are not pages; /docs and /try set their own policies.
+    # Default for answers that are not pages; /docs and the page set their own policies.
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"cross-origin-resource-policy": b"same-origin",
     b"referrer-policy": b"no-referrer",

@@ -1,14 +1,17 @@
-"""`/try`: a page to make a classifier and use it, with images from the user's own disk.
+"""The web page: make classifiers, see how good they are, and sort photos with them.
 
-It is public: it is a plain API client and gets only what its user's API key allows. Its files are
+`GET /` answers browsers with the page and programs with links to what the server offers. The page
+is public: it is a plain API client and gets only what its user's API key allows. Its files are
 served as they are, without a build step, and load nothing from other hosts.
 """
 
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 # Labels and messages may be hostile. The page sets them as text only; the last two directives make
 # browsers that know them enforce that.
@@ -17,26 +20,75 @@ _POLICY = (
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_HEADERS = {"Content-Security-Policy": _POLICY}
-
-# By path. The page links to its files relatively, so that a proxy may serve it under a prefix.
-PAGE_FILES = {
-    "/try": ("try.html", "text/html"),
-    "/try/page.css": ("page.css", "text/css"),
-    "/try/page.js": ("page.js", "text/javascript"),
-    "/try/icon.svg": ("icon.svg", "image/svg+xml"),
+# The page may ask for the camera, to take pictures of a class, and for nothing else.
+_PERMISSIONS = "camera=(self), microphone=(), geolocation=(), display-capture=()"
+_HEADERS = {"Content-Security-Policy": _POLICY, "Permissions-Policy": _PERMISSIONS}
+_MEDIA_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
+    ".txt": "text/plain",
+}
+# Relative, so that they hold where a proxy serves this server under a prefix.
+LINKS = {
+    "page": "./",
+    "documentation": "docs",
+    "openapi": "openapi.json",
+    "models": "models",
+    "classifiers": "classifiers",
+    "health": "health/ready",
+    "metrics": "metrics",
 }
 
 
+def page_files() -> dict[str, Traversable]:
+    """The page's files but `index.html`, by their path below `/page/`."""
+    folder = files(__name__)
+    found = {item.name: item for item in folder.iterdir() if item.is_file()}
+    found |= {f"starter/{item.name}": item for item in folder.joinpath("starter").iterdir()}
+    served = {path: item for path, item in found.items() if f".{path.rpartition('.')[2]}" in _MEDIA_TYPES}
+    served.pop("index.html")
+    return served
+
+
 def install_page(app: FastAPI) -> None:
-    """Serve the page's files, which are read once, here."""
-    for path, (name, media_type) in PAGE_FILES.items():
-        content = files(__name__).joinpath(name).read_text(encoding="utf-8").encode()
-        _serve(app, path, content, media_type)
+    """Serve `/`, `/page/...` and `/try`. The files are read once, here."""
+    page = _file("index.html", files(__name__).joinpath("index.html"))
+    others = {path: _file(path, item) for path, item in page_files().items()}
+    links = {"name": "comln-serve", "version": app.version, "links": LINKS}
+
+    async def root(request: Request) -> Response:
+        headers = {"Vary": "Accept"}
+        if wants_html(request.headers.get("accept", "")):
+            return Response(page[0], headers={**_HEADERS, **headers}, media_type=page[1])
+        return JSONResponse(links, headers=headers)
+
+    async def file(request: Request) -> Response:
+        found = others.get(request.path_params["path"])
+        if found is None:
+            raise HTTPException(404)
+        return Response(found[0], headers=_HEADERS, media_type=found[1])
+
+    async def old_address(request: Request) -> Response:
+        query = request.url.query
+        return RedirectResponse(f"./?{query}" if query else "./", status_code=308)
+
+    app.add_route("/", root, include_in_schema=False)
+    app.add_route("/page/{path:path}", file, include_in_schema=False)
+    app.add_route("/try", old_address, include_in_schema=False)
 
 
-def _serve(app: FastAPI, path: str, content: bytes, media_type: str) -> None:
-    async def answer(_request: Request) -> Response:
-        return Response(content, headers=_HEADERS, media_type=media_type)
+def wants_html(accept: str) -> bool:
+    """Whether the header `Accept` names HTML, as those of browsers do and those of programs do not."""
+    for part in accept.split(","):
+        kind, *parameters = (text.strip().lower() for text in part.split(";"))
+        refused = any(text.replace(" ", "").rstrip("0").rstrip(".") in ("q=", "q=0") for text in parameters)
+        if kind in ("text/html", "application/xhtml+xml") and not refused:
+            return True
+    return False
 
-    app.add_route(path, answer, include_in_schema=False)
+
+def _file(path: str, item: Traversable) -> tuple[bytes, str]:
+    return item.read_bytes(), _MEDIA_TYPES[f".{path.rpartition('.')[2]}"]

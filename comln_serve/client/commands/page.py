@@ -14,12 +14,12 @@ from comln_serve.client.errors import ComlnError
 @click.option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
 @json_option
 def open_page(*, url: str | None, only_print: bool, as_json: bool) -> None:
-    """Open the server's page to try it in a browser, and print its address."""
+    """Open the server's page in a browser, and print its address."""
     output = Output(as_json=as_json)
     try:
         with Client(url) as client:
             client.live()
-            page = f"{client.url}/try"
+            page = f"{client.url}/"
     except ComlnError as error:
         output.fail(error)
     output.show({"page": page}, lambda: page)

@@ -1,0 +1,38 @@
+// Names and labels, checked where they are written.
+
+import { quoted } from "./words.js";
+
+export const LONGEST_LABEL = 256;
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
+
+/** {problem, suggestion} of a classifier's name, in words; problem "" if it is fine. */
+export function checkName(name) {
+  if (name === "" || (NAME.test(name) && !name.startsWith("clf_"))) return { problem: "", suggestion: "" };
+  const suggestion = name
+    .normalize("NFKD")
+    .replace(/\p{M}/gu, "")
+    .replace(/^clf_/, "")
+    .replace(/[^A-Za-z0-9._-]+/g, "-")
+    .replace(/^[._-]+|[._-]+$/g, "")
+    .slice(0, 64);
+  return { problem: reason(name), suggestion };
+}
+
+function reason(name) {
+  if (name.length > 64) return `A name has at most 64 characters; this one has ${name.length}.`;
+  if (name.startsWith("clf_")) return "A name does not begin with clf_, as the server's own ids do.";
+  if (/\s/.test(name)) return "A name has no spaces. Use a hyphen instead.";
+  if (/^[._-]/.test(name)) return "A name begins with a letter or a digit.";
+  const odd = [...new Set(name.match(/[^A-Za-z0-9._-]/gu))].slice(0, 3).map(quoted).join(" ");
+  return `A name has only the letters a to z, digits, dots, hyphens and underscores, so not ${odd}.`;
+}
+
+/** A label without blanks around it. (Others within it are the user's.) */
+export const trimmed = (label) => label.trim();
+
+export function checkLabel(label, images) {
+  const length = [...label].length;
+  if (length > LONGEST_LABEL) return `A label has at most ${LONGEST_LABEL} characters; this one has ${length}.`;
+  if (label === "" && images > 0) return "Say what these images show.";
+  return "";
+}

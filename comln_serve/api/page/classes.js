@@ -1,0 +1,252 @@
+// The first step: classes and their images.
+
+import { announce, complain } from "./announce.js";
+import { hasCamera, openCamera } from "./camera.js";
+import { checkLabel, trimmed } from "./checks.js";
+import { button, byId, el, theirs } from "./dom.js";
+import { ACCEPT, byFolder, chosen, onDrop, transferred } from "./files.js";
+import { undoable } from "./undo.js";
+import { addClass, addImages, classNamed, isDraft, onChange, removeClass, removeImage, rename, work } from "./work.js";
+import { counted, listed, quoted } from "./words.js";
+
+const SHOWN = 40; // thumbnails of a class, until more are asked for
+const cards = new Map(); // class to what is shown of it
+let lastUsed = null; // the class that pasted images go to
+
+export const titleOf = (one) => one.label || `class ${work.classes.indexOf(one) + 1}`;
+
+// --- Thumbnails ---------------------------------------------------------------------------------
+
+/** The picture of an image, or, where the browser cannot show it, the kind of its file. */
+export function picture(image, properties = {}) {
+  const kind = /\.([a-z0-9]{1,5})$/i.exec(image.name)?.[1]?.toUpperCase() ?? "?";
+  const fallback = () => el("span", { class: "no-picture" }, kind);
+  if (!image.url) return fallback();
+  const shown = el("img", { src: image.url, alt: image.name, loading: "lazy", decoding: "async", ...properties });
+  shown.addEventListener("error", () => shown.replaceWith(fallback()), { once: true });
+  return shown;
+}
+
+function thumbnail(image, owner) {
+  const remove = button("×", () => {
+    const next = node.nextElementSibling?.querySelector("button") ?? cards.get(owner)?.input;
+    removeImage(image);
+    next?.focus();
+  }, { class: "icon remove", "aria-label": `Remove ${image.name}` });
+  const place = el("div", { class: "frame" });
+  const node = el("li", {}, place, remove);
+  function draw() {
+    place.replaceChildren(image.url ? picture(image) : el("span", { class: "no-picture" }, "..."));
+    node.classList.toggle("bad", image.problem !== "");
+    node.querySelector(".mark")?.remove();
+    if (image.problem) node.append(el("p", { class: "mark" }, `${image.name}: ${image.problem}`));
+  }
+  image.shown = draw;
+  draw();
+  return node;
+}
+
+// --- A class ------------------------------------------------------------------------------------
+
+function card(owner) {
+  const nodes = new Map();
+  let all = false;
+  const count = el("span", { class: "count" });
+  const problem = el("p", { class: "problem", id: `problem-${owner.id}` });
+  const input = el("input", { type: "file", accept: ACCEPT, multiple: true });
+  const list = el("ul", { class: "thumbnails" });
+  const more = button("", () => {
+    all = true;
+    draw();
+  }, { class: "small" });
+  const label = owner.stored > 0 ? el("strong", { class: "label fixed" }, theirs(owner.label)) : labelField();
+  const drop = button("Remove", () => takeAway(owner), { class: "small remove-class" });
+  const shoot = hasCamera() ? button("Camera", () => openCamera(titleOf(owner), (file) => put(owner, [file]))) : null;
+  const examples = owner.stored > 0 ? button("", () => examplesShown(owner), { class: "small stored" }) : null;
+  const node = el("div", { class: "class", role: "group" },
+    el("div", { class: "class-head" }, label, count, owner.stored > 0 ? null : drop),
+    problem,
+    examples,
+    list,
+    more,
+    el("p", { class: "actions" }, el("label", { class: "button" }, input, "Add photos"), shoot,
+      el("span", { class: "hint wide-only" }, "or drop or paste them")),
+  );
+
+  function labelField() {
+    const field = el("input", {
+      class: "label", autocomplete: "off", dir: "auto", value: owner.label, placeholder: "Label",
+      "aria-label": "Label", "aria-describedby": `problem-${owner.id}`,
+    });
+    field.addEventListener("change", () => named(owner, field));
+    return field;
+  }
+
+  function draw() {
+    const title = titleOf(owner);
+    node.setAttribute("aria-label", `Class ${title}`);
+    input.setAttribute("aria-label", `Add photos of ${title}`);
+    drop.setAttribute("aria-label", `Remove ${title}`);
+    shoot?.setAttribute("aria-label", `Camera, for ${title}`);
+    if (label.tagName === "INPUT" && document.activeElement !== label) label.value = owner.label;
+    if (examples) examples.textContent = `${counted(owner.stored, "example")} on the server`;
+    const usable = owner.images.filter((image) => !image.problem).length;
+    count.textContent = owner.stored > 0 ? (usable ? `+ ${usable} new` : "") : usable ? counted(usable, "image") : "";
+    setProblem(problem, label, checkLabel(owner.label, owner.images.length));
+    const shown = all ? owner.images : owner.images.slice(0, SHOWN);
+    const wanted = new Set(shown);
+    for (const [image, thumb] of nodes) {
+      if (!wanted.has(image)) {
+        thumb.remove();
+        nodes.delete(image);
+      }
+    }
+    for (const image of shown) {
+      if (nodes.has(image)) continue;
+      nodes.set(image, thumbnail(image, owner));
+      list.append(nodes.get(image));
+    }
+    more.hidden = all || owner.images.length <= SHOWN;
+    more.textContent = `Show all ${owner.images.length}`;
+  }
+
+  input.addEventListener("change", () => takeInto(owner, chosen(input)));
+  onDrop(node, (found) => takeInto(owner, found));
+  node.addEventListener("focusin", () => (lastUsed = owner));
+  return { node, draw, input, label, problem };
+}
+
+export function setProblem(line, field, text) {
+  if (line.textContent !== text) line.textContent = text;
+  field.setAttribute?.("aria-invalid", String(text !== ""));
+}
+
+function named(owner, field) {
+  const written = field.value;
+  const label = trimmed(written);
+  const other = rename(owner, label);
+  if (other) {
+    const text = `There is a class ${quoted(label)} already, so these images went to it.`;
+    announce(text);
+    byId("classes-note").textContent = text;
+    cards.get(other)?.label.focus?.();
+    return;
+  }
+  field.value = label;
+  const alike = work.classes.find((one) => one !== owner && one.label.toLowerCase() === label.toLowerCase() && label);
+  const text = alike ? `${quoted(alike.label)} and ${quoted(label)} are two classes. Give both the same label to make them one.` : "";
+  byId("classes-note").textContent =
+    text || (written !== label ? `The blanks around ${quoted(label)} were left out.` : "");
+  announce(byId("classes-note").textContent);
+}
+
+function takeAway(owner) {
+  const place = work.classes.indexOf(owner);
+  const back = removeClass(owner);
+  const next = work.classes[Math.min(place, work.classes.length - 1)];
+  (cards.get(next)?.input ?? byId("add-class")).focus();
+  if (owner.images.length === 0) return;
+  undoable(`${quoted(titleOf(owner))} with ${counted(owner.images.length, "image")} was removed.`, { undo: back });
+}
+
+let examplesShown = () => {};
+export const onExamples = (open) => (examplesShown = open);
+
+// --- Adding images ------------------------------------------------------------------------------
+
+function sayOthers(others) {
+  if (others.length === 0) return;
+  complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
+}
+
+function put(owner, files) {
+  addImages(owner, files);
+  lastUsed = owner;
+}
+
+function takeInto(owner, { images, others }) {
+  sayOthers(others);
+  if (images.length === 0) {
+    if (others.length === 0) complain("There was no image in what was dropped.");
+    return;
+  }
+  put(owner, images.map(({ file }) => file));
+  announce(`${counted(images.length, "image")} added to ${titleOf(owner)}.`);
+}
+
+/** Makes classes of folders; images in no folder make a class without a label yet. */
+function takeFolders({ images, others }) {
+  sayOthers(others);
+  if (images.length === 0) {
+    complain("There was no image in what was dropped. Drop photos, or folders that hold some.");
+    return;
+  }
+  const found = byFolder(images);
+  for (const [label, files] of found) {
+    const owner = classNamed(label);
+    owner.label ||= trimmed(label);
+    put(owner, files);
+  }
+  const labels = [...found.keys()].filter(Boolean).map(quoted);
+  const text = labels.length
+    ? `${counted(images.length, "image")} in ${counted(labels.length, "class", "classes")}: ${listed(labels, 6)}.`
+    : `${counted(images.length, "image")} added. Say what they show.`;
+  byId("classes-note").textContent = text;
+  announce(text);
+}
+
+/** Pasted images go to the class used last, else to the first without images. */
+export async function paste(data) {
+  const found = await transferred(data);
+  if (found.images.length + found.others.length === 0) return false;
+  const open = work.classes.includes(lastUsed) ? lastUsed : null;
+  takeInto(open ?? work.classes.find(({ images }) => images.length === 0) ?? addClass(), found);
+  return true;
+}
+
+// --- All of them --------------------------------------------------------------------------------
+
+function draw() {
+  for (const [owner, { node }] of cards) {
+    if (!work.classes.includes(owner)) {
+      node.remove();
+      cards.delete(owner);
+    }
+  }
+  work.classes.forEach((owner, place) => {
+    if (!cards.has(owner)) cards.set(owner, card(owner));
+    const { node } = cards.get(owner);
+    const list = byId("classes");
+    // Moving a node takes the focus from it: only those in another place are moved.
+    if (list.children[place] !== node) list.insertBefore(node, list.children[place] ?? null);
+    cards.get(owner).draw();
+  });
+}
+
+/** What keeps the classes from being sent, in words, and the field that it is about. */
+export function obstacle() {
+  const used = work.classes.filter(({ label, images, stored }) => label || images.length || stored);
+  for (const owner of used) {
+    const usable = owner.images.filter((image) => !image.problem);
+    const problem = checkLabel(owner.label, owner.images.length);
+    if (problem) return { text: `Class ${work.classes.indexOf(owner) + 1}: ${problem}`, field: cards.get(owner)?.label };
+    if (usable.length === 0 && owner.stored === 0) {
+      return { text: `${quoted(owner.label)} has no images. Add some, or remove the class.`, field: cards.get(owner)?.input };
+    }
+  }
+  if (isDraft() && used.length < 2) {
+    return { text: "A classifier tells classes apart: two or more are needed, with images of each.", field: cards.get(work.classes[used.length])?.input };
+  }
+  return null;
+}
+
+export function installClasses() {
+  onChange(draw);
+  byId("classes").after(el("p", { id: "classes-note", class: "hint" }));
+  byId("add-class").addEventListener("click", () => {
+    const added = addClass();
+    cards.get(added).label.focus();
+  });
+  byId("folder").addEventListener("change", () => takeFolders(chosen(byId("folder"))));
+  onDrop(byId("step-images"), takeFolders);
+}

@@ -1,0 +1,120 @@
+// The list of all classifiers: search by name, pages, and what is done with each.
+
+import { complain } from "./announce.js";
+import { button, byId, el, theirs } from "./dom.js";
+import { isLeaving, promote, remove } from "./manage.js";
+import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
+import { counted, dated, listed, percent } from "./words.js";
+
+const PAGE = 20;
+const SCAN = 1000; // classifiers in one answer while searching
+const MOST_SCANNED = 10000;
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
+
+let before = null; // where the page begins; null: with the newest
+let newer = []; // where the pages before it began
+let turn = 0;
+const accuracies = new Map(); // by id and revision
+
+async function page() {
+  const answer = await ask(`classifiers?limit=${PAGE}${before === null ? "" : `&before=${before}`}`);
+  return { found: answer.classifiers, next: answer.next, status: "" };
+}
+
+/** Names that contain the text: first those that are the text, then by looking through the list. */
+async function search(text, mine) {
+  const found = new Map();
+  const add = (list) => list.forEach((item) => found.set(item.id, item));
+  if (NAME.test(text)) add((await ask(`classifiers?limit=${PAGE}&name=${encodeURIComponent(text)}`)).classifiers);
+  const wanted = text.toLowerCase();
+  let [next, looked] = [null, 0];
+  do {
+    const answer = await ask(`classifiers?limit=${SCAN}${next === null ? "" : `&before=${next}`}`);
+    looked += answer.classifiers.length;
+    add(answer.classifiers.filter(({ name, id }) => (name ?? id).toLowerCase().includes(wanted)));
+    next = answer.next;
+  } while (next !== null && found.size < PAGE && looked < MOST_SCANNED && mine === turn);
+  const shown = [...found.values()].slice(0, PAGE);
+  const more = found.size > shown.length || next !== null ? " There may be more: write more of the name." : "";
+  return { found: shown, next: null, status: `${counted(shown.length, "classifier")} found.${more}` };
+}
+
+async function accuracyOf(item, cell) {
+  const known = `${item.id} ${item.revision}`;
+  if (!accuracies.has(known)) {
+    const detail = await ask(pathOf(item.id)).catch(() => null);
+    accuracies.set(known, detail?.report?.held_out?.accuracy ?? null);
+  }
+  const accuracy = accuracies.get(known);
+  cell.textContent = accuracy === null ? "not known" : percent(accuracy);
+}
+
+function row(item) {
+  const reference = referenceOf(item);
+  const examples = item.classes.reduce((sum, { examples: count }) => sum + count, 0);
+  const accuracy = el("td", { class: "figure", "data-name": "Held-out" }, "…");
+  const line = el("tr", {},
+    el("th", { scope: "row" }, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "" }, reference), " ",
+      item.promoted && item.name !== null && el("span", { class: "badge" }, "promoted")),
+    el("td", { "data-name": "Made" }, dated(item.created_at)),
+    el("td", { "data-name": "Classes" }, `${item.classes.length}: `, theirs(listed(item.classes.map(({ label }) => label)))),
+    el("td", { class: "figure", "data-name": "Images" }, String(examples)),
+    accuracy,
+    el("td", { class: "row-actions" },
+      item.name !== null && !item.promoted && button("Promote", async () => (await promote(item)) && list(), { class: "small", "aria-label": `Promote ${reference}` }),
+      button("Delete", () => remove(item, list), { class: "small danger", "aria-label": `Delete ${reference}` })),
+  );
+  return { item, line, accuracy };
+}
+
+const HEADS = ["Name", "Made", "Classes", "Images", "Held-out accuracy"];
+
+/** Shows the present page, or what the search finds. */
+export async function list() {
+  const mine = (turn += 1);
+  const text = byId("search").value.trim();
+  let answer;
+  try {
+    answer = text ? await search(text, mine) : await page();
+  } catch (error) {
+    if (mine === turn) complain(theirs(wordsOf(error)));
+    return;
+  }
+  if (mine !== turn) return;
+  const rows = answer.found.filter((item) => !isLeaving(item)).map(row);
+  byId("list-table").replaceChildren(
+    el("thead", {}, el("tr", {}, HEADS.map((head) => el("th", { scope: "col" }, head)), el("td", {}))),
+    el("tbody", {}, rows.map(({ line }) => line)));
+  byId("list-table").hidden = rows.length === 0;
+  byId("list-status").textContent = answer.status || (rows.length === 0 ? "There are no classifiers yet." : "");
+  byId("newer").disabled = newer.length === 0 || text !== "";
+  byId("older").disabled = answer.next === null;
+  byId("paging").hidden = byId("newer").disabled && byId("older").disabled;
+  byId("older").onclick = () => {
+    newer.push(before);
+    before = answer.next;
+    list();
+  };
+  const queue = [...rows];
+  const lines = Array.from({ length: 3 }, async () => {
+    for (let next = queue.shift(); next && mine === turn; next = queue.shift()) await accuracyOf(next.item, next.accuracy);
+  });
+  await Promise.all(lines);
+}
+
+export function installList() {
+  byId("newer").addEventListener("click", () => {
+    before = newer.pop() ?? null;
+    list();
+  });
+  let timer = 0;
+  byId("search").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(list, 300);
+  });
+}
+
+export function firstPage() {
+  [before, newer] = [null, []];
+  return list();
+}

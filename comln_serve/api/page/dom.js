@@ -1,0 +1,40 @@
+// Making and finding elements. Texts of users and of the server may be hostile: they are set by
+// textContent and properties, never as HTML.
+
+export const byId = (id) => document.getElementById(id);
+
+const given = (child) => child !== null && child !== undefined && child !== false;
+
+/** An element with properties or attributes, and children (nodes or texts; null and false are left out). */
+export function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name in made && !name.startsWith("aria")) made[name] = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter(given));
+  return made;
+}
+
+/** Text of a user or the server, whose writing direction may differ from the page's. */
+export const theirs = (text) => el("bdi", {}, String(text));
+
+export const button = (text, onclick, properties = {}) =>
+  el("button", { type: "button", onclick, ...properties }, text);
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children);
+  return made;
+}
+
+export function show(node, visible) {
+  node.hidden = !visible;
+  return visible;
+}

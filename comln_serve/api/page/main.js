@@ -1,0 +1,207 @@
+// The page: which of its views is shown, by its address, and what belongs to no single view.
+
+import { announce, complain, quiet } from "./announce.js";
+import { installClasses, onExamples, paste } from "./classes.js";
+import { firstPage, installList } from "./classifiers.js";
+import { byId, el, theirs } from "./dom.js";
+import { keepPictures, remembers } from "./memory.js";
+import { loadModels } from "./models.js";
+import { installReport } from "./report.js";
+import { referenceOf, wordsOf } from "./server.js";
+import { addPhotos, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
+import { starter } from "./starter.js";
+import { drawModels, installTeaching } from "./teach.js";
+import { installUndo, undoable } from "./undo.js";
+import { installUse, showExamples } from "./use.js";
+import { addImages, allImages, classNamed, isDraft, onChange, open, startOver, work } from "./work.js";
+import { counted } from "./words.js";
+
+const STEPS = ["images", "quality", "sort", "use"];
+let step = "images";
+let opened; // the reference that is open: null for the draft; undefined while none is
+
+// --- Views --------------------------------------------------------------------------------------
+
+function drawStep() {
+  for (const name of STEPS) {
+    byId(`step-${name}`).hidden = name !== step;
+    const link = document.querySelector(`[data-step=${name}]`);
+    link.href = addressOf(opened, name);
+    if (name === step) link.setAttribute("aria-current", "step");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+/** A stored classifier is opened with its report, the draft with its images. */
+const firstStep = (reference) => (reference ? "quality" : "images");
+
+function addressOf(reference, name) {
+  const query = new URLSearchParams();
+  if (reference) query.set("classifier", reference);
+  if (name !== firstStep(reference)) query.set("step", name);
+  return query.size > 0 ? `./?${query}` : "./";
+}
+
+function drawTitle() {
+  const { classifier } = work;
+  const name = classifier?.name ?? classifier?.id;
+  byId("title").replaceChildren(isDraft() && !classifier ? "New classifier" : theirs(name ?? ""));
+  const badges = [];
+  if (classifier?.name) badges.push(el("span", { class: "badge" }, `version ${classifier.version}`), classifier.promoted && el("span", { class: "badge" }, "promoted"));
+  if (classifier && !classifier.name && classifier.revision > 1) badges.push(el("span", { class: "badge" }, `revision ${classifier.revision}`));
+  byId("badges").replaceChildren(...badges.filter(Boolean));
+  const fresh = allImages().length;
+  const text = isDraft()
+    ? "Outdated: the classes have been changed since this classifier was made. Make it again."
+    : `${counted(fresh, "new image")} not added yet: what is shown here is without them.`;
+  const outdated = isDraft() ? work.edited : fresh > 0 && step !== "images";
+  byId("outdated").hidden = !outdated;
+  if (byId("outdated").textContent !== text) byId("outdated").textContent = text;
+  document.title = view() === "list" ? "Classifiers – comln-serve" : `${classifier ? referenceOf(classifier) : "New classifier"} – comln-serve`;
+}
+
+const view = () => (new URLSearchParams(location.search).get("view") === "classifiers" ? "list" : "workspace");
+
+let turn = 0;
+
+/** Shows what the address says. */
+async function route({ focus = false } = {}) {
+  const mine = (turn += 1);
+  const query = new URLSearchParams(location.search);
+  const listing = view() === "list";
+  byId("list").hidden = !listing;
+  byId("workspace").hidden = listing;
+  const wanted = query.get("classifier");
+  for (const [id, current] of [["go-draft", !listing && wanted === null], ["go-classifiers", listing]]) {
+    if (current) byId(id).setAttribute("aria-current", "page");
+    else byId(id).removeAttribute("aria-current");
+  }
+  if (listing) {
+    drawTitle();
+    if (focus) byId("list-title").focus();
+    await firstPage();
+    return;
+  }
+  const asked = query.get("step");
+  step = STEPS.includes(asked) ? asked : firstStep(wanted);
+  if (opened === undefined || opened !== wanted) {
+    try {
+      await open(wanted);
+      if (mine !== turn) return;
+      opened = wanted;
+    } catch (error) {
+      if (mine !== turn) return;
+      complain(theirs(wordsOf(error)));
+      opened = undefined;
+      history.replaceState(null, "", "./?view=classifiers");
+      await route({ focus });
+      return;
+    }
+  }
+  if (mine !== turn) return;
+  drawStep();
+  drawTitle();
+  if (focus) byId("title").focus();
+  if (step === "sort") sortNew();
+}
+
+function go(address) {
+  history.pushState(null, "", address);
+  quiet();
+  return route({ focus: true });
+}
+
+/** Shows a classifier that has just been made. */
+async function showMade(made) {
+  if (isDraft()) {
+    history.pushState(null, "", addressOf(null, "quality"));
+    await route({ focus: true });
+    window.scrollTo(0, 0);
+  } else {
+    opened = undefined;
+    history.pushState(null, "", addressOf(referenceOf(made), "quality"));
+    await route({ focus: true });
+  }
+  sortNew();
+}
+
+// --- The key ------------------------------------------------------------------------------------
+
+function showKey(visible) {
+  byId("key-bar").hidden = !visible;
+  byId("show-key").setAttribute("aria-expanded", String(visible));
+}
+
+async function start() {
+  await loadModels();
+  drawModels();
+}
+
+// --- Start --------------------------------------------------------------------------------------
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-go], a[data-step]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+  event.preventDefault();
+  go(link.href);
+});
+window.addEventListener("popstate", () => route({ focus: true }));
+window.addEventListener("paste", async (event) => {
+  if (event.target.closest?.("input, textarea") && event.clipboardData.files.length === 0) return;
+  if (view() === "list") return;
+  if (step === "sort" ? await pastePhotos(event.clipboardData) : step === "images" && (await paste(event.clipboardData))) {
+    announce("Pasted.");
+  }
+});
+document.addEventListener("key-wanted", () => {
+  if (!byId("key-bar").hidden) return;
+  showKey(true);
+});
+document.addEventListener("classifier-changed", drawTitle);
+document.addEventListener("classifier-made", async ({ detail: { made, parent } }) => {
+  await keepPictures(made.id, parent, []);
+  if (work.classifier?.id === parent) await showMade(made);
+});
+byId("show-key").addEventListener("click", () => {
+  showKey(byId("key-bar").hidden);
+  if (!byId("key-bar").hidden) byId("key").focus();
+});
+byId("key").addEventListener("change", async () => {
+  quiet();
+  await start();
+  if (opened === undefined || view() === "list") await route();
+});
+byId("start-over").addEventListener("click", () => {
+  const back = startOver();
+  undoable("The draft was emptied.", { undo: back });
+  go("./");
+});
+byId("starter").addEventListener("click", async () => {
+  try {
+    const { classes, others } = await starter();
+    for (const { label, files } of classes) {
+      const owner = classNamed(label);
+      if (owner.images.length === 0) addImages(owner, files);
+    }
+    await addPhotos({ images: others.map((file) => ({ file, path: file.name })), others: [] });
+    announce("Three classes of example photos were added, and six photos to sort.");
+    byId("adapt").focus();
+  } catch (error) {
+    complain(theirs(wordsOf(error)));
+  }
+});
+
+installUndo();
+installClasses();
+onExamples(showExamples);
+installTeaching(showMade);
+installReport();
+installSorting();
+installUse(go);
+installList();
+onChange(drawTitle);
+await start();
+await restorePhotos();
+await route();
+if (!(await remembers())) byId("classes-note").textContent = "This browser keeps nothing: a reload loses the classes.";
+document.documentElement.dataset.ready = "";

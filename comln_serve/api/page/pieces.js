@@ -1,0 +1,66 @@
+// Sends many images in requests that the server takes.
+
+import { Refused } from "./server.js";
+
+/** What goes into one request. The server's own limits are 512 images and 128 MB by default; it
+ * says so if they are lower, and they are lowered here. Smaller pieces show progress sooner. */
+export const SMALL = { images: 32, bytes: 8e6 };
+export const LARGE = { images: 512, bytes: 64e6 };
+
+const bytesOf = (items) => items.reduce((sum, { blob }) => sum + blob.size, 0);
+
+/** Takes from the front of `queue` as many items as one request holds, at least one. */
+export function cut(queue, limits) {
+  let bytes = 0;
+  let count = 0;
+  while (count < queue.length && count < limits.images) {
+    bytes += queue[count].blob.size;
+    if (count > 0 && bytes > limits.bytes) break;
+    count += 1;
+  }
+  return queue.splice(0, count);
+}
+
+/** Sends items, in order, until all are answered or known to be bad.
+ *
+ * items: [{blob, ...}]
+ * send(piece, last): makes the request for some of them; `last` if none are left after it.
+ * done(piece, answer), bad(item, message): what came of them.
+ */
+export async function inPieces(items, limits, { send, done, bad, signal }) {
+  const queue = [...items];
+  const own = { ...limits };
+  while (queue.length > 0) {
+    signal?.throwIfAborted();
+    let piece = cut(queue, own);
+    while (piece.length > 0) {
+      try {
+        done(piece, await send(piece, queue.length === 0));
+        break;
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        const index = error.detail.image;
+        if (Number.isInteger(index) && index < piece.length) {
+          bad(piece[index], reasonOf(error));
+          piece = piece.filter((_, place) => place !== index);
+        } else if (piece.length > 1 && [408, 413, 504].includes(error.status)) {
+          const half = Math.ceil(piece.length / 2);
+          if (error.code === "body_too_large" || error.code === "too_many_images") {
+            own.images = half;
+            own.bytes = Math.max(1, bytesOf(piece.slice(0, half)));
+          }
+          queue.unshift(...piece.slice(half));
+          piece = piece.slice(0, half);
+        } else if ([408, 413, 504].includes(error.status)) {
+          bad(piece[0], reasonOf(error));
+          break;
+        } else {
+          throw error;
+        }
+      }
+    }
+  }
+}
+
+/** The server's reason without the image's place in the request, which the user does not know. */
+const reasonOf = ({ message }) => message.replace(/^(Image \d+ of \d+: |images\.\d+ )/, "");

@@ -1,0 +1,333 @@
+// The third step: photos sorted by the classifier.
+
+import { announce, complain } from "./announce.js";
+import { bar } from "./charts.js";
+import { picture } from "./classes.js";
+import { csvOf, save } from "./csv.js";
+import { closeDialog, openDialog } from "./dialog.js";
+import { button, byId, el, theirs } from "./dom.js";
+import { chosen, onDrop, transferred } from "./files.js";
+import * as memory from "./memory.js";
+import { inPieces, SMALL } from "./pieces.js";
+import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
+import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
+import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
+import { counted, listed, megabytes, percent } from "./words.js";
+
+const KEY = "sort";
+const TOP = 5;
+const LOOK_AHEAD = 8; // photos made smaller at a time, in each of two lines
+const LINES = 2;
+const PAGE = 120; // tiles, until more are asked for
+
+let photos = []; // images, each with result: {classifier, label, probability, top, unknown, similarity}
+let tiles = new Map();
+let shown = PAGE;
+let running = null;
+let threshold = null; // of the last answer
+let calibrated = true;
+
+
+const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
+
+// --- Sending ------------------------------------------------------------------------------------
+
+/** Sorts photos that have no result of the present classifier; all of them if asked to. */
+async function sort(all = false) {
+  if (running || work.classifier === null) return;
+  const wanted = photos.filter((photo) => all || (photo.result === null && !photo.problem));
+  if (wanted.length === 0) return;
+  running = new AbortController();
+  const { signal } = running;
+  const { id } = work.classifier;
+  const total = wanted.length;
+  const queue = [...wanted];
+  let done = 0;
+  let bytes = 0;
+  const began = performance.now();
+  byId("sort-progress").hidden = false;
+  byId("sort-status").textContent = "";
+  for (const photo of wanted) photo.problem = "";
+  const progress = (text = "") => {
+    byId("sort-bar").max = total;
+    byId("sort-bar").value = done;
+    byId("sort-doing").textContent = text || `${done} of ${counted(total, "photo")} sorted`;
+  };
+  const settled = (photo) => {
+    done += 1;
+    bytes += photo.blob?.size ?? 0;
+    drawTile(photo);
+    progress();
+  };
+  async function line() {
+    while (queue.length > 0) {
+      const some = queue.splice(0, LOOK_AHEAD);
+      const failed = new Set();
+      await Promise.all(some.map((photo) => photo.prepare?.().catch(() => failed.add(photo))));
+      signal.throwIfAborted();
+      for (const photo of failed) {
+        photo.problem = "The file can no longer be read.";
+        settled(photo);
+      }
+      const ready = some.filter((photo) => !failed.has(photo));
+      await inPieces(ready, SMALL, {
+        signal,
+        send: (piece) => predict(id, piece, signal, progress),
+        done(piece, answer) {
+          ({ unknown_threshold: threshold, calibrated } = answer);
+          answer.predictions.forEach((prediction, place) => {
+            piece[place].result = { ...prediction, classifier: id, threshold };
+            settled(piece[place]);
+          });
+          keep(piece);
+        },
+        bad(photo, problem) {
+          Object.assign(photo, { problem, result: null });
+          keep([photo]);
+          settled(photo);
+        },
+      });
+    }
+  }
+  progress();
+  announce(`Sorting ${counted(total, "photo")}.`);
+  let ended = "";
+  try {
+    await Promise.all(Array.from({ length: LINES }, () => line().catch((error) => {
+      queue.length = 0; // the other line ends, too
+      throw error;
+    })));
+  } catch (error) {
+    running.abort();
+    if (stopped(error)) ended = `Stopped after ${done} of ${counted(total, "photo")}.`;
+    else complain(theirs(wordsOf(error)));
+  }
+  running = null;
+  byId("sort-progress").hidden = true;
+  draw();
+  const failed = wanted.filter(({ problem }) => problem);
+  const seconds = ((performance.now() - began) / 1000).toFixed(1);
+  const lines = [ended || `Sorted ${counted(done - failed.length, "photo")} in ${seconds} s (${megabytes(bytes)} sent).`];
+  if (failed.length) lines.push(`${counted(failed.length, "file")} could not be read: ${listed(failed.map(({ name }) => name))}.`);
+  if (done > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
+  if (!calibrated) lines.push("The probabilities are not calibrated.");
+  byId("sort-status").textContent = lines.join(" ");
+  announce(lines[0]);
+}
+
+function predict(id, piece, signal, progress) {
+  const form = new FormData();
+  for (const { blob, name } of piece) form.append("images", blob, name);
+  form.append("classifier", id);
+  form.append("top_k", String(TOP));
+  form.append("unknown", "true");
+  return askPatiently("predict", { method: "POST", body: form, signal }, {
+    waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`),
+  });
+}
+
+const keep = (some) => memory.keepAll("images", some.map((photo) => recordOf(photo, KEY)));
+
+// --- Tiles --------------------------------------------------------------------------------------
+
+/** Made once, so that the picture is not loaded again whenever its tile changes. */
+function frameOf(photo) {
+  if (!photo.url) return el("span", { class: "frame" }, el("span", { class: "no-picture" }, "..."));
+  photo.frame ??= el("span", { class: "frame" }, picture(photo, { alt: "" }));
+  return photo.frame;
+}
+
+function drawTile(photo) {
+  const tile = tiles.get(photo);
+  if (!tile) return;
+  const { result, problem } = photo;
+  const face = el("button", { type: "button", class: "face", onclick: () => openPhoto(photo) },
+    frameOf(photo));
+  if (problem) {
+    face.append(el("span", { class: "best bad" }, "not sorted"), el("span", { class: "mark" }, problem));
+  } else if (result) {
+    const refused = isRefused(result);
+    face.append(
+      el("span", { class: "best" }, theirs(result.label), " ", el("span", { class: "share" }, percent(result.probability))),
+      bar(result.probability, refused ? "dim" : ""));
+    if (refused) face.append(el("span", { class: "badge warn" }, isUnknown(result) ? "unlike every class" : "refused"));
+    tile.classList.toggle("refused", refused);
+  } else {
+    face.append(el("span", { class: "best hint" }, "waiting"));
+  }
+  face.append(el("span", { class: "file" }, theirs(photo.name)));
+  const focused = tile.contains(document.activeElement);
+  tile.replaceChildren(face);
+  if (focused) face.focus();
+}
+
+function openPhoto(photo) {
+  const { result } = photo;
+  const targets = work.classes.filter(({ label }) => label);
+  const choice = el("select", { "aria-label": "Class" }, targets.map(({ label }) => new Option(label, label, false, label === result?.label)));
+  const content = [
+    el("div", { class: "frame big-frame" }, picture(photo)),
+    photo.problem && el("p", { class: "problem" }, photo.problem),
+    result && el("ul", { class: "bars" }, result.top.map(({ label, probability }) => el("li", {},
+      el("span", { class: "name", title: label }, theirs(label)), bar(probability), el("span", { class: "value" }, percent(probability, 1))))),
+    result && el("p", { class: "hint" }, `Similarity ${result.similarity.toFixed(3)}${result.threshold === null ? "" : `; unlike every class below ${result.threshold.toFixed(3)}`}.`),
+    targets.length > 0 && !photo.problem && el("p", { class: "actions" }, "Teach it as", choice,
+      button("Add to this class", () => {
+        const target = targets.find(({ label }) => label === choice.value);
+        addImages(target, [new File([photo.blob], photo.name.split("/").at(-1), { type: photo.blob.type })]);
+        closeDialog();
+        announce(`Added to ${target.label}. Make the classifier again for it to count.`);
+      })),
+    el("p", { class: "actions" }, button("Remove from this list", () => {
+      remove([photo]);
+      closeDialog();
+    }, { class: "small" })),
+  ];
+  openDialog(photo.name, content.filter(Boolean));
+}
+
+// --- The grid -----------------------------------------------------------------------------------
+
+function selected() {
+  const [label, state, order] = ["filter-class", "filter-state", "filter-order"].map((id) => byId(id).value);
+  const fits = {
+    "": () => true,
+    kept: ({ result }) => result && !isRefused(result),
+    refused: ({ result }) => result && isRefused(result),
+    unknown: ({ result }) => result && isUnknown(result),
+    failed: ({ result }) => !result,
+  }[state];
+  const found = photos.filter((photo) => fits(photo) && (label === "" || photo.result?.label === label.slice(1)));
+  const share = ({ result }) => result?.probability ?? 0;
+  if (order === "unsure") found.sort((a, b) => share(a) - share(b));
+  if (order === "sure") found.sort((a, b) => share(b) - share(a));
+  return found;
+}
+
+function drawFilter() {
+  const counts = new Map();
+  for (const { label } of results()) counts.set(label, (counts.get(label) ?? 0) + 1);
+  const field = byId("filter-class");
+  const before = field.value;
+  // A value begins with a blank, so that no label is taken for "all".
+  field.replaceChildren(new Option(`all (${photos.length})`, ""), ...[...counts].sort().map(([label, count]) => new Option(`${label} (${count})`, ` ${label}`)));
+  field.value = [...field.options].some(({ value }) => value === before) ? before : "";
+}
+
+function draw() {
+  byId("sorted").hidden = photos.length === 0;
+  if (photos.length === 0) byId("sort-status").textContent = work.classifier ? "" : "Make or open a classifier first; photos added here wait for it.";
+  const done = results();
+  threshold = done.at(-1)?.threshold ?? threshold;
+  byId("similarity-field").hidden = done.length === 0;
+  spread(done, threshold);
+  drawFilter();
+  drawGrid();
+  const old = done.filter(({ classifier }) => classifier !== work.classifier?.id).length;
+  byId("again").hidden = !work.classifier || photos.length === 0;
+  byId("again").textContent = old && work.classifier ? `Sort again with ${referenceOf(work.classifier)}` : "Sort again";
+  if (old && work.classifier && !running) byId("sort-status").textContent = `Outdated: ${counted(old, "photo was", "photos were")} sorted by another classifier or version.`;
+}
+
+function drawGrid() {
+  const found = selected();
+  const some = found.slice(0, shown);
+  tiles = new Map(some.map((photo) => [photo, tiles.get(photo) ?? el("li", {})]));
+  for (const photo of some) drawTile(photo);
+  byId("results").replaceChildren(...tiles.values());
+  byId("more-results").hidden = found.length <= shown;
+  byId("more-results").textContent = `Show ${Math.min(PAGE, found.length - shown)} more of ${found.length}`;
+  sayThresholds(results());
+}
+
+export async function addPhotos({ images, others }) {
+  if (others.length) complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
+  if (images.length === 0) {
+    if (others.length === 0) complain("There was no image in what was dropped.");
+    return;
+  }
+  const added = images.map(({ file, path }) => Object.assign(newImage(file, { later: true }), { name: path }));
+  photos.push(...added);
+  draw();
+  if (work.classifier === null) {
+    for (const photo of added) {
+      await photo.prepare().catch(() => null);
+      if (photo.blob) await keep([photo]);
+      drawTile(photo);
+    }
+  }
+  sortWhenFree();
+}
+
+/** Photos that came while others were being sorted are next. */
+async function sortWhenFree() {
+  while (!running && work.classifier && photos.some((photo) => photo.result === null && !photo.problem)) {
+    const before = photos.filter((photo) => photo.result === null && !photo.problem).length;
+    await sort();
+    if (photos.filter((photo) => photo.result === null && !photo.problem).length >= before) return;
+  }
+}
+
+function remove(some) {
+  const gone = new Set(some);
+  photos = photos.filter((photo) => !gone.has(photo));
+  for (const { url } of some) if (url) URL.revokeObjectURL(url);
+  memory.dropAll("images", some.map(({ id }) => id));
+  draw();
+}
+
+function table() {
+  const head = ["file", "label", "probability", "similarity", "unknown", "refused", "second", "second_probability", "classifier", "error"];
+  const rows = selected().map(({ name, result, problem }) => result
+    ? [name, result.label, result.probability, result.similarity, isUnknown(result), isRefused(result), result.top[1]?.label, result.top[1]?.probability, result.classifier, ""]
+    : [name, "", "", "", "", "", "", "", "", problem || "not sorted"]);
+  return csvOf([head, ...rows]);
+}
+
+export const pastePhotos = async (data) => {
+  const found = await transferred(data);
+  if (found.images.length === 0) return false;
+  await addPhotos(found);
+  return true;
+};
+
+/** Brings back the photos of the last visit. */
+export async function restorePhotos() {
+  photos = (await memory.imagesOf(KEY)).map(restored);
+  draw();
+}
+
+export const sortNew = () => sortWhenFree();
+
+export function installSorting() {
+  let last = null;
+  onChange(() => {
+    const id = work.classifier?.id ?? null;
+    if (id === last && photos.length === 0) return;
+    if (id !== last) resetSimilarity();
+    last = id;
+    draw();
+  });
+  for (const id of ["queries", "query-folder"]) byId(id).addEventListener("change", () => addPhotos(chosen(byId(id))));
+  onDrop(byId("step-sort"), addPhotos);
+  for (const id of ["filter-class", "filter-state", "filter-order"]) {
+    byId(id).addEventListener("change", () => {
+      shown = PAGE;
+      drawGrid();
+      announce(`${counted(selected().length, "photo")} shown.`);
+    });
+  }
+  onThresholds(drawGrid);
+  byId("more-results").addEventListener("click", () => {
+    shown += PAGE;
+    drawGrid();
+  });
+  byId("csv").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "sorted.csv"));
+  byId("again").addEventListener("click", () => sort(true));
+  byId("clear").addEventListener("click", () => {
+    running?.abort();
+    remove(photos);
+    byId("queries").focus();
+  });
+  byId("sort-stop").addEventListener("click", () => running?.abort());
+}

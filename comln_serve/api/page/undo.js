@@ -1,0 +1,52 @@
+// Deleting takes effect a while after it was asked for, so that it can be undone.
+
+import { announce } from "./announce.js";
+import { byId } from "./dom.js";
+
+const SECONDS = 10;
+
+let pending = null;
+let timer = 0;
+
+/** Says what was done, with a button to undo it.
+ *
+ * commit(leaving) makes it final: after a while, before the next such action, or as the page goes.
+ * The time stands still while the pointer or the focus is on it. */
+export function undoable(text, { undo, commit = () => {} }) {
+  settle();
+  pending = { undo, commit };
+  byId("undo-text").textContent = text;
+  byId("undo").hidden = false;
+  announce(`${text} It can be undone.`);
+  start();
+}
+
+/** Makes what is pending final now. */
+export function settle(leaving = false) {
+  clearTimeout(timer);
+  const last = pending;
+  pending = null;
+  byId("undo").hidden = true;
+  return last?.commit(leaving);
+}
+
+function start() {
+  clearTimeout(timer);
+  if (pending) timer = setTimeout(() => settle(), 1000 * SECONDS);
+}
+
+export function installUndo() {
+  const bar = byId("undo");
+  for (const kind of ["pointerenter", "focusin"]) bar.addEventListener(kind, () => clearTimeout(timer));
+  for (const kind of ["pointerleave", "focusout"]) bar.addEventListener(kind, start);
+  byId("undo-button").addEventListener("click", () => {
+    const last = pending;
+    pending = null;
+    bar.hidden = true;
+    clearTimeout(timer);
+    last?.undo();
+    announce("Undone.");
+    byId("main").focus();
+  });
+  window.addEventListener("pagehide", () => settle(true));
+}

@@ -1,0 +1,141 @@
+// The fourth step: the classifier from elsewhere, its versions, and its examples on the server.
+
+import { announce, complain } from "./announce.js";
+import { closeDialog, openDialog } from "./dialog.js";
+import { button, byId, el, theirs } from "./dom.js";
+import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
+import { examplePicture } from "./report.js";
+import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
+import { curl, link, python } from "./snippets.js";
+import { undoable } from "./undo.js";
+import { onChange, work } from "./work.js";
+import { counted, dated } from "./words.js";
+
+const VERSIONS = 100;
+
+let go = () => {};
+let turn = 0;
+
+function part(title, ...content) {
+  return el("section", { class: "part" }, el("h2", {}, title), ...content);
+}
+
+function copyable(name, text) {
+  const copy = button("Copy", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      announce(`${name} copied.`);
+      copy.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      announce("Selected. Copy it with the keyboard.");
+    }
+  }, { class: "small", "aria-label": `Copy ${name}` });
+  const code = el("code", {}, text);
+  return el("div", { class: "snippet" }, el("div", { class: "snippet-head" }, el("strong", {}, name), copy), el("pre", { tabIndex: 0, "aria-label": name }, code));
+}
+
+export function versionLine(item, changed, opened) {
+  const reference = referenceOf(item);
+  return el("li", {},
+    el("span", {}, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "", "aria-current": opened ? "true" : null }, reference),
+      item.promoted && el("span", { class: "badge" }, "promoted"), el("span", { class: "hint" }, ` ${dated(item.created_at)}`)),
+    el("span", { class: "actions" },
+      !item.promoted && button("Promote", async () => (await promote(item)) && changed(), { class: "small", "aria-label": `Promote ${reference}` }),
+      button("Delete", () => remove(item, changed), { class: "small danger", "aria-label": `Delete ${reference}` })));
+}
+
+async function draw() {
+  const detail = work.classifier;
+  const place = byId("step-use");
+  turn += 1;
+  if (detail === null) {
+    place.replaceChildren(el("p", { class: "empty" }, "There is no classifier yet. Make one, or open one of the list."));
+    return;
+  }
+  const mine = turn;
+  const reference = detail.name !== null && detail.promoted ? detail.name : referenceOf(detail);
+  const keyed = byId("key").value !== "";
+  const versions = detail.name === null ? [] : await ask(`classifiers?name=${encodeURIComponent(detail.name)}&limit=${VERSIONS}`).then(
+    (answer) => answer.classifiers,
+    (error) => (complain(theirs(wordsOf(error))), []),
+  );
+  if (mine !== turn) return;
+  const shown = versions.filter((item) => !isLeaving(item));
+  const again = () => reload(detail);
+  place.replaceChildren(
+    part("From a program",
+      el("p", { class: "hint" }, detail.name !== null && detail.promoted ? "The name stands for the promoted version, now and after the next." : "This stands for exactly this classifier."),
+      copyable("curl", curl(reference, keyed)), copyable("Python", python(reference, keyed)), copyable("Link to this page", link(reference))),
+    part("Without the server",
+      el("p", {}, "One file for ONNX Runtime: images in, probabilities out. Or the adapted layer alone."),
+      el("p", { class: "actions" }, button("Export ONNX", () => exported(detail, "onnx"), { id: "export-onnx" }),
+        button("Export safetensors", () => exported(detail, "safetensors")))),
+    detail.name === null
+      ? part("Versions", el("p", {}, "A classifier without a name has no versions. It cannot be given a name later: make it again with one."))
+      : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, again, item.id === detail.id))),
+        el("p", { class: "actions" }, button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
+          el("span", { class: "hint" }, "to the version promoted before"))),
+    detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
+  );
+}
+
+/** Shows what has become of a classifier after it, or another of its versions, was changed. */
+async function reload(detail) {
+  if (isLeaving(detail)) {
+    go("./?view=classifiers");
+    return;
+  }
+  const now = await ask(pathOf(detail.id)).catch(() => null);
+  if (now === null || work.classifier?.id !== detail.id) return;
+  Object.assign(detail, { promoted: now.promoted });
+  document.dispatchEvent(new CustomEvent("classifier-changed"));
+  draw();
+}
+
+/** The examples of a class that the server keeps, each with a button to remove it. */
+export async function showExamples(owner) {
+  const { classifier } = work;
+  let examples;
+  try {
+    ({ examples } = await ask(`${pathOf(classifier.id)}/examples`));
+  } catch (error) {
+    complain(theirs(wordsOf(error)));
+    return;
+  }
+  const own = examples.filter(({ label }) => label === owner.label);
+  const list = el("ul", { class: "thumbnails large" }, own.map(({ number }) => {
+    const node = el("li", {}, el("div", { class: "frame" }, examplePicture(number)), el("p", { class: "hint" }, `example ${number}`),
+      button("×", () => takeExample(classifier, number), { class: "icon remove", "aria-label": `Remove example ${number}` }));
+    return node;
+  }));
+  const named = classifier.name !== null;
+  openDialog(`Examples of ${owner.label}`, [
+    el("p", { class: "hint" }, named ? "Removing one makes the next version." : "Removing one changes this classifier."),
+    el("p", {}, counted(own.length, "example")), list], { wide: true });
+}
+
+function takeExample(classifier, number) {
+  closeDialog();
+  undoable(`Example ${number} was removed.`, {
+    undo() {},
+    async commit(gone) {
+      try {
+        const made = await ask(`${pathOf(classifier.id)}/examples/${number}`, { method: "DELETE", keepalive: gone });
+        document.dispatchEvent(new CustomEvent("classifier-made", { detail: { made, parent: classifier.id } }));
+      } catch (error) {
+        complain(theirs(wordsOf(error)));
+      }
+    },
+  });
+}
+
+export function installUse(goTo) {
+  go = goTo;
+  let last;
+  onChange(() => {
+    if (work.classifier === last) return;
+    last = work.classifier;
+    draw();
+  });
+}
