@@ -110,9 +110,11 @@ def test_batches_and_waits_are_measured(client: TestClient) -> None:
         assert client.post("/adapt", **adapt_form(colour_support(2), name="known")).is_success
         assert client.post("/predict", **predict_form(RED)).is_success
         assert client.post("/predict", **predict_form(b"no image")).is_error
-    assert difference.of("comln_batch_images_count", model="tiny") == 2
+    # One batch for each request; more if decoding takes longer than a batch waits.
+    batches = difference.of("comln_batch_images_count", model="tiny")
+    assert 2 <= batches < 7
     assert difference.of("comln_batch_images_sum", model="tiny") == 7
-    assert difference.of("comln_batch_duration_seconds_count", model="tiny") == 2
+    assert difference.of("comln_batch_duration_seconds_count", model="tiny") == batches
     assert difference.of("comln_batch_images_count", model="tiny-learned") == 0
     for operation in ("adapt", "predict"):
         assert difference.of("comln_queue_duration_seconds_count", operation=operation) == 1

@@ -193,7 +193,7 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert comln("open").stdout == f"{url}/\n"
     assert printed(comln("open", "--json")) == {"page": f"{url}/"}
-    assert "<html" in httpx2.get(comln("open", "--print").stdout.strip()).text
+    assert "<html" in httpx2.get(comln("open", "--print").stdout.strip(), headers={"Accept": "text/html"}).text
 
 
 @pytest.mark.parametrize(

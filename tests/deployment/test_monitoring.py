@@ -166,15 +166,17 @@ def watched(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Watch
     with live_server(models_dir, folder) as server, gpu_target() as gpu:
         work(server.url)
         with prometheus(folder, urlsplit(server.url).netloc, gpu) as url:
-            for _ in range(ROUNDS):
-                work(server.url)
-                time.sleep(PAUSE_S)
             ask = partial(httpx2.get, f"{url}/api/v1/query")
 
             def latest(query: str) -> float:
                 result = ask(params={"query": query}).json()["data"]["result"]
                 return float(result[0]["value"][1]) if result else 0
 
+            # Prometheus begins to scrape seconds after it is ready; rates need samples between the rounds.
+            wait_until(lambda: latest("sum(up)") == 2)
+            for _ in range(ROUNDS):
+                work(server.url)
+                time.sleep(PAUSE_S)
             # A busy machine may miss a scrape.
             wait_until(lambda: latest("max(comln_classifiers)") == ROUNDS + 1 and latest("sum(up)") == 2)
             now = time.time()

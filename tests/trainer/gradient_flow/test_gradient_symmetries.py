@@ -38,8 +38,12 @@ def gradients(task: Task, method: Method) -> dict[str, np.ndarray]:
 
 
 def sizes(task: Task, g: dict[str, np.ndarray]) -> dict[str, float]:
-    """The scale of errors: a change of <V, W(T)> by a thousandth of |V| |W0| is small."""
-    least = 1e-3 * np.linalg.norm(task.V) * np.linalg.norm(task.W0)
+    """The scale of errors: a change of <V, W(T)> by a thousandth of |V| |W| is small.
+
+    W is W0, or weights that give logits of one, if W0 happens to be smaller than these.
+    """
+    W = max(np.linalg.norm(task.W0), np.sqrt(len(task.W0) * len(task.phi)) / np.linalg.norm(task.phi))
+    least = 1e-3 * np.linalg.norm(task.V) * W
     units = {
         "phi": np.linalg.norm(task.phi),
         "W0": np.linalg.norm(task.W0),
