@@ -38,16 +38,16 @@ def gradients(task: Task, method: Method) -> dict[str, np.ndarray]:
 
 
 def sizes(task: Task, g: dict[str, np.ndarray]) -> dict[str, float]:
-    """The scale of errors: a change of <V, W(T)> by a thousandth of |V| |W| is small.
+    """The scale of errors: a change of <V, W(T)> by a thousandth of |V| |W0| is small.
 
-    W is W0, or weights that give logits of one, if W0 happens to be smaller than these.
+    A flow at rest depends on T by rounding alone, so T's unit is the flow's own time where that is shorter.
     """
-    W = max(np.linalg.norm(task.W0), np.sqrt(len(task.W0) * len(task.phi)) / np.linalg.norm(task.phi))
-    least = 1e-3 * np.linalg.norm(task.V) * W
+    least = 1e-3 * np.linalg.norm(task.V) * np.linalg.norm(task.W0)
+    fastest = task.lam + float(task.weights @ np.square(task.phi).sum(axis=1))
     units = {
         "phi": np.linalg.norm(task.phi),
         "W0": np.linalg.norm(task.W0),
-        "T": task.T,
+        "T": min(task.T, 1.0 / fastest),
         "lam": max(task.lam, 1.0 / task.T),
         "weights": np.linalg.norm(task.weights),
     }
