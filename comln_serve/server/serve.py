@@ -6,7 +6,6 @@ import signal
 import socket
 import ssl
 import time
-from contextlib import suppress
 from ipaddress import ip_address
 from threading import Timer
 from types import FrameType
@@ -24,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Time after draining to close the store and end the threads.
 _CLOSE_SECONDS = 5.0
-_STARTUP_FAILURE = 3  # uvicorn's exit status if it cannot listen
 
 
 def check_tls(settings: Settings) -> None:
@@ -82,10 +80,20 @@ def serve(app: FastAPI, settings: Settings) -> None:
             settings.host or "every address",
         )
     server = _Server(config, app, settings)
-    with suppress(KeyboardInterrupt):
+    try:
         server.run()
-    if not server.started:
-        raise SystemExit(_STARTUP_FAILURE)
+    except KeyboardInterrupt:
+        pass
+    except SystemExit:
+        # Uvicorn exits so when it cannot listen, and logs only the system's word for it.
+        if not (server.started or server.lifespan.should_exit):
+            logger.error(  # noqa: TRY400 - the traceback would be of the exit
+                "the server could not listen on %s port %d, for the reason above; choose another address (--host, "
+                "--port), or stop what uses this one",
+                settings.host or "every address",
+                settings.port,
+            )
+        raise
 
 
 def is_loopback(host: str) -> bool:

@@ -235,3 +235,14 @@ def test_json_has_a_limit_of_its_own(settings: Settings, make_engine: MakeEngine
         body = b'{"support": [' + b" " * 1000 + b"]}"
         answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
     check_error(answer, ErrorCode.BODY_TOO_LARGE)
+
+
+@pytest.mark.parametrize("path", ["/adapt", "/classifiers"])
+def test_what_a_name_may_be_is_said_in_words(service: TestClient, path: str) -> None:
+    if path == "/adapt":
+        answer = service.post(path, **adapt_form(name="My shop"))
+    else:
+        answer = service.get(path, params={"name": "My shop"})
+    message = check_error(answer, ErrorCode.INVALID_REQUEST)["message"]
+    assert "letters" in message
+    assert "[A-Za-z" not in message

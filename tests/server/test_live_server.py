@@ -266,6 +266,7 @@ def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp
     done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
     assert done.returncode != 0
     assert "address already in use" in done.stderr
+    assert "choose another address (--host, --port)" in done.stderr.splitlines()[-1]
     assert port in done.stderr
     assert "Traceback" not in done.stderr
     assert http.get(f"{server.url}/health/ready").status_code == 200

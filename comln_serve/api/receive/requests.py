@@ -1,6 +1,7 @@
 """Wire types of requests. No logic beyond their validation."""
 
 import math
+import re
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -20,6 +21,7 @@ from comln_serve.domain.reference import ID_PREFIX, NAME_PATTERN
 
 _MAX_FIELDS = 32
 _MAX_METADATA = 32
+_NAME_IN_WORDS = "1 to 64 letters (a to z), digits, '.', '_' or '-', starting with a letter or digit"
 _TEN_YEARS = 10 * 366 * 86_400
 
 
@@ -36,6 +38,12 @@ def _few_entries(value: Any) -> Any:
     return value
 
 
+def _a_name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(f"must be {_NAME_IN_WORDS}")
+    return name
+
+
 def _not_an_id(name: str) -> str:
     if name.startswith(ID_PREFIX):
         raise ValueError(f"must not start with {ID_PREFIX!r}, as ids do")
@@ -44,14 +52,15 @@ def _not_an_id(name: str) -> str:
 
 Label = Annotated[str, AfterValidator(_not_blank)]
 Base64 = Annotated[str, Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"})]
+# `pattern` is for the document alone: Pydantic would report it as a regular expression.
+Name = Annotated[str, AfterValidator(_a_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 ClassifierName = Annotated[
-    str,
-    Field(
-        pattern=NAME_PATTERN,
-        description="1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit and "
-        f"not with '{ID_PREFIX}'. If the name exists, the classifier becomes its next version.",
-    ),
+    Name,
     AfterValidator(_not_an_id),
+    Field(
+        description=f"{_NAME_IN_WORDS}, but not with '{ID_PREFIX}'. If the name exists, the classifier becomes its "
+        "next version."
+    ),
 ]
 _HorizonInput = Annotated[float, Field(gt=0, le=MAX_HORIZON)] | HorizonRule
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query, Request, Response
 from comln_serve.api import schemas
 from comln_serve.api.authentication import READING, needs, tenant_of
 from comln_serve.api.errors import error_responses
+from comln_serve.api.receive.requests import Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
 from comln_serve.api.work import engine_of
-from comln_serve.domain.reference import NAME_PATTERN
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -26,7 +26,7 @@ def classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, le=2**62, description="`next` of the page before.")] = None,
-    name: Annotated[str | None, Query(pattern=NAME_PATTERN, description="Only versions of this name.")] = None,
+    name: Annotated[Name | None, Query(description="Only versions of this name.")] = None,
     model: Annotated[
         str | None, Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model.")
     ] = None,
