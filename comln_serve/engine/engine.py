@@ -26,7 +26,8 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.imaging import readable
 from comln_serve.machine import usable_cpus
 from comln_serve.report import similarity
 from comln_serve.storage import Store
@@ -61,16 +62,28 @@ class Engine:
     Attributes:
         classifiers: finds, lists, promotes and deletes what is stored.
         images: counts the images in work.
+        formats: formats of image files that are accepted and can be decoded.
         ready: whether the engine is warm and not closed.
         failure: why it will never be ready, or None.
     """
 
     def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
+        """Set up the threads.
+
+        Raises:
+            StartupError: the default model does not exist, or no accepted format can be decoded.
+        """
         self.settings = settings
         self.models = Models(settings, models)
         self.store = store
         self.classifiers = Catalogue(store, settings.classifier_cache_bytes)
         self.images = Admission(settings.max_pending_images, "images")
+        self.formats = readable(settings.accepted_formats)
+        if not self.formats:
+            raise StartupError(
+                f"image_formats is {settings.image_formats}, and no decoder of these is installed; install "
+                "comln-serve[heic], or accept other formats"
+            )
         self.ready = False
         self.failure: Exception | None = None
         self._warming = Lock()
@@ -79,7 +92,7 @@ class Engine:
         self._decoders = Decoders(
             settings.decode_threads or usable_cpus(),
             settings.max_image_pixels,
-            settings.accepted_formats,
+            self.formats,
             settings.max_inference_seconds,
         )
         self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed)
