@@ -262,6 +262,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
     expected[Scope.PREDICT] |= {f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")}
     reading = {
         "GET /models",
+        "GET /limits",
         "GET /v2",
         "GET /v2/models/{model}",
         "GET /v2/models/{model}/ready",

@@ -26,6 +26,7 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         name=model.name,
         default=default,
         description=manifest.description,
+        licence=manifest.licence,
         ways=head.ways,
         start=head.start,
         horizon=head.horizon,
