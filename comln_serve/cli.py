@@ -80,8 +80,8 @@ def _start_engine(settings: Settings) -> Engine:
     if settings.require_keys and not engine.store.keys.any_valid():
         logger.warning(
             "API keys are required, and there is no valid one: every request will be refused. Make "
-            "one, at any time: comln-serve keys create --tenant NAME --scope adapt --scope "
-            "predict, with the --config or --database-url of this server"
+            "one, at any time: comln-serve keys create --tenant NAME --scope adapt, with the --config or "
+            "--database-url of this server"
         )
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""

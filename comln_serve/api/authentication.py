@@ -24,7 +24,8 @@ _PER_MINUTE = "comln_serve.requests_per_minute"
 _SCOPES = "__comln_serve_scopes__"
 _THREADS = 4
 
-READING = (Scope.PREDICT, Scope.ADAPT)
+# Predict and read, within the tenant of the key: whoever may change classifiers may use them.
+USING = (Scope.PREDICT, Scope.ADAPT)
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 

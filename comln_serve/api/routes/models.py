@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import READING, needs
+from comln_serve.api.authentication import USING, needs
 from comln_serve.api.work import engine_of
 from comln_serve.engine.models import Model
 
@@ -11,7 +11,7 @@ router = APIRouter()
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
-@needs(*READING)
+@needs(*USING)
 async def models(request: Request) -> schemas.ModelList:
     engine = engine_of(request)
     return schemas.ModelList(
