@@ -17,6 +17,7 @@ from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
+from comln_serve.server.hangup import reload_on_hangup
 from comln_serve.server.serve import allowed_hosts, check_tls, serve
 from comln_serve.storage import open_store
 
@@ -49,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
+    reload_on_hangup(engine.reload)
     serve(app, settings)
     return 0 if engine.failure is None else 1
 

@@ -164,6 +164,18 @@ class ModelList(BaseModel):
     models: list[ModelInfo]
 
 
+class ModelsReloaded(BaseModel):
+    """Names of models, by what reloading did to them."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from a `Reloaded`
+
+    default: str = Field(description="The default model now.")
+    added: list[str]
+    replaced: list[str] = Field(description="Their bundle has changed.")
+    removed: list[str]
+    unchanged: list[str]
+
+
 class Limits(BaseModel):
     """What one request, and one tenant, may have. The names are those of the server's settings."""
 

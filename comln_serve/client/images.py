@@ -76,8 +76,8 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
     """Read an image and encode it as a file.
 
     Files are sent as they are, unless their longer side has more than `max_side` pixels: then they are shrunk to it,
-    turned upright, and sent as JPEG (PNG if they are transparent). Pillow images, arrays and files of other formats than
-    the server reads are sent as PNG.
+    turned upright, and sent as JPEG (PNG if they are transparent). Pillow images, arrays and files of formats that
+    the server does not read are sent as PNG.
 
     Args:
         max_side: in pixels; None: never shrink.

@@ -74,7 +74,7 @@ ABOUT_ONE: dict[tuple[str, str], Ask] = {
 }
 # Tested by themselves below.
 OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
-OF_NOBODY = {("GET", "/models"), ("GET", "/limits"), ("GET", "/v2"), ("GET", "/metrics")}
+OF_NOBODY = {("GET", "/models"), ("GET", "/limits"), ("GET", "/v2"), ("GET", "/metrics"), ("POST", "/models/reload")}
 NAME, UNUSED_NAME = "letters", "numbers"
 
 

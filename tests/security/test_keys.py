@@ -256,7 +256,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/examples",
             "DELETE /classifiers/{ref}/examples/{number}",
         },
-        Scope.ADMIN: {"GET /metrics"},
+        Scope.ADMIN: {"GET /metrics", "POST /models/reload"},
     }
     using = {
         "POST /predict",
