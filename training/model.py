@@ -23,7 +23,7 @@ REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
 
 
 class MetaModel(nn.Module):
-    """Backbone and head; `adapt` is equation 4 from the configured start.
+    """Backbone and head; `adapt` is equation 8 from the configured start.
 
     SGD updates the logarithms of T = exp(log_T) and alpha = exp(log_alpha), which therefore stay
     positive, and the log odds of the similarity sigmoid(similarity_odds) of a levelled start. A T
