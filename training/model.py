@@ -114,7 +114,14 @@ class MetaModel(nn.Module):
             uniform = phi.new_full(phi.shape[:2], 1.0 / phi.shape[1])
             psi = whitened(phi, uniform if weights is None else weights, self.log_whitening.exp())
         return gradient_flow(
-            phi, W0, Y, self.horizon(phi, Y.shape[-1]), lam=self.config.head.regularisation, weights=weights, psi=psi
+            phi,
+            W0,
+            Y,
+            self.horizon(phi, Y.shape[-1]),
+            lam=self.config.head.regularisation,
+            weights=weights,
+            psi=psi,
+            **self.config.flow.model_dump(),
         )
 
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
