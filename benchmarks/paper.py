@@ -178,8 +178,8 @@ Each beside what this repository has measured, with the command that measures it
 writes this page from the manifests in `models` and from `benchmarks/results`; it measures nothing.
 
 The paper measures on miniImageNet's and tieredImageNet's test classes, over 1000 tasks. `DATA` is the folder of the
-data set ([where to get it](data.md#where-to-get-them)). The first lines of `training/recipes/paper.yaml` list what differs
-from the paper. `comln-train evaluate RUN --data DATA --split test --task 5x5` measures a finished run, or 5x1.
+data set ([where to get it](data.md#where-to-get-them)). The first lines of `training/recipes/paper.yaml` list what
+differs from the paper. `comln-train evaluate RUN --data DATA --split test --task 5x5` measures a finished run, or 5x1.
 
 ## Table 1: memory of a meta-gradient
 
