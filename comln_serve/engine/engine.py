@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
@@ -27,7 +28,7 @@ from comln_serve.engine.embedding.decoders import Decoders
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.machine import usable_cpus
+from comln_serve.machine import cpus_of_each
 from comln_serve.report import similarity
 from comln_serve.storage import Store
 
@@ -59,30 +60,39 @@ class Engine:
     """The served models, the stored classifiers, and the threads that do the work.
 
     Attributes:
+        shared: the counts of all processes of the server.
         classifiers: finds, lists, promotes and deletes what is stored.
         images: counts the images in work.
         ready: whether the engine is warm and not closed.
         failure: why it will never be ready, or None.
     """
 
-    def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], store: Store, shared: SharedCounts | None = None
+    ) -> None:
+        """Start the threads that decode images.
+
+        Args:
+            shared: the counts of all processes of the server; default: there is only this one.
+        """
         self.settings = settings
+        self.shared = shared = shared or SharedCounts()
         self.models = Models(settings, models)
         self.store = store
-        self.classifiers = Catalogue(store, settings.classifier_cache_bytes)
-        self.images = Admission(settings.max_pending_images, "images")
+        self.classifiers = Catalogue(store, settings.classifier_cache_bytes // shared.processes)
+        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared)
         self.ready = False
         self.failure: Exception | None = None
         self._warming = Lock()
         self._warm = False
         self._job_limits = JobLimits.of(settings)
         self._decoders = Decoders(
-            settings.decode_threads or usable_cpus(),
+            settings.decode_threads or cpus_of_each(shared.processes),
             settings.max_image_pixels,
             settings.accepted_formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed)
+        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
