@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
 from threading import Barrier
@@ -22,7 +23,7 @@ from sqlalchemy import delete, text
 from sqlalchemy.exc import DBAPIError
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import Store, TenantStore, database, open_store, schema
+from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, open_store, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
@@ -171,6 +172,19 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     open_store(database_url).close()
     found = execute(database_url, "SELECT id, horizon_rule FROM classifiers ORDER BY id")
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
+
+
+def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
+    """No request went on without an image then."""
+    migrate_to(database_url, "0005")
+    execute(
+        database_url,
+        "INSERT INTO idempotency_keys (tenant, key, fingerprint, classifier, expires_at) VALUES "
+        "('', 'k', 'print', 'clf_1', '2999-01-01 00:00:00')",
+    )
+    with closing(open_store(database_url)) as store:
+        key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
+        assert store.for_tenant("").made_by(key) == ("clf_1", ())
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:
