@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from comln_serve.client.asking import CutLimits, Session
+from comln_serve.client.asking import CutLimits, Session, cut_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Rejected, Rejections, Skipped
@@ -26,7 +26,6 @@ SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[tuple[Rejected, .
 _AT_ONCE, _THREADS = 32, 8
 # Of a form, beside an image file: its part's head, and the label's part.
 _BYTES_BESIDE = 1024
-_BODY_BYTES_BESIDE = 64 * 1024
 
 
 class Cuts:
@@ -70,7 +69,7 @@ class Cuts:
             InputError: no image of a class can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
-        limits = self._session.limits
+        limits = yield from cut_limits(self._session)
         while True:
             yield from self._prepare(limits)
             cut = self._take(limits)
@@ -79,12 +78,12 @@ class Cuts:
             try:
                 rejected = yield from send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
-                usable = self._without_bad(cut, error, limits)
+                usable = self._without_bad(cut, error)
                 if len(usable) == len(cut) and not _narrow(limits, cut, error):
                     raise
                 self._waiting.extendleft(reversed(usable))
             else:
-                self._skip_all(cut, rejected, limits)
+                self._skip_all(cut, rejected)
                 self.done += len(cut) - len(rejected)
                 self._advance(len(cut) - len(rejected))
 
@@ -109,11 +108,11 @@ class Cuts:
         """Prepare images until more wait than one cut holds, or all are prepared."""
         while self._rest and len(self._waiting) <= limits.images and sum(map(_size, self._waiting)) <= limits.bytes:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
-            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side))
+            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits))
             for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)
-                elif limits.image_bytes is not None and len(found.data) > limits.image_bytes:
+                elif len(found.data) > limits.image_bytes:
                     self._skip(_too_large(found, limits.image_bytes), source.label)
                 else:
                     self._waiting.append(found)
@@ -128,7 +127,7 @@ class Cuts:
             cut.append(self._waiting.popleft())
         return cut
 
-    def _without_bad(self, cut: Sequence[Prepared], error: ComlnError, limits: CutLimits) -> list[Prepared]:
+    def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
         """The images of a refused cut but those that it was refused for.
 
         Raises:
@@ -136,24 +135,18 @@ class Cuts:
         """
         if self.partial:
             rejected = parse(Rejections, dict(error.detail)).rejected
-            self._skip_all(cut, rejected, limits)
+            self._skip_all(cut, rejected)
             left_out = {one.index for one in rejected}
             return [item for position, item in enumerate(cut) if position not in left_out]
-        position, allowed = error.detail.get("image"), error.detail.get("allowed_bytes")
+        position = error.detail.get("image")
         if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
             raise _refused(cut[position], error)
-        if error.code == "image_too_large" and isinstance(allowed, int):
-            raise next((_too_large(item, allowed) for item in cut if len(item.data) > allowed), error)
         return list(cut)
 
-    def _skip_all(self, cut: Sequence[Prepared], rejected: Sequence[Rejected], limits: CutLimits) -> None:
+    def _skip_all(self, cut: Sequence[Prepared], rejected: Sequence[Rejected]) -> None:
         for one in rejected:
-            image, allowed = cut[one.index], one.detail.get("allowed_bytes")
-            if isinstance(allowed, int):
-                limits.image_bytes = allowed
-                self._skip(_too_large(image, allowed), image.label)
-            else:
-                self._skip(BadImageError(image.name, one.message), image.label)
+            image = cut[one.index]
+            self._skip(BadImageError(image.name, one.message), image.label)
 
     def _skip(self, error: BadImageError, label: str | None) -> None:
         if not self.partial:
@@ -169,10 +162,10 @@ class Cuts:
             ) from error
 
 
-def _prepare_all(batch: Sequence[Source], max_side: int | None) -> list[Prepared | BadImageError]:
+def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimits) -> list[Prepared | BadImageError]:
     def one(source: Source) -> Prepared | BadImageError:
         try:
-            return prepare(source, max_side)
+            return prepare(source, max_side, limits.formats)
         except BadImageError as error:
             return error
 
@@ -183,27 +176,17 @@ def _prepare_all(batch: Sequence[Source], max_side: int | None) -> list[Prepared
 
 
 def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:
-    """Lower the limits after the server refused a cut as too large. False: smaller ones would not help."""
-    if len(cut) == 1 or error.status not in (408, 413):
+    """Halve the limits after a cut was too large, for a proxy, the time or its answer. False: that would not help."""
+    allowed = error.detail.get("allowed_images")
+    of_classifier = isinstance(allowed, int) and allowed >= len(cut)
+    if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
         return False
-    images, size = error.detail.get("allowed_images"), error.detail.get("allowed_bytes")
-    if isinstance(images, int):
-        if images >= len(cut):
-            return False  # not the request has too many, but the classifier
-        limits.images = images
-    elif error.code == "body_too_large" and isinstance(size, int) and 0 < size - _BODY_BYTES_BESIDE < _sizes(cut):
-        limits.bytes = size - _BODY_BYTES_BESIDE
-    else:
-        limits.images = (len(cut) + 1) // 2
+    limits.images = (len(cut) + 1) // 2
     return True
 
 
 def _size(image: Prepared) -> int:
     return len(image.data) + _BYTES_BESIDE
-
-
-def _sizes(images: Sequence[Prepared]) -> int:
-    return sum(map(_size, images))
 
 
 def _refused(image: Prepared, error: ComlnError) -> BadImageError:

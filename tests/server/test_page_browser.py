@@ -196,7 +196,7 @@ def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> Non
     """The seventh image that is sent is red and given as blue."""
     visitor.click("#settings summary")
     visitor.choose("#model", "tiny-far")
-    assert visitor.text("#model-description") == "A tiny test model."
+    assert visitor.text("#model-description") == "A tiny test model. Licence: Apache-2.0."
     stray = colours["red"][0].with_name("stray.png")
     stray.write_bytes(image_bytes((220, 30, 30), seed=7))
     visitor.add_classes({**colours, "blue": [stray, *colours["blue"]]})
@@ -434,8 +434,9 @@ def test_a_server_of_low_limits(
         visitor.choose("#filter-state", "failed")
         marks = dict(zip(visitor.texts("#results .file"), visitor.texts("#results .mark"), strict=True))
         assert (set(marks), len(set(marks.values()))) == ({"holiday.heic", "note.png"}, 2)
-        assert {line["status"] for line in requests_of(server, "/adapt")} == {413, 201}
-        # Not refused for the bad one, and not sent again without it.
+        # The page knows the limits before it sends anything, and sends nothing again without the bad ones.
+        assert [line["status"] for line in requests_of(server, "/adapt")] == [201]
+        assert {line["status"] for line in requests_of(server, "/classifiers/{ref}/examples")} == {200, 201}
         answered = [line for line in requests_of(server, "/predict") if line["status"] != 429]
         assert (sum(line["images"] for line in answered), {line["status"] for line in answered}) == (32, {200})
         assert [line["rejected"] for line in answered if "rejected" in line] == [2]
