@@ -77,7 +77,7 @@ class ServedModels:
 
 
 def reopen(served: Models, settings: Settings) -> tuple[Models, Reloaded]:
-    """Open and warm the bundles of `settings.models_dir` that are new or have changed; take the others over.
+    """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
 
     Raises:
         ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.

@@ -132,6 +132,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app, self._settings = app, settings
         self._leave_at: float | None = None
+        self._announced = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain. uvicorn calls this on SIGINT and SIGTERM."""
@@ -148,10 +149,20 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to stop serving. uvicorn calls this ten times a second."""
+        if not self._announced and self._app.state.engine.ready:
+            self._announced = True
+            logger.info("ready; the page is %s", self._address())
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
             super().handle_exit(signal.SIGTERM, None)
         return await super().on_tick(counter)
+
+    def _address(self) -> str:
+        """Where this machine's browser finds the page."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        host = "localhost" if ip_address(host.partition("%")[0]).is_unspecified else host
+        scheme = "https" if self._settings.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def _limit(self, seconds: float) -> None:
         """End the process after `seconds` at the latest, even if a thread hangs."""

@@ -35,6 +35,7 @@ ABOVE = {
         "configuration",
         "domain",
         "engine",
+        "entry",
         "errors",
         "export",
         "flow",

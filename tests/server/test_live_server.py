@@ -223,8 +223,9 @@ def test_port_0_picks_a_free_one_and_says_which_and_a_public_address_is_warned_o
         wait_until(lambda: "Uvicorn running on" in log.read_text())
         found = re.search(r"http://0\.0\.0\.0:(\d+)", log.read_text())
         assert found is not None
-        ready = f"http://127.0.0.1:{found[1]}/health/ready"
-        wait_until(lambda: http.get(ready).status_code == 200)
+        page = f"http://localhost:{found[1]}/"
+        wait_until(lambda: f"ready; the page is {page}" in log.read_text())
+        assert http.get(f"{page}health/ready").status_code == 200
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0
