@@ -6,6 +6,7 @@ A route declares the scopes that may call it (`needs`), or that it takes request
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -65,11 +66,16 @@ def requests_per_minute_of(request: Request) -> int | None:
 class Authentication:
     """Dependency of every route: checks the key before any of the body is read."""
 
-    def __init__(self, settings: Settings, keys: KeyStore) -> None:
+    def __init__(self, settings: Settings, keys: KeyStore, folder: Path | None = None) -> None:
+        """Prepare to check keys.
+
+        Args:
+            folder: shared by the server's processes; None: there is only one.
+        """
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
         self._ring = KeyRing(keys.find)
-        self._limiter = RateLimiter()
+        self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
         self._threads = CapacityLimiter(_THREADS)
 
     async def __call__(self, request: Request) -> None:

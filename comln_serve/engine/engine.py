@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
@@ -29,7 +30,7 @@ from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
-from comln_serve.machine import usable_cpus
+from comln_serve.machine import cpus_of_each
 from comln_serve.report import similarity
 from comln_serve.storage import Store
 
@@ -61,6 +62,7 @@ class Engine:
     """The served models, the stored classifiers, and the threads that do the work.
 
     Attributes:
+        shared: the counts of all processes of the server.
         classifiers: finds, lists, promotes and deletes what is stored.
         images: counts the images in work.
         formats: formats of image files that are accepted and can be decoded.
@@ -69,17 +71,23 @@ class Engine:
         on_models: called with models before they are served for the first time by `reload`.
     """
 
-    def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
-        """Set up the threads.
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], store: Store, shared: SharedCounts | None = None
+    ) -> None:
+        """Start the threads that decode images.
+
+        Args:
+            shared: the counts of all processes of the server; default: there is only this one.
 
         Raises:
             StartupError: the default model does not exist, or no accepted format can be decoded.
         """
         self.settings = settings
+        self.shared = shared = shared or SharedCounts()
         self._served = ServedModels(Models(settings, models))
         self.store = store
-        self.classifiers = Catalogue(store, settings.classifier_cache_bytes)
-        self.images = Admission(settings.max_pending_images, "images")
+        self.classifiers = Catalogue(store, settings.classifier_cache_bytes // shared.processes)
+        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared)
         self.formats = readable(settings.accepted_formats)
         if not self.formats:
             raise StartupError(
@@ -93,12 +101,12 @@ class Engine:
         self._warm = False
         self._job_limits = JobLimits.of(settings)
         self._decoders = Decoders(
-            settings.decode_threads or usable_cpus(),
+            settings.decode_threads or cpus_of_each(shared.processes),
             settings.max_image_pixels,
             self.formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed)
+        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -140,7 +148,7 @@ class Engine:
         """
         self._need_ready()
         with self._warming:
-            models, result = reopen(self.models, self.settings)
+            models, result = reopen(self.models, self.settings, self.shared.processes)
             self.on_models(models)
             self._served.exchange(models)
         logger.info(

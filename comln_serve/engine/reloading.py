@@ -76,8 +76,11 @@ class ServedModels:
                 Thread(target=model.close, name=f"close-{model.name}", daemon=True).start()
 
 
-def reopen(served: Models, settings: Settings) -> tuple[Models, Reloaded]:
+def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, Reloaded]:
     """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
+
+    Args:
+        processes: of this server; each does this.
 
     Raises:
         ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.
@@ -92,7 +95,7 @@ def reopen(served: Models, settings: Settings) -> tuple[Models, Reloaded]:
         bundles = {bundle.name: bundle for bundle in load_bundles(settings)}
         for name, bundle in bundles.items():
             if name not in served or served[name].bundle.manifest != bundle.manifest:  # it has the files' checksums
-                opened[name] = model = LocalModel(bundle, settings)
+                opened[name] = model = LocalModel(bundle, settings, processes)
                 model.warm()
         models = Models(settings, {name: opened.get(name) or served[name] for name in bundles})
     except BaseException as error:

@@ -12,9 +12,20 @@ from comln_serve.errors import ServiceError
 logger = logging.getLogger(__name__)
 
 
+def hold_hangups() -> None:
+    """Let SIGHUP wait until `on_hangup`: before, it would end this process."""
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+
+
 def reload_on_hangup(reload: Callable[[], object]) -> None:
-    """Call `reload`, on a thread, on SIGHUP; but stop the server if that tells that its terminal was closed."""
-    if not hasattr(signal, "SIGHUP"):  # Windows
+    """Call `reload` on SIGHUP, on a thread. Its errors are logged."""
+    on_hangup(lambda: Thread(target=_reload, args=(reload,), name="reload", daemon=True).start())
+
+
+def on_hangup(call: Callable[[], None]) -> None:
+    """Call it on SIGHUP; but stop this process if that tells that its terminal was closed."""
+    if not hasattr(signal, "SIGHUP"):
         return
     had_terminal = _has_terminal()
 
@@ -22,9 +33,10 @@ def reload_on_hangup(reload: Callable[[], object]) -> None:
         if had_terminal and not _has_terminal():
             os.kill(os.getpid(), signal.SIGTERM)
         else:
-            Thread(target=_reload, args=(reload,), name="reload", daemon=True).start()
+            call()
 
     signal.signal(signal.SIGHUP, hung_up)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
 
 def _reload(reload: Callable[[], object]) -> None:

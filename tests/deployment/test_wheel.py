@@ -73,9 +73,9 @@ def test_an_installed_wheel_serves_the_photo_model(tmp_path: Path) -> None:
     command = [str(python.with_name("comln-serve")), "--port", str(port), "--log-format", "text"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with running(command, url, log, environment, cwd=empty):
-        wait_until(lambda: "ready; the page is" in log.read_text())
+        wait_until(lambda: "ready: the page is at" in log.read_text())
         lines = [line for line in log.read_text().splitlines() if "comln_serve.requests" not in line]
-        assert lines[-1].endswith(f"ready; the page is {url}/")
+        assert lines[-1].endswith(f"ready: the page is at {url}/")
         (model,) = http.get(f"{url}/models").json()["models"]
         assert (model["name"], model["default"], model["provider"]) == ("photos-efficientnet-lite0", True, "cpu")
         assert "<html" in http.get(f"{url}/", headers={"Accept": "text/html"}).text

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.fitting import check_classes, fit
@@ -82,17 +83,20 @@ class _Call:
 class ClassifierMaker:
     """Embeds support images, solves for the classifier and stores it. Thread-safe."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue, images: Admission, embed: Embed) -> None:
+    def __init__(
+        self, settings: Settings, catalogue: Catalogue, images: Admission, embed: Embed, shared: SharedCounts
+    ) -> None:
         """Set up the queue of solves.
 
         Args:
             images: counts the images in work.
             embed: embeddings (n, d) of n admitted image files, by a model.
+            shared: the counts of all processes of the server.
         """
         self._settings, self._catalogue = settings, catalogue
         self._images, self._embed = images, embed
-        at_once = min(usable_cpus(), _MOST_SOLVES)
-        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds)
+        at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
+        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
 
     def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller) -> Adapted:
         """See `Engine.adapt`."""
