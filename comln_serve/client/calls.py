@@ -66,7 +66,7 @@ def adapt(
         name: the classifier becomes its next version; default: a classifier without a name.
         model: a model of `models()`; default: the server's.
         horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
-        promote: let the name stand for the new version.
+        promote: let the name stand for the new version. It always stands for its first version.
         metadata: your notes, kept with the classifier.
         expires_in_seconds: when the classifier expires; default: never.
         on_bad: "raise" at an image that cannot be used, or "skip" it.
@@ -136,6 +136,27 @@ def add_examples(
     path = path_of(classifier, "examples")
     cuts = Cuts(session, sources(images, labels), on_bad)
     return (yield from _upload(session, cuts, path, {}, promote=promote, show=False))
+
+
+def add_examples_folder(
+    session: Session,
+    classifier: str | Classifier,
+    folder: Folder,
+    *,
+    promote: bool = True,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Adapted]:
+    """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
+
+    Raises:
+        InputError: as `adapt_folder`. And as `add_examples`.
+    """
+    path = path_of(classifier, "examples")
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    _refuse_skipped(skipped, on_bad)
+    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
+    return (yield from _upload(session, cuts, path, {}, promote=promote, show=progress))
 
 
 def remove_examples(

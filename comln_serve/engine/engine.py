@@ -141,7 +141,7 @@ class Engine:
                 self.failure = error
 
     def reload(self) -> Reloaded:
-        """Serve the bundles that `models_dir` holds now: all of them, or, if one cannot be used, those of before.
+        """Serve the bundles that `models_folder` holds now: all of them, or, if one cannot be used, those of before.
 
         New and changed ones are opened and warmed first. Running requests keep the models that they began with, which
         are closed afterwards.
