@@ -17,6 +17,7 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
+from comln_serve.server.hangup import on_hangup, reload_in_background
 from comln_serve.server.listening import listen
 from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open
 from comln_serve.server.supervisor import Supervisor
@@ -80,6 +81,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
+    on_hangup(lambda: reload_in_background(engine.reload))
     serve(app, settings, sockets)
     return 0 if engine.failure is None else 1
 
@@ -90,8 +92,8 @@ def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
     if settings.require_keys and not engine.store.keys.any_valid():
         logger.warning(
             "API keys are required, and there is no valid one: every request will be refused. Make "
-            "one, at any time: comln-serve keys create --tenant NAME --scope adapt --scope "
-            "predict, with the --config or --database-url of this server"
+            "one, at any time: comln-serve keys create --tenant NAME --scope adapt, with the --config or "
+            "--database-url of this server"
         )
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""

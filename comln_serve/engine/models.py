@@ -115,7 +115,13 @@ def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]
 
 
 class Models(dict[str, Model]):
-    """Models by name, one of them the default."""
+    """Models by name, one of them the default.
+
+    Attributes:
+        users: number of running requests that have these models; see `ServedModels`.
+    """
+
+    users = 0
 
     def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
         """Choose the default.

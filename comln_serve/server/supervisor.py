@@ -14,10 +14,12 @@ from types import FrameType
 from prometheus_client.multiprocess import mark_process_dead
 
 from comln_serve.counts import Count, SharedCounts
+from comln_serve.server.hangup import on_hangup
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_ENDING, signal.SIGHUP)
 
 # A process whose event loop has not run for so long is killed. Nothing that clients can ask for holds it for a second.
 _HANGS_AFTER_S = 30.0
@@ -45,8 +47,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit status: that of the first process if it never gets ready."""
-        for number in _SIGNALS:
-            signal.signal(number, self._pass_on)
+        for number in _ENDING:
+            signal.signal(number, self._end)
+        on_hangup(lambda: self._pass_on(signal.SIGHUP))
         self._start(0)
         while not self._shared.of(0, Count.READY):
             if (status := self._running[0].exitcode) is not None:
@@ -78,8 +81,9 @@ class Supervisor:
         """Serve, in the new process."""
         # Ctrl-C reaches every process of a terminal's group; this one is to get it from its parent alone.
         os.setpgid(0, 0)
-        for number in _SIGNALS:
+        for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a process that has not loaded its models need not reload them
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self._shared.process = place
         self._shared.set(Count.PID, os.getpid())
@@ -107,8 +111,11 @@ class Supervisor:
             self._shared.replace(place)
             mark_process_dead(process.pid)
 
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+    def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
         for process in self._running.values():
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)

@@ -95,8 +95,9 @@ def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Setting
             assert client.get("/models").status_code == 401
             assert client.get("/models", headers=bearer(plain_id(plain))).status_code == 401
         for headers, allowed in ((plain, 1), (own, 3)):
-            statuses = [client.get("/models", headers=headers).status_code for _ in range(5)]
-            assert statuses == [200] * allowed + [429] * (5 - allowed)
+            answers = [client.get("/limits", headers=headers) for _ in range(5)]
+            assert [answer.status_code for answer in answers] == [200] * allowed + [429] * (5 - allowed)
+            assert answers[0].json()["requests_per_minute"] == allowed
 
 
 def plain_id(headers: dict[str, str]) -> str:

@@ -5,7 +5,7 @@ served models; never a path, name or id that a client chose.
 """
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 import onnxruntime as ort
@@ -29,6 +29,7 @@ from comln_serve.api.context import RequestRecord
 from comln_serve.api.observe.gpu import gpu_memory
 from comln_serve.counts import Count
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -122,10 +123,8 @@ class Metrics:
         for operation in ("adapt", "predict"):
             self._images.labels(operation)
             self._queue.labels(operation)
-        for name, model in engine.models.items():
-            self._adaptations.labels(name)
-            self._predictions.labels(name)
-            model.batcher.on_batch = self._on_batch(name)
+        self._observe(engine.models)
+        engine.on_models = self._observe
         self._registry.register(_State(engine))
         if several:
             self._registry.register(_Processes(engine))
@@ -159,6 +158,13 @@ class Metrics:
                 self._adaptations.labels(record.model).inc()
             else:
                 self._predictions.labels(record.model).inc(record.images)
+
+    def _observe(self, models: Mapping[str, Model]) -> None:
+        """Count what these models do from now on."""
+        for name, model in models.items():
+            self._adaptations.labels(name)
+            self._predictions.labels(name)
+            model.batcher.on_batch = self._on_batch(name)
 
     def _on_batch(self, model: str) -> Callable[[int, float], None]:
         images, seconds = self._batch_images.labels(model), self._batch_seconds.labels(model)
