@@ -74,7 +74,7 @@ class Engine:
     def __init__(
         self, settings: Settings, models: Mapping[str, Model], store: Store, shared: SharedCounts | None = None
     ) -> None:
-        """Start the threads that decode images.
+        """Set up the threads.
 
         Args:
             shared: the counts of all processes of the server; default: there is only this one.

@@ -80,7 +80,7 @@ def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, 
     """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
 
     Args:
-        processes: of this server; each does this.
+        processes: of this server; see `load_models`.
 
     Raises:
         ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.

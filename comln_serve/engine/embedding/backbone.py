@@ -160,9 +160,7 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         # A graph may load weights from other files, which no checksum covers: give it an empty
         # folder.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
-        if (
-            provider != "cpu" and _CUDA in ort.get_available_providers() and may_have_gpu()
-        ):  # else loading CUDA's libraries only logs errors
+        if provider != "cpu" and _CUDA in ort.get_available_providers() and may_have_gpu():
             ort.preload_dlls()
             cuda = (_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})
             try:
