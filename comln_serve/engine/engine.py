@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
-from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
+from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, Embedded, NewClassifier, Support
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedding.decoders import Decoders
+from comln_serve.engine.embedding.decoders import Decoders, Deliver
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import difference_hash
 from comln_serve.machine import usable_cpus
 from comln_serve.report import similarity
 from comln_serve.storage import Store
@@ -82,7 +83,7 @@ class Engine:
             settings.accepted_formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed)
+        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed_and_hash)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -197,10 +198,29 @@ class Engine:
         calibrated = calibration_for(found, calibration) is not None
         return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold)
 
-    def _embed(
+    def _embed_and_hash(
         self, files: Sequence[bytes], model: Model, clock: StageClock, cancellation: Cancellation
+    ) -> Embedded:
+        """Like `_embed`; also the perceptual hash of each image as the model sees it."""
+        hashes: list[int | None] = [None] * len(files)
+
+        def take_hash(position: int, pixels: NDArray[np.uint8]) -> None:
+            hashes[position] = difference_hash(pixels)
+
+        return self._embed(files, model, clock, cancellation, take_hash), hashes
+
+    def _embed(
+        self,
+        files: Sequence[bytes],
+        model: Model,
+        clock: StageClock,
+        cancellation: Cancellation,
+        see: Deliver = lambda _position, _pixels: None,
     ) -> NDArray[np.float32]:
         """Embeddings (n, d) of n >= 1 image files, which the caller has admitted.
+
+        Args:
+            see: called with each image's position and pixels before it is embedded, from any thread.
 
         Raises:
             ServiceError: the first bad file's error, with its position; as `Job.wait`; NOT_READY,
@@ -213,7 +233,12 @@ class Engine:
             cancellation.calling(job.cancel),
             model.batcher.expect(job) as put,
         ):
-            self._decoders.submit(job, files, model.bundle.manifest.preprocessing, put)
+
+            def deliver(position: int, pixels: NDArray[np.uint8]) -> None:
+                see(position, pixels)
+                put(position, pixels)
+
+            self._decoders.submit(job, files, model.bundle.manifest.preprocessing, deliver)
             embeddings = job.wait()
         waited = job.waited_s or 0.0
         tell_stage("queue", waited, ago=time.perf_counter() - began - waited)

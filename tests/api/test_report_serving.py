@@ -236,7 +236,7 @@ def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     made = calibrated.adapt(colour_support(8)).classifier
     old = type(made)(**{**vars(made), "id": "clf_old", "report": None})
     calibrated.store.for_tenant("").add(
-        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), old.labels[:1]), limit=10, promote=True
+        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), [None], old.labels[:1]), limit=10
     )
     predicted = calibrated.predict(QUERIES, "clf_old", unknown=True)
     assert predicted.unknown_threshold == 0.9999

@@ -173,6 +173,26 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
 
 
+def test_examples_of_before_have_no_hashes(database_url: str) -> None:
+    migrate_to(database_url, "0005")
+    execute(
+        database_url,
+        "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
+        "examples, horizon, horizon_rule, support_loss, support_accuracy, metadata, created_at, weights) VALUES "
+        "(1, '', 1, 'clf_1', 1, 1, 'm', '', '[]', '[]', 1, 'learned', 0, 1, '{}', '2026-01-01 00:00:00', '')",
+    )
+    execute(
+        database_url,
+        "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES (1, '[]', '[]', 1, '')",
+    )
+    with closing(open_store(database_url)) as store:
+        assert execute(database_url, "SELECT hashes FROM supports") == [(None,)]
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        execute(database_url, "UPDATE supports SET hashes = NULL")
+        assert mine.support("clf_a")[1].hashes == (None,) * len(support())
+
+
 def test_the_newest_migration_is_known_without_alembic() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -249,7 +269,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, mon
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", ["0006", "0010", "9999"])
+@pytest.mark.parametrize("version", ["0007", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")

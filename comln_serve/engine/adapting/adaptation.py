@@ -27,7 +27,10 @@ from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Res
 Support = Sequence[tuple[bytes, str]]
 """Labelled images: file bytes, label."""
 
-Embed = Callable[[Sequence[bytes], Model, StageClock, Cancellation], NDArray[np.float32]]
+Embedded = tuple[NDArray[np.float32], Sequence[int | None]]
+"""Embeddings (n, d) and perceptual hashes (n,) of images."""
+
+Embed = Callable[[Sequence[bytes], Model, StageClock, Cancellation], Embedded]
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
 # A solve with thousands of support images takes hundreds of megabytes.
@@ -88,7 +91,7 @@ class ClassifierMaker:
 
         Args:
             images: counts the images in work.
-            embed: embeddings (n, d) of n admitted image files, by a model.
+            embed: embeds n admitted image files by a model, and hashes them.
         """
         self._settings, self._models, self._catalogue = settings, models, catalogue
         self._images, self._embed = images, embed
@@ -152,7 +155,7 @@ class ClassifierMaker:
         self._check_size(len(labels))
         self._check_room(call)
         with self._images.admit(len(support)):
-            examples = SupportSet.of(self._embeddings(support, model, call), labels)
+            examples = SupportSet.of(*self._embedded(support, model, call), labels)
             with self._solves.turn(call.caller.cancellation.check, object()):
                 made = self._fit(model, examples, new.horizon, call)
         lifetime = new.expires_in_seconds
@@ -165,19 +168,19 @@ class ClassifierMaker:
     def _extend(self, reference: str, support: Support, call: _Call, *, promote: bool) -> Classifier:
         labels = [label for _, label in support]
         # By embedder, as a retry may find the name on another model.
-        embedded: dict[str, NDArray[np.float32]] = {}
+        embedded: dict[str, Embedded] = {}
 
-        def embed(stored: ClassifierRecord) -> NDArray[np.float32]:
+        def embed(stored: ClassifierRecord) -> Embedded:
             model = self._models.of(stored)
             self._check_size(sum(stored.examples) + len(labels))
             check_classes([*stored.labels, *labels], model)
             self._check_version(stored, call)
             if model.embedder_sha256 not in embedded:
-                embedded[model.embedder_sha256] = self._embeddings(support, model, call)
+                embedded[model.embedder_sha256] = self._embedded(support, model, call)
             return embedded[model.embedder_sha256]
 
         def extend(stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
-            return examples.extended(embed(stored), labels)
+            return examples.extended(*embed(stored), labels)
 
         with self._images.admit(len(support)):
             # Embeds first, so as not to keep others from solving meanwhile.
@@ -210,7 +213,7 @@ class ClassifierMaker:
                     store.replace(made, changed, key=call.key)
                     return made
 
-    def _embeddings(self, support: Support, model: Model, call: _Call) -> NDArray[np.float32]:
+    def _embedded(self, support: Support, model: Model, call: _Call) -> Embedded:
         return self._embed([data for data, _ in support], model, call.clock, call.caller.cancellation)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
