@@ -345,7 +345,8 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
     assert text == (
         '{"held_out": {"folds": 2, "judged": 3, "accuracy": 0.3333333333333333, "confusion": [[1, 0], [2, 0]], '
         '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]'
-        f'{predicted}}}, "notes": ["\\ud83d\\udc31"],{near}{choice} "own_horizon": false, "unknown_threshold": 0.6666666666666666}}'
+        f'{predicted}}}, "notes": ["\\ud83d\\udc31"],{near}{choice} "own_horizon": false, '
+        '"unknown_threshold": 0.6666666666666666}'
     )
     earlier = text.replace(choice, "").replace(predicted, "").replace(near, "")
     execute(database_url, f"UPDATE classifiers SET report = '{earlier}'")
