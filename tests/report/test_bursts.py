@@ -1,17 +1,16 @@
 """Frames of one scene through the whole server: what the report says of the classifier they make."""
 
-import io
 import tarfile
 from itertools import chain
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance, ImageFilter
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.report import Report
 from comln_serve.engine.engine import Engine, NewClassifier
 from tests.support.engines import MakeEngine
+from tests.support.image_files import frame
 from tests.support.paths import REPOSITORY
 
 Labelled = list[tuple[bytes, str]]
@@ -34,17 +33,6 @@ def report_on(engine: Engine, support: Labelled) -> Report:
     report = engine.adapt(support).classifier.report
     assert report is not None
     return report
-
-
-def frame(photo: bytes, number: int) -> bytes:
-    """A photo as a hand-held camera takes it a moment later: moved, in other light, not as sharp."""
-    image = Image.open(io.BytesIO(photo)).convert("RGB")
-    width, height = image.size
-    moved = image.crop((3 * number, 2 * number, width - 2 * number, height - 3 * number))
-    moved = ImageEnhance.Brightness(moved).enhance(1 - 0.06 * number).filter(ImageFilter.GaussianBlur(0.4 * number))
-    buffer = io.BytesIO()
-    moved.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
 
 
 def products(*, burst: bool) -> Labelled:
