@@ -17,7 +17,7 @@ class Suspect(_Part):
     likelier: str = Field(description="The label the other support images suggest.")
     score: float = Field(
         description="Probability of `likelier` against `label`, by a classifier that has not seen "
-        "the image; listed from 0.95."
+        "the image; listed from 0.95, or from 0.7 if no other image reaches that."
     )
 
 

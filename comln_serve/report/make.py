@@ -11,7 +11,7 @@ from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
 from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
-from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.suspects import listed, suspicion
 
 _MOST_NAMED = 10
 
@@ -118,7 +118,8 @@ def _held_out(
     for example, label in zip(examples.tolist(), predicted.tolist(), strict=True):
         classified[example] = label
     scores, likelier = suspicion(logits, given, temperature)
-    worst = [i for i in np.argsort(-scores, kind="stable") if scores[i] >= THRESHOLD]
+    suspects = listed(scores)
+    worst = [i for i in np.argsort(-scores, kind="stable") if suspects[i]]
     return HeldOutReport(
         folds=found.folds,
         judged=len(examples),

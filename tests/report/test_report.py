@@ -13,7 +13,7 @@ from comln_serve.flow import FlowSolution
 from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
-from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
 from comln_serve.report.unknown import LEAST_JUDGED, threshold
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
@@ -228,6 +228,20 @@ def test_suspicion_is_the_odds_of_two_labels() -> None:
     scores, likelier = suspicion(logits, np.array([0, 0]), temperature=2.0)
     np.testing.assert_array_equal(likelier, [1, 1])
     np.testing.assert_allclose(scores, [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(2.5))])
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.1, ONLY_ONE, 0.69], [False, True, False]),
+        ([0.1, ONLY_ONE, 0.8], [False, False, False]),
+        ([0.1, 0.94, THRESHOLD], [False, False, True]),
+        ([0.96, 0.97, 0.3], [True, True, False]),
+        ([0.1, 0.2], [False, False]),
+    ],
+)
+def test_one_outstanding_suspicion_is_listed_at_a_lower_score(scores: list[float], expected: list[bool]) -> None:
+    np.testing.assert_array_equal(listed(np.array(scores)), expected)
 
 
 def test_similarity_does_not_see_lengths() -> None:

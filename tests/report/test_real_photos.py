@@ -1,4 +1,4 @@
-"""Frames of one scene through the whole server: what the report says of the classifier they make."""
+"""Photos as users send them, through the whole server: bursts, and one photo under a wrong label."""
 
 import tarfile
 from itertools import chain
@@ -16,7 +16,7 @@ from tests.support.paths import REPOSITORY
 Labelled = list[tuple[bytes, str]]
 
 GROCERIES = REPOSITORY / "examples" / "groceries"
-SIGNS = REPOSITORY.parent / "shared" / "data" / "photos" / "gtsrb43.tar"
+SHARED = REPOSITORY.parent / "shared" / "data" / "photos"
 WAYS = FRAMES = 5
 
 
@@ -79,10 +79,10 @@ def test_frames_added_later_are_recognised(photos: Engine) -> None:
     assert made.report.near_duplicates == []
 
 
-@pytest.mark.skipif(not SIGNS.exists(), reason="the photos of traffic signs are not at ../shared/data")
+@pytest.mark.skipif(not SHARED.exists(), reason="the photos of traffic signs are not at ../shared/data")
 def test_frames_of_one_track_do_not_pass_for_new_photos(photos: Engine) -> None:
     """Their accuracy was 0.99 on average where photos of other tracks of these signs get 0.66."""
-    with tarfile.open(SIGNS) as archive:
+    with tarfile.open(SHARED / "gtsrb43.tar") as archive:
         names = np.array([name for name in archive.getnames() if name.endswith(".png")])
         sign = np.array([name.split("/")[-2] for name in names])
         track = np.array([name.split("/")[-1][:5] for name in names])
@@ -107,3 +107,38 @@ def test_frames_of_one_track_do_not_pass_for_new_photos(photos: Engine) -> None:
             report = report_on(photos, draw(np.random.default_rng(seed), burst=False))
             assert report.held_out is not None
             assert report.held_out.judged >= 0.8 * WAYS * FRAMES
+
+
+def share_found(engine: Engine, classes: dict[str, list[bytes]], rng: np.random.Generator, tasks: int) -> float:
+    """Share of tasks of three classes whose one wrong photo of 13 is listed, and of the only class it can be of."""
+    found = 0
+    for _ in range(tasks):
+        a, b, c = (str(label) for label in rng.permutation(sorted(classes))[:3])
+        support = [
+            (photo, label)
+            for label in (a, b, c)
+            for photo in [classes[label][i] for i in rng.permutation(len(classes[label]))[:4]]
+        ]
+        others = [photo for photo in classes[b] if (photo, b) not in support]
+        report = report_on(engine, [*support, (others[0], a)])
+        assert report.held_out is not None
+        found += any((one.number, one.label, one.likelier) == (13, a, b) for one in report.held_out.suspects)
+    return found / tasks
+
+
+def test_a_wrong_photo_among_thirteen_is_listed(photos: Engine) -> None:
+    """Of products that are unlike; it was 12 of these 15 while only scores from 0.95 were listed."""
+    names = ("arla-standard-milk", "aubergine", "banana", "bravo-orange-juice", "cucumber", "royal-gala")
+    classes = {name: [path.read_bytes() for path in sorted((GROCERIES / name).glob("*/*.jpg"))] for name in names}
+    assert share_found(photos, classes, np.random.default_rng(0), tasks=15) >= 0.85
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the photos of groceries are not at ../shared/data")
+def test_a_wrong_photo_of_many_products_is_listed(photos: Engine) -> None:
+    classes: dict[str, list[bytes]] = {}
+    with tarfile.open(SHARED / "grocery.tar") as archive:
+        for name in archive.getnames():
+            _, label, file = name.split("/") if name.endswith(".jpg") else ("", "", "")
+            if file and len(classes.setdefault(label, [])) < 8:
+                classes[label].append(archive.extractfile(name).read())  # type: ignore[union-attr]
+    assert share_found(photos, classes, np.random.default_rng(0), tasks=40) >= 0.75
