@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench docs site browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench paper docs site browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -47,6 +47,9 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	for bundle in models/*/; do \
 	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
 	done
+
+paper: $(VENV)/.dev  ## regenerate docs/paper.md from what has been measured
+	$(BIN)/python -m benchmarks.paper > docs/paper.md
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
 	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md

@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     CANNOT_ADAPT = "cannot_adapt"
     CANNOT_EXPORT = "cannot_export"
+    CANNOT_RELOAD = "cannot_reload"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     RATE_LIMITED = "rate_limited"

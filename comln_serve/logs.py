@@ -12,6 +12,9 @@ LogFormat = Literal["json", "text"]
 # The id of the current request, which is added to every log record.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
+# Fields of every record of this process.
+_own_fields: dict[str, Any] = {}
+
 _JSON = json.JSONEncoder(default=str)
 _OWN = ("comln_serve", "uvicorn")
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
@@ -36,6 +39,11 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
     warnings.filterwarnings("ignore", module=r"PIL\.")
     for name in _OWN:
         logging.getLogger(name).setLevel(level.upper())
+
+
+def log_worker(number: int) -> None:
+    """Add the number of this process, one of several that serve, to its log records."""
+    _own_fields["worker"] = number
 
 
 class JsonFormatter(logging.Formatter):
@@ -69,7 +77,7 @@ class TextFormatter(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """The request id and the fields of `extra={"fields": {...}}`."""
-    fields: dict[str, Any] = {}
+    fields = dict(_own_fields)
     identifier = request_id.get()
     if identifier is not None:
         fields["request_id"] = identifier

@@ -9,6 +9,12 @@ from pathlib import Path
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 8 * 2**20
 
+# Resident memory of a server, and of each process more: docs/deployment.md, "Workers".
+_FIRST_WORKER_BYTES = 400 * 2**20
+_WORKER_BYTES = 150 * 2**20
+
+_CGROUP = Path("/sys/fs/cgroup")
+
 
 def usable_cpus() -> int:
     """Number of CPUs in this process's affinity, but no more than the container's quota; >= 1."""
@@ -16,8 +22,45 @@ def usable_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         count = os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup"))
+    quota = _cgroup_quota(_CGROUP)
     return max(1, min(count, round(quota)) if quota is not None else count)
+
+
+def cpus_of_each(processes: int) -> int:
+    """Number of CPUs for each of several processes that divide the usable ones among them; >= 1."""
+    return max(1, usable_cpus() // processes)
+
+
+def suitable_workers(provider: str) -> int:
+    """Number of processes that serve well on this machine: one for two CPUs, as far as memory allows.
+
+    One process where a GPU may embed: each would keep the network, and its buffers, in the GPU's memory.
+
+    Args:
+        provider: the setting: "cpu", "cuda" or "auto".
+    """
+    if not hasattr(os, "fork") or (provider != "cpu" and may_have_gpu()):
+        return 1
+    spare = usable_memory() // 2 - _FIRST_WORKER_BYTES
+    return max(1, min(usable_cpus() // 2, spare // _WORKER_BYTES))
+
+
+def usable_memory() -> int:
+    """Bytes of memory of the machine, but no more than the container's limit."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # version 2, then 1
+        try:
+            return min(machine, int((_CGROUP / file).read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return machine
+
+
+def may_have_gpu() -> bool:
+    """Whether a device node of a GPU exists: without one, loading CUDA's libraries only logs errors."""
+    if os.name == "nt":
+        return True
+    return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))
 
 
 def freeze_garbage_collector() -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 def main() -> int:
     """Entry point of the console script; returns the exit status."""
-    needed = ("torch", "torchdiffeq", "onnx", "yaml", "sklearn", "matplotlib")
+    needed = ("torch", "onnx", "yaml", "sklearn", "matplotlib")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         print(

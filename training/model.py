@@ -23,7 +23,7 @@ REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
 
 
 class MetaModel(nn.Module):
-    """Backbone and head; `adapt` is equation 4 from the configured start.
+    """Backbone and head; `adapt` is equation 8 from the configured start.
 
     SGD updates the logarithms of T = exp(log_T) and alpha = exp(log_alpha), which therefore stay
     positive, and the log odds of the similarity sigmoid(similarity_odds) of a levelled start. A T
@@ -114,7 +114,14 @@ class MetaModel(nn.Module):
             uniform = phi.new_full(phi.shape[:2], 1.0 / phi.shape[1])
             psi = whitened(phi, uniform if weights is None else weights, self.log_whitening.exp())
         return gradient_flow(
-            phi, W0, Y, self.horizon(phi, Y.shape[-1]), lam=self.config.head.regularisation, weights=weights, psi=psi
+            phi,
+            W0,
+            Y,
+            self.horizon(phi, Y.shape[-1]),
+            lam=self.config.head.regularisation,
+            weights=weights,
+            psi=psi,
+            **self.config.flow.model_dump(),
         )
 
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:

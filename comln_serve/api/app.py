@@ -26,6 +26,7 @@ from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import router
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import StartupError
@@ -70,7 +71,7 @@ def create_app(
         check_parameters(request)
 
     traces = open_traces(engine.settings)
-    authentication = Authentication(engine.settings, engine.store.keys)
+    authentication = Authentication(engine.settings, engine.store.keys, engine.shared.folder)
     app = FastAPI(
         title="comln-serve",
         version=__version__,
@@ -90,13 +91,10 @@ def create_app(
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database
     app.state.parsing_threads = CapacityLimiter(1)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
-    app.state.requests = requests = Admission(engine.settings.max_pending_requests, "requests")
-    held = Admission(engine.settings.max_pending_bytes, "bytes")
-    app.state.metrics = Metrics(
-        engine,
-        {"requests": lambda: requests.pending, "images": lambda: engine.images.pending, "bytes": lambda: held.pending},
-    )
-    app.state.exports = Admission(MOST_EXPORTS, "exports")
+    app.state.requests = Admission(engine.settings.max_pending_requests, Count.REQUESTS, engine.shared)
+    held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared)
+    app.state.metrics = Metrics(engine)
+    app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared)
     app.include_router(router)
     app.include_router(open_inference)
     install_error_handlers(app)

@@ -6,6 +6,7 @@ A route declares the scopes that may call it (`needs`), or that it takes request
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -20,10 +21,12 @@ from comln_serve.storage import KeyStore, utc_now
 # The tenant of every request if keys are not required.
 _EVERYBODY = ""
 _TENANT = "comln_serve.tenant"
+_PER_MINUTE = "comln_serve.requests_per_minute"
 _SCOPES = "__comln_serve_scopes__"
 _THREADS = 4
 
-READING = (Scope.PREDICT, Scope.ADAPT)
+# Predict and read, within the tenant of the key: whoever may change classifiers may use them.
+USING = (Scope.PREDICT, Scope.ADAPT)
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
@@ -54,24 +57,35 @@ def tenant_of(request: Request) -> str:
     return tenant
 
 
+def requests_per_minute_of(request: Request) -> int | None:
+    """Requests a minute that the request's key is good for; None: any number."""
+    limit: int | None = request.scope[_PER_MINUTE]
+    return limit
+
+
 class Authentication:
     """Dependency of every route: checks the key before any of the body is read."""
 
-    def __init__(self, settings: Settings, keys: KeyStore) -> None:
+    def __init__(self, settings: Settings, keys: KeyStore, folder: Path | None = None) -> None:
+        """Prepare to check keys.
+
+        Args:
+            folder: shared by the server's processes; None: there is only one.
+        """
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
         self._ring = KeyRing(keys.find)
-        self._limiter = RateLimiter()
+        self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
         self._threads = CapacityLimiter(_THREADS)
 
     async def __call__(self, request: Request) -> None:
-        """Check the key and store its tenant in the request's scope.
+        """Check the key and store its tenant and rate limit in the request's scope.
 
         Raises:
             ServiceError: UNAUTHORIZED, FORBIDDEN, RATE_LIMITED, STORAGE_UNAVAILABLE.
         """
         if not self._required:
-            request.scope[_TENANT] = _EVERYBODY
+            request.scope[_TENANT], request.scope[_PER_MINUTE] = _EVERYBODY, None
             return
         any_of = scopes_of(request.scope["endpoint"])
         if any_of is None:
@@ -80,10 +94,12 @@ class Authentication:
             return
         key = await self._authenticate(request)
         current_record().key = key.id
-        self._take(key)
+        limit = key.requests_per_minute or self._per_minute
+        if limit is not None:
+            self._take(key, limit)
         if not key.allows(any_of):
             raise _forbidden(key, any_of)
-        request.scope[_TENANT] = key.tenant
+        request.scope[_TENANT], request.scope[_PER_MINUTE] = key.tenant, limit
 
     async def _authenticate(self, request: Request) -> ApiKey:
         given = request.headers.getlist("authorization")
@@ -103,9 +119,8 @@ class Authentication:
             raise _unauthorized()
         return key
 
-    def _take(self, key: ApiKey) -> None:
-        limit = key.requests_per_minute or self._per_minute
-        wait = 0.0 if limit is None else self._limiter.take(key.id, limit)
+    def _take(self, key: ApiKey, limit: int) -> None:
+        wait = self._limiter.take(key.id, limit)
         if wait:
             seconds = math.ceil(wait)
             raise ServiceError(

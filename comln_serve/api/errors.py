@@ -41,6 +41,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.IDEMPOTENCY_MISMATCH: 422,
     ErrorCode.CANNOT_ADAPT: 422,
     ErrorCode.CANNOT_EXPORT: 422,
+    ErrorCode.CANNOT_RELOAD: 409,
     ErrorCode.ROUTE_NOT_FOUND: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.RATE_LIMITED: 429,

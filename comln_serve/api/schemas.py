@@ -137,6 +137,7 @@ class ModelInfo(BaseModel):
     name: str
     default: bool
     description: str
+    licence: str = Field(description="Of the bundle; what it permits is for whoever uses it to check.")
     ways: int | None = Field(description="Number of classes the model requires; null: any.")
     start: Start
     horizon: float
@@ -161,6 +162,41 @@ class ModelInfo(BaseModel):
 
 class ModelList(BaseModel):
     models: list[ModelInfo]
+
+
+class ModelsReloaded(BaseModel):
+    """Names of models, by what reloading did to them."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from a `Reloaded`
+
+    default: str = Field(description="The default model now.")
+    added: list[str]
+    replaced: list[str] = Field(description="Their bundle has changed.")
+    removed: list[str]
+    unchanged: list[str]
+
+
+class Limits(BaseModel):
+    """What one request, and one tenant, may have. The names are those of the server's settings."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from `Settings`
+
+    max_images: int = Field(description="Images in one request.")
+    max_image_bytes: int = Field(description="Bytes of one image file.")
+    max_image_pixels: int = Field(description="Width x height of one image.")
+    image_formats: list[str] = Field(description="Formats of image files that are accepted and can be decoded.")
+    max_body_bytes: int = Field(description="Bytes of one request body.")
+    max_json_bytes: int = Field(description="Bytes of one JSON body.")
+    max_answer_bytes: int = Field(description="Bytes of one answer to a predict request.")
+    max_label_length: int = Field(description="Characters of one label.")
+    max_top_k: int = Field(description="Classes listed for an image.")
+    min_classes: int = Field(description="Classes of a classifier; a model may require a number of them (`ways`).")
+    max_examples: int = Field(description="Support images of one classifier, later additions included.")
+    max_classifiers: int = Field(description="Classifiers of a tenant; each version of a name counts.")
+    max_receive_seconds: float = Field(description="Time the body of a request may take to arrive.")
+    requests_per_minute: int | None = Field(
+        description="Requests a minute with the caller's API key, on each server process; null: any number."
+    )
 
 
 class Live(BaseModel):

@@ -1,14 +1,15 @@
 """Asks the server: sends a request until it is answered, and turns what is no success into errors."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, TypeVar, cast
 
 import httpx2
 
 from comln_serve.client.errors import ComlnError, NoAnswerError, NotFoundError
+from comln_serve.client.results import Limits
 from comln_serve.client.steps import Flow, Request, Wait, send
 from comln_serve.client.wire import parse
 
@@ -16,7 +17,8 @@ _T = TypeVar("_T")
 
 # A request has to arrive within a minute (--max-receive-seconds): 32 MiB do at 4.5 Mbit/s.
 _CUT_BYTES = 32 * 2**20
-_CUT_IMAGES = 512  # --max-images
+# Of a form, beside its images and labels: metadata. At most a quarter, as few forms have so much.
+_BODY_BYTES_BESIDE = 64 * 1024
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
 # Attempts at what rarely gets better: an address that has never answered, and failures inside the server.
@@ -31,11 +33,16 @@ _jitter = SystemRandom()
 
 @dataclass
 class CutLimits:
-    """How much goes into one request. Lowered to the server's limits when it refuses a larger one."""
+    """What goes into one request: within the server's limits, and less where a proxy refuses as much.
 
-    images: int = _CUT_IMAGES
-    bytes: int = _CUT_BYTES
-    image_bytes: int | None = None
+    Attributes:
+        formats: of image files that the server reads.
+    """
+
+    images: int
+    bytes: int
+    image_bytes: int
+    formats: Collection[str]
 
 
 @dataclass
@@ -46,13 +53,14 @@ class Session:
         retry_seconds: no request is repeated later than this after its first attempt.
         max_side: images are shrunk to this many pixels; None: they are not.
         answered: whether the server has ever answered.
+        limits: None until they are asked for.
     """
 
     url: str
     retry_seconds: float
     max_side: int | None
     answered: bool = False
-    limits: CutLimits = field(default_factory=CutLimits)
+    limits: CutLimits | None = None
 
 
 def ask(session: Session, request: Request, *, seconds: float | None = None) -> Flow[httpx2.Response]:
@@ -108,6 +116,15 @@ def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: floa
             f"does ({error}). Is this its address, and is its version that of the client?",
             status=answer.status_code,
         ) from error
+
+
+def cut_limits(session: Session) -> Flow[CutLimits]:
+    """What goes into one request. The server is asked once."""
+    if session.limits is None:
+        found = yield from ask_for(session, Limits, Request("GET", "/limits"))
+        most = min(_CUT_BYTES, max(found.max_body_bytes - _BODY_BYTES_BESIDE, found.max_body_bytes * 3 // 4))
+        session.limits = CutLimits(found.max_images, most, found.max_image_bytes, frozenset(found.image_formats))
+    return session.limits
 
 
 def _is_worth_repeating(error: ComlnError, request: Request, attempt: int) -> bool:

@@ -26,6 +26,7 @@ from comln_serve.client.results import (
     Example,
     ExampleList,
     Health,
+    Limits,
     Model,
     ModelList,
     Prediction,
@@ -321,6 +322,11 @@ def models(session: Session) -> Flow[tuple[Model, ...]]:
     """The models that are served."""
     found = yield from ask_for(session, ModelList, Request("GET", "/models"))
     return found.models
+
+
+def limits(session: Session) -> Flow[Limits]:
+    """What a request may have. The client keeps to it by itself."""
+    return (yield from ask_for(session, Limits, Request("GET", "/limits")))
 
 
 def live(session: Session) -> Flow[Health]:

@@ -126,6 +126,7 @@ class Client(_Base[httpx2.BaseTransport]):
     rollback = _blocking(calls.rollback)
     export = _blocking(calls.export)
     models = _blocking(calls.models)
+    limits = _blocking(calls.limits)
     live = _blocking(calls.live)
     ready = _blocking(calls.ready)
 
@@ -181,6 +182,7 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     rollback = _awaitable(calls.rollback)
     export = _awaitable(calls.export)
     models = _awaitable(calls.models)
+    limits = _awaitable(calls.limits)
     live = _awaitable(calls.live)
     ready = _awaitable(calls.ready)
 

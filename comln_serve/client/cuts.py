@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from comln_serve.client.asking import CutLimits, Session
+from comln_serve.client.asking import CutLimits, Session, cut_limits
 from comln_serve.client.errors import BadImageError, ComlnError
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Skipped
@@ -25,7 +25,6 @@ SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[None]]
 _AT_ONCE, _THREADS = 32, 8
 # Of a form, beside an image file: its part's head, and the label's part.
 _BYTES_BESIDE = 1024
-_BODY_BYTES_BESIDE = 64 * 1024
 
 
 class Cuts:
@@ -54,7 +53,7 @@ class Cuts:
             BadImageError: an image cannot be used, and such images are not to be skipped.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
-        limits = self._session.limits
+        limits = yield from cut_limits(self._session)
         while True:
             yield from self._prepare(limits)
             cut = self._take(limits)
@@ -63,7 +62,7 @@ class Cuts:
             try:
                 yield from send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
-                usable = self._without_bad(cut, error, limits)
+                usable = self._without_bad(cut, error)
                 if len(usable) == len(cut) and not _narrow(limits, cut, error):
                     raise
                 self._waiting.extendleft(reversed(usable))
@@ -92,10 +91,10 @@ class Cuts:
         """Prepare images until more wait than one cut holds, or all are prepared."""
         while self._rest and len(self._waiting) <= limits.images and sum(map(_size, self._waiting)) <= limits.bytes:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
-            for found in (yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side))):
+            for found in (yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits))):
                 if isinstance(found, BadImageError):
                     self._skip(found)
-                elif limits.image_bytes is not None and len(found.data) > limits.image_bytes:
+                elif len(found.data) > limits.image_bytes:
                     self._skip(_too_large(found, limits.image_bytes))
                 else:
                     self._waiting.append(found)
@@ -110,19 +109,13 @@ class Cuts:
             cut.append(self._waiting.popleft())
         return cut
 
-    def _without_bad(self, cut: Sequence[Prepared], error: ComlnError, limits: CutLimits) -> list[Prepared]:
-        """The images of a refused cut but those that it was refused for."""
-        position, allowed = error.detail.get("image"), error.detail.get("allowed_bytes")
+    def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
+        """The images of a refused cut but the one that it was refused for."""
+        position = error.detail.get("image")
         usable = list(cut)
         if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
             bad = usable.pop(position)
             self._skip(_refused(bad, error))
-        elif error.code == "image_too_large" and isinstance(allowed, int):
-            limits.image_bytes = allowed
-            usable = [item for item in cut if len(item.data) <= allowed]
-            for item in cut:
-                if len(item.data) > allowed:
-                    self._skip(_too_large(item, allowed))
         return usable
 
     def _skip(self, error: BadImageError) -> None:
@@ -132,10 +125,10 @@ class Cuts:
         self._advance(1)
 
 
-def _prepare_all(batch: Sequence[Source], max_side: int | None) -> list[Prepared | BadImageError]:
+def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimits) -> list[Prepared | BadImageError]:
     def one(source: Source) -> Prepared | BadImageError:
         try:
-            return prepare(source, max_side)
+            return prepare(source, max_side, limits.formats)
         except BadImageError as error:
             return error
 
@@ -146,27 +139,17 @@ def _prepare_all(batch: Sequence[Source], max_side: int | None) -> list[Prepared
 
 
 def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:
-    """Lower the limits after the server refused a cut as too large. False: smaller ones would not help."""
-    if len(cut) == 1 or error.status not in (408, 413):
+    """Halve the limits after a cut was too large, for a proxy, the time or its answer. False: that would not help."""
+    allowed = error.detail.get("allowed_images")
+    of_classifier = isinstance(allowed, int) and allowed >= len(cut)
+    if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
         return False
-    images, size = error.detail.get("allowed_images"), error.detail.get("allowed_bytes")
-    if isinstance(images, int):
-        if images >= len(cut):
-            return False  # not the request has too many, but the classifier
-        limits.images = images
-    elif error.code == "body_too_large" and isinstance(size, int) and 0 < size - _BODY_BYTES_BESIDE < _sizes(cut):
-        limits.bytes = size - _BODY_BYTES_BESIDE
-    else:
-        limits.images = (len(cut) + 1) // 2
+    limits.images = (len(cut) + 1) // 2
     return True
 
 
 def _size(image: Prepared) -> int:
     return len(image.data) + _BYTES_BESIDE
-
-
-def _sizes(images: Sequence[Prepared]) -> int:
-    return sum(map(_size, images))
 
 
 def _refused(image: Prepared, error: ComlnError) -> BadImageError:

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -18,8 +18,8 @@ ImageSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | BinaryIO |
 
 DEFAULT_MAX_SIDE = 1024
 
-# Formats that the server reads; others that Pillow reads are sent as PNG.
-_ACCEPTED = {"JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "AVIF", "HEIF", "TIFF"}
+# Where Pillow's name of a format is not the server's.
+_SERVERS_NAME = {"MPO": "JPEG", "HEIF": "HEIC"}
 # Pictures of other modes (16 bits, CMYK) are not shrunk: the server converts them by rules of its own.
 _SHRINKABLE = {"1", "L", "LA", "P", "RGB", "RGBA"}
 _JPEG_QUALITY = 92
@@ -72,14 +72,16 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     return [Source(_name(item, n), item, text) for n, (item, text) in enumerate(zip(given, texts, strict=True), 1)]
 
 
-def prepare(source: Source, max_side: int | None) -> Prepared:
+def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> Prepared:
     """Read an image and encode it as a file.
 
     Files are sent as they are, unless their longer side has more than `max_side` pixels: then they are shrunk to it,
-    turned upright, and sent as JPEG (PNG if they are transparent). Pillow images and arrays are sent as PNG.
+    turned upright, and sent as JPEG (PNG if they are transparent). Pillow images, arrays and files of formats that
+    the server does not read are sent as PNG.
 
     Args:
         max_side: in pixels; None: never shrink.
+        formats: that the server reads, by its names.
 
     Raises:
         BadImageError: it cannot be read, or is no image.
@@ -92,7 +94,7 @@ def prepare(source: Source, max_side: int | None) -> Prepared:
     if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes):
         return Prepared(source.name, source.label, _picture(source.name, _of_array(source.name, content), max_side))
     data = _read(source.name, content)
-    return Prepared(source.name, source.label, _file(source.name, data, max_side))
+    return Prepared(source.name, source.label, _file(source.name, data, max_side, formats))
 
 
 def _name(item: ImageSource, number: int) -> str:
@@ -132,11 +134,12 @@ def _of_array(name: str, array: Any) -> Image.Image:
     return Image.fromarray(array)
 
 
-def _file(name: str, data: bytes, max_side: int | None) -> bytes:
+def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]) -> bytes:
     try:
         with Image.open(io.BytesIO(data)) as picture:
             fits = max_side is None or max(picture.size) <= max_side or picture.mode not in _SHRINKABLE
-            if fits and picture.format in _ACCEPTED:
+            kind = picture.format or ""
+            if fits and _SERVERS_NAME.get(kind, kind) in formats:
                 # A damaged file that the server finds costs sending all others of its request again.
                 picture.draft(None, (1, 1))  # an eighth of a JPEG's size is enough for that
                 picture.load()

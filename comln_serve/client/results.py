@@ -234,6 +234,7 @@ class Model:
     name: str
     default: bool
     description: str
+    licence: str
     ways: int | None
     start: str
     horizon: float
@@ -252,6 +253,31 @@ class ModelList:
     """The models that are served."""
 
     models: tuple[Model, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request may have, and a tenant. The names are those of the server's settings.
+
+    Attributes:
+        image_formats: that the server can decode: "JPEG", "HEIC" and so on.
+        requests_per_minute: with the client's API key; None: any number.
+    """
+
+    max_images: int
+    max_image_bytes: int
+    max_image_pixels: int
+    image_formats: tuple[str, ...]
+    max_body_bytes: int
+    max_json_bytes: int
+    max_answer_bytes: int
+    max_label_length: int
+    max_top_k: int
+    min_classes: int
+    max_examples: int
+    max_classifiers: int
+    max_receive_seconds: float
+    requests_per_minute: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

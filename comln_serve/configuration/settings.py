@@ -20,6 +20,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 Duration = Annotated[float, Field(gt=0, le=3600)]
 
+MOST_WORKERS = 128
 MOST_PER_MINUTE = 10_000_000
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
@@ -44,6 +45,11 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | Literal["auto"] = Field(
+        1,
+        description="Processes that serve behind this port, each with its share of the usable CPUs; auto is one for "
+        "two CPUs, and fewer where memory is short. The limits below are of all processes together.",
+    )
     tls_certificate: Path | None = Field(
         None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."
     )

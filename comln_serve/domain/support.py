@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+MIN_CLASSES = 2
+
 
 @dataclass(frozen=True)
 class SupportSet:

@@ -4,6 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.errors import ErrorCode, ServiceError
 
 
@@ -27,19 +28,26 @@ def waited_too_long(seconds: float, what: str) -> ServiceError:
 
 
 class Admission:
-    """Counts the images, requests or bytes in work, up to a limit. Thread-safe.
+    """Counts the images, requests or bytes in work, up to a limit for all processes of the server. Thread-safe.
 
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one.
     """
 
-    def __init__(self, limit: int, unit: str) -> None:
+    def __init__(self, limit: int, unit: Count, shared: SharedCounts | None = None) -> None:
+        """Nothing is in work in this process.
+
+        Args:
+            shared: the counts of all processes; default: there is only this one.
+        """
         self._limit, self._unit = limit, unit
+        self._shared = shared or SharedCounts()
         self._pending = 0
         self._lock = Lock()
 
     @property
     def pending(self) -> int:
+        """Units that this process holds."""
         return self._pending
 
     @contextmanager
@@ -71,23 +79,28 @@ class Admission:
             ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
         with self._lock:
-            if self._pending + amount > self._limit:
+            pending = self._shared.total(self._unit)
+            if pending + amount > self._limit:
                 raise ServiceError(
                     ErrorCode.OVERLOADED,
-                    f"The server is busy: {self._pending} {self._unit} are under way, {amount} "
+                    f"The server is busy: {pending} {self._unit.name.lower()} are under way, {amount} "
                     f"more would pass the limit of {self._limit}. Try again in a moment.",
-                    pending=self._pending,
+                    pending=pending,
                     received=amount,
                     limit=self._limit,
                 )
-            self._pending += amount
+            self._add(amount)
 
     def hold(self, amount: int) -> None:
         """Hold `amount` units that cannot be refused, even over the limit."""
         with self._lock:
-            self._pending += amount
+            self._add(amount)
 
     def give_back(self, amount: int) -> None:
         """Release `amount` units."""
         with self._lock:
-            self._pending -= amount
+            self._add(-amount)
+
+    def _add(self, amount: int) -> None:
+        self._pending += amount
+        self._shared.set(self._unit, self._pending)

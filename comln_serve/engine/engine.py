@@ -6,7 +6,7 @@ Calls block and are thread-safe. They raise a `ServiceError` for anything wrong 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, Embedded, NewClassifier, Support
 from comln_serve.engine.admission import Admission
@@ -26,13 +27,14 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
-from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import difference_hash
-from comln_serve.machine import usable_cpus
+from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.imaging import difference_hash, readable
+from comln_serve.machine import cpus_of_each
 from comln_serve.report import similarity
 from comln_serve.storage import Store
 
-__all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "load_models"]
+__all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,31 +62,57 @@ class Engine:
     """The served models, the stored classifiers, and the threads that do the work.
 
     Attributes:
+        shared: the counts of all processes of the server.
         classifiers: finds, lists, promotes and deletes what is stored.
         images: counts the images in work.
+        formats: formats of image files that are accepted and can be decoded.
         ready: whether the engine is warm and not closed.
         failure: why it will never be ready, or None.
+        on_models: called with models before they are served for the first time by `reload`.
     """
 
-    def __init__(self, settings: Settings, models: Mapping[str, Model], store: Store) -> None:
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], store: Store, shared: SharedCounts | None = None
+    ) -> None:
+        """Set up the threads.
+
+        Args:
+            shared: the counts of all processes of the server; default: there is only this one.
+
+        Raises:
+            StartupError: the default model does not exist, or no accepted format can be decoded.
+        """
         self.settings = settings
-        self.models = Models(settings, models)
+        self.shared = shared = shared or SharedCounts()
+        self._served = ServedModels(Models(settings, models))
         self.store = store
-        self.classifiers = Catalogue(store, settings.classifier_cache_bytes)
-        self.images = Admission(settings.max_pending_images, "images")
+        self.classifiers = Catalogue(store, settings.classifier_cache_bytes // shared.processes)
+        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared)
+        self.formats = readable(settings.accepted_formats)
+        if not self.formats:
+            raise StartupError(
+                f"image_formats is {settings.image_formats}, and no decoder of these is installed; install "
+                "comln-serve[heic], or accept other formats"
+            )
         self.ready = False
         self.failure: Exception | None = None
+        self.on_models: Callable[[Models], None] = lambda _models: None
         self._warming = Lock()
         self._warm = False
         self._job_limits = JobLimits.of(settings)
         self._decoders = Decoders(
-            settings.decode_threads or usable_cpus(),
+            settings.decode_threads or cpus_of_each(shared.processes),
             settings.max_image_pixels,
-            settings.accepted_formats,
+            self.formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.models, self.classifiers, self.images, self._embed_and_hash)
+        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed_and_hash, shared)
         self._housekeeping: Housekeeping | None = None
+
+    @property
+    def models(self) -> Models:
+        """The models that are served now."""
+        return self._served.now
 
     @property
     def default_model(self) -> str:
@@ -109,6 +137,31 @@ class Engine:
                 logger.exception("the server cannot get ready")
                 self.failure = error
 
+    def reload(self) -> Reloaded:
+        """Serve the bundles that `models_dir` holds now: all of them, or, if one cannot be used, those of before.
+
+        New and changed ones are opened and warmed first. Running requests keep the models that they began with, which
+        are closed afterwards.
+
+        Raises:
+            ServiceError: CANNOT_RELOAD, nothing is changed then; NOT_READY.
+        """
+        self._need_ready()
+        with self._warming:
+            models, result = reopen(self.models, self.settings, self.shared.processes)
+            self.on_models(models)
+            self._served.exchange(models)
+        logger.info(
+            "models reloaded: %s; the default is %s",
+            "; ".join(
+                f"{what} {', '.join(names)}"
+                for what in ("added", "replaced", "removed", "unchanged")
+                if (names := getattr(result, what))
+            ),
+            result.default,
+        )
+        return result
+
     def check(self) -> None:
         """Check, for readiness, that images can be decoded, that every model can embed, and that
         expired classifiers are still being removed.
@@ -132,8 +185,8 @@ class Engine:
         if self._housekeeping is not None:
             self._housekeeping.close()
         self._decoders.close()
-        for model in self.models.values():
-            model.close()
+        with self._warming:  # a reload in progress ends first
+            self._served.close()
         self.store.close()
 
     def adapt(self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None) -> Adapted:
@@ -143,7 +196,8 @@ class Engine:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
         self._need_ready()
-        return self._maker.adapt(support, new or NewClassifier(), caller or Caller())
+        with self._served.using() as models:
+            return self._maker.adapt(models, support, new or NewClassifier(), caller or Caller())
 
     def add_examples(
         self, reference: str, support: Support, caller: Caller | None = None, *, promote: bool = True
@@ -160,7 +214,8 @@ class Engine:
             ServiceError: anything wrong with the request; nothing is changed then.
         """
         self._need_ready()
-        return self._maker.add_examples(reference, support, caller or Caller(), promote=promote)
+        with self._served.using() as models:
+            return self._maker.add_examples(models, reference, support, caller or Caller(), promote=promote)
 
     def remove_example(
         self, reference: str, number: int, caller: Caller | None = None, *, promote: bool = True
@@ -171,7 +226,8 @@ class Engine:
             ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
         """
         self._need_ready()
-        return self._maker.remove_example(reference, number, caller or Caller(), promote=promote)
+        with self._served.using() as models:
+            return self._maker.remove_example(models, reference, number, caller or Caller(), promote=promote)
 
     def predict(
         self, images: Sequence[bytes], reference: str, caller: Caller | None = None, *, unknown: bool = False
@@ -187,8 +243,8 @@ class Engine:
         self._need_ready()
         caller, clock = caller or Caller(), StageClock()
         found = self.classifiers.find(reference, caller.tenant)
-        model = self.models.of(found)
-        with self.images.admit(len(images)):
+        with self._served.using() as models, self.images.admit(len(images)):
+            model = models.of(found)
             embeddings = self._embed(images, model, clock, caller.cancellation)
         with clock.stage("classify"):
             calibration = model.bundle.manifest.calibration

@@ -9,6 +9,7 @@ from comln_serve.domain.classifier import ClassifierRecord
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.machine import cpus_of_each
 
 PREFERRED_MODEL = "photos-efficientnet-lite0"
 
@@ -60,13 +61,17 @@ class Model:
 class LocalModel(Model):
     """Embeds in this process, with ONNX Runtime: image by image on a CPU, in batches on a GPU."""
 
-    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, processes: int = 1) -> None:
         """Open the backbone.
+
+        Args:
+            processes: of this server; each uses its share of the CPUs.
 
         Raises:
             StartupError: the bundle or the provider cannot be used.
         """
-        self.backbone = OnnxBackbone(bundle, settings.provider, settings.inference_threads, settings.max_batch_size)
+        threads = settings.inference_threads or cpus_of_each(processes)
+        self.backbone = OnnxBackbone(bundle, settings.provider, threads, settings.max_batch_size)
         # A CUDA session has one compute stream.
         limits = BatchLimits(
             max_images=settings.max_batch_size if self.backbone.batches else 1,
@@ -97,17 +102,26 @@ def load_bundles(settings: Settings) -> list[Bundle]:
         raise StartupError(str(error)) from error
 
 
-def load_models(settings: Settings) -> dict[str, LocalModel]:
+def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]:
     """Open every bundle of `settings.models_dir` in this process, by name.
+
+    Args:
+        processes: of this server; each opens every bundle.
 
     Raises:
         StartupError: a bundle or the provider cannot be used.
     """
-    return {bundle.name: LocalModel(bundle, settings) for bundle in load_bundles(settings)}
+    return {bundle.name: LocalModel(bundle, settings, processes) for bundle in load_bundles(settings)}
 
 
 class Models(dict[str, Model]):
-    """Models by name, one of them the default."""
+    """Models by name, one of them the default.
+
+    Attributes:
+        users: number of running requests that have these models; see `ServedModels`.
+    """
+
+    users = 0
 
     def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
         """Choose the default.

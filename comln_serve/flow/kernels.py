@@ -10,7 +10,7 @@ One right-hand side serves both formulations of the flow (see `comln_serve.flow.
     R      = w (softmax(logits) - Y)
     dX/dt  = R G^T - lam X       G (r, M), or the identity when G is empty
 
-    reduced s-space (Algorithm 4):  X = s^T,        F = K (M, M), G = identity
+    reduced s-space (Algorithm 6):  X = s^T,        F = K (M, M), G = identity
     weight space:                   X = (W0 - W),   F = phi (M, d), G = phi^T (d, M)
 
 Numba compiles a kernel at its first call, together with those that it calls, and keeps the machine

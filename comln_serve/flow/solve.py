@@ -7,9 +7,9 @@ Differentiation" (ICLR 2022): M support examples, N classes, d features;
     W   (N, d)  linear classifier           T          horizon, in units of flow time
     lam         weight of lam/2 ||W - W0||^2_F in the support loss
 
-The flow is dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 4). With
+The flow is dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 8). With
 d >= M it is integrated in s (M, N), which is smaller than W: W(t) = W0 - s(t)^T phi (Proposition 1,
-Algorithm 4). With more examples than features, W0 - W(t) (N, d) is integrated.
+Algorithm 6). With more examples than features, W0 - W(t) (N, d) is integrated.
 `FlowSolution.formulation` tells which one was used.
 """
 

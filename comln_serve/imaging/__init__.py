@@ -2,7 +2,7 @@
 
 from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFile, decode_image, open_image
 from comln_serve.imaging.errors import ImageError, StoppedError
-from comln_serve.imaging.formats import FORMATS, parse_formats
+from comln_serve.imaging.formats import FORMATS, parse_formats, readable
 from comln_serve.imaging.hashing import difference_hash
 from comln_serve.imaging.preprocessing import Preprocessing, fit_image, open_for, prepare_image, prepare_pixels
 
@@ -22,4 +22,5 @@ __all__ = [
     "parse_formats",
     "prepare_image",
     "prepare_pixels",
+    "readable",
 ]

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
-from comln_serve.imaging.formats import FORMATS, recognise
+from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
 from comln_serve.imaging.tiff import read_page
 
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -123,12 +123,7 @@ def open_image(
             allowed_pixels=max_pixels,
         ) from error
     except ImportError as error:
-        raise _invalid(
-            f"{len(data)} bytes of {kind}, which this server reads only with pillow-heif "
-            "installed, the extra comln-serve[heic]; convert the file",
-            [name for name in formats if name != kind],
-            received_format=kind,
-        ) from error
+        raise _not_accepted(kind, len(data), [name for name in formats if name != kind]) from error
     except StoppedError:
         raise
     except Exception as error:  # a hostile file can raise anything from a decoder
@@ -231,12 +226,8 @@ def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:
 
 
 def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
-    what = "HEIC, the format of iPhone photos" if kind == "HEIC" else kind
-    return _invalid(
-        f"{size} bytes of {what}, while this server accepts {', '.join(formats)}; convert the file",
-        formats,
-        received_format=kind,
-    )
+    message = not_accepted(kind, size, formats)
+    return ImageError("invalid_image", message, allowed_formats=list(formats), received_format=kind)
 
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:

@@ -1,4 +1,9 @@
-"""Recognises the format of a file by its first bytes."""
+"""Recognises the format of a file by its first bytes, and says what to do about one that is not read."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from PIL import features
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "HEIC", "AVIF", "TIFF")
 
@@ -30,13 +35,37 @@ _BEGINNINGS = (
     (b"\0\0\1\0", "ICO"),
     (b"\x76\x2f\x31\x01", "OpenEXR"),
     (b"%PDF-", "PDF"),
+    (b"%!PS", "PostScript"),
     (b"PK\3\4", "ZIP"),
+    (b"7z\xbc\xaf", "7-Zip"),
     (b"\x1f\x8b", "gzip"),
+    (b"\x1a\x45\xdf\xa3", "WebM or Matroska video"),
+    (b"\x93NUMPY", "NumPy array"),
+    (b"DDS ", "DDS"),
+    (b"qoif", "QOI"),
+    (b"BPG\xfb", "BPG"),
+    (b"#?RADIANCE", "Radiance HDR"),
+    (b"SIMPLE  =", "FITS"),
     (b"BM", "BMP"),
     *((b"P%d%c" % (kind, blank), "PPM") for kind in range(1, 8) for blank in b" \n\r\t"),
 )
-_TEXTS = ((b"<svg", "SVG"), (b"<!doctype html", "HTML"), (b"<html", "HTML"))
+_TEXTS = ((b"<svg", "SVG"), (b"<!doctype html", "HTML"), (b"<html", "HTML"), (b"data:image/", "data URL"))
 _AFTER_128 = ((b"DICM", "DICOM"),)
+
+_IN_WORDS = {"HEIC": "HEIC, the format of iPhone photos", "HTML": "HTML, a web page"}
+_CONVERT = "Convert it to JPEG or PNG."
+# What to do about a file of these formats; `_CONVERT` about others.
+_INSTEAD = {
+    "HEIC": "Convert it to JPEG; an iPhone takes JPEG with Settings, Camera, Formats, Most Compatible.",
+    "camera raw": "Develop it, and send the JPEG.",
+    "PDF": "Send its pages as images.",
+    "HTML": "Send the image itself; its address may have changed, or ask for a login.",
+    "data URL": "Send the image's bytes, not their text.",
+    **dict.fromkeys(("ZIP", "gzip", "7-Zip"), "Unpack it, and send the images in it."),
+    **dict.fromkeys(
+        ("MP4 or QuickTime video", "WebM or Matroska video", "AVI video"), "Send single pictures of it as images."
+    ),
+}
 
 
 def recognise(data: bytes) -> str | None:
@@ -44,7 +73,7 @@ def recognise(data: bytes) -> str | None:
     if data[4:8] == b"ftyp":
         return _of_brands(data)
     if data[:4] == b"RIFF":
-        return "WEBP" if data[8:12] == b"WEBP" else None
+        return {b"WEBP": "WEBP", b"AVI ": "AVI video"}.get(data[8:12])
     text = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith(b"<?xml") and b"<svg" in text:
         return "SVG"
@@ -53,6 +82,25 @@ def recognise(data: bytes) -> str | None:
             if start.startswith(beginning):
                 return name
     return None
+
+
+def readable(formats: Sequence[str]) -> tuple[str, ...]:
+    """Those of the formats whose decoder is installed. Pillow may be built without some."""
+    return tuple(name for name in formats if _has_decoder(name))
+
+
+def not_accepted(kind: str, size: int, formats: Sequence[str]) -> str:
+    """What a file of `size` bytes is that is of none of the accepted `formats`, and what to do."""
+    # Of whoever runs the server, not of whoever sent the file.
+    missing = ", and HEIC where comln-serve[heic] is installed" if kind == "HEIC" and not _has_decoder(kind) else ""
+    what, instead = _IN_WORDS.get(kind, kind), _INSTEAD.get(kind, _CONVERT)
+    return f"This is {what} ({size} bytes). Accepted are {', '.join(formats)}{missing}. {instead}"
+
+
+def _has_decoder(name: str) -> bool:
+    if name == "HEIC":
+        return find_spec("pillow_heif") is not None
+    return name not in ("AVIF", "WEBP") or bool(features.check(name.lower()))
 
 
 def parse_formats(text: str) -> tuple[str, ...]:

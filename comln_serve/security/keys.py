@@ -22,8 +22,8 @@ class Scope(StrEnum):
     """What a key may be used for."""
 
     PREDICT = "predict"  # predict and read
-    ADAPT = "adapt"  # change classifiers and read
-    ADMIN = "admin"  # both, and metrics
+    ADAPT = "adapt"  # change classifiers, and what predict allows
+    ADMIN = "admin"  # both, and operate the server: metrics, models
 
 
 @dataclass(frozen=True)

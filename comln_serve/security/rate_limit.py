@@ -1,32 +1,63 @@
-"""Limits requests per minute with a token bucket for each key, in this process."""
+"""Limits requests per minute with a token bucket for each key, for all processes of a server together."""
 
-import math
+import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Lock
 
-from cachetools import TTLCache
-
 _MINUTE = 60.0
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS buckets (key TEXT PRIMARY KEY, available REAL, since REAL, taken INTEGER) WITHOUT ROWID
+"""
+# `available` is what the bucket held before the request, which takes one if there is one.
+_TAKE = """
+INSERT INTO buckets VALUES (:key, :limit, :now, 1)
+ON CONFLICT (key) DO UPDATE SET
+    available = min(:limit, available - taken + (:now - since) * :limit / :minute),
+    taken = min(:limit, available - taken + (:now - since) * :limit / :minute) >= 1,
+    since = :now
+RETURNING available, taken
+"""
 
 
 class RateLimiter:
     """Token buckets that hold a minute's requests and refill evenly. Thread-safe.
 
-    A bucket that was not used for a minute is full again and is removed, so only keys of the last
-    minute take memory.
+    They are in an SQLite database: processes that share its file share the buckets, and one that is killed leaves no
+    lock behind. A bucket that was not used for a minute is full again and is removed, so only keys of the last minute
+    take room.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lock = Lock()
-        # By key: requests left, and at what time.
-        self._buckets: TTLCache[str, tuple[float, float], float] = TTLCache(math.inf, _MINUTE, clock)
+    def __init__(self, file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open the buckets.
+
+        Args:
+            file: of the database; default: in memory, for this process alone.
+            clock: seconds, the same in every process that has the file.
+        """
+        self._clock, self._lock = clock, Lock()
+        self._database = sqlite3.connect(file or ":memory:", isolation_level=None, check_same_thread=False)
+        # Survives a process that is killed; what a crash of the machine loses was of the last minute.
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute(_CREATE)
+        self._emptied = clock()
 
     def take(self, key_id: str, per_minute: int) -> float:
         """Take a request from a key's bucket. Returns 0, or the seconds until one is available."""
-        with self._lock, self._buckets.timer as now:
-            left, since = self._buckets.get(key_id, (float(per_minute), now))
-            left = min(float(per_minute), left + (now - since) * per_minute / _MINUTE)
-            wait = max(0.0, 1.0 - left) * _MINUTE / per_minute
-            self._buckets[key_id] = (left if wait else left - 1.0), now
-            return wait
+        with self._lock:
+            now = self._clock()
+            if now - self._emptied >= _MINUTE:
+                self._emptied = now
+                self._database.execute("DELETE FROM buckets WHERE since <= ?", (now - _MINUTE,))
+            asked = {"key": key_id, "limit": float(per_minute), "now": now, "minute": _MINUTE}
+            available, taken = self._database.execute(_TAKE, asked).fetchone()
+        return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
+
+    def __len__(self) -> int:
+        """Number of buckets kept."""
+        with self._lock:
+            count: int = self._database.execute("SELECT count(*) FROM buckets").fetchone()[0]
+        return count

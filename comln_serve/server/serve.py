@@ -6,6 +6,8 @@ import signal
 import socket
 import ssl
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from threading import Timer
 from types import FrameType
@@ -16,13 +18,18 @@ from fastapi import FastAPI
 from comln_serve.api.browsers.guard import AllowedHosts
 from comln_serve.api.browsers.headers import STRICT_TRANSPORT
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count
 from comln_serve.errors import StartupError
+from comln_serve.server.listening import BACKLOG, is_loopback
 from comln_serve.server.protocol import Protocol
 
 logger = logging.getLogger(__name__)
 
 # Time after draining to close the store and end the threads.
 _CLOSE_SECONDS = 5.0
+
+_ACCEPTED_AT_ONCE = 4
+_TICKS_BETWEEN_REFRESHES = 5  # of metrics; half a second
 
 
 def check_tls(settings: Settings) -> None:
@@ -50,16 +57,16 @@ def check_tls(settings: Settings) -> None:
         ) from error
 
 
-def serve(app: FastAPI, settings: Settings) -> None:
-    """Serve until a signal, then drain.
+def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
+    """Serve what connects to the sockets until a signal, then drain.
 
     Raises:
-        SystemExit: the server cannot listen on the address, or SIGTERM's handler exits.
+        SystemExit: SIGTERM's handler exits.
     """
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
+        # Connections that asyncio accepts at once: few, so that processes that share the socket share them, too.
+        backlog=_ACCEPTED_AT_ONCE,
         http=Protocol,
         ws="none",  # no route speaks WebSocket
         # Beside computing threads, uvloop answers 2 % fewer predictions a second.
@@ -72,6 +79,13 @@ def serve(app: FastAPI, settings: Settings) -> None:
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
+    server = _Server(config, app, settings)
+    with suppress(KeyboardInterrupt):
+        server.run(sockets)
+
+
+def warn_if_open(settings: Settings) -> None:
+    """Log a warning if others can reach the server and need no key."""
     if not (settings.require_keys or is_loopback(settings.host)):
         logger.warning(
             "THE SERVER LISTENS ON %s WITHOUT AUTHENTICATION: whoever can reach it can use, see "
@@ -79,30 +93,15 @@ def serve(app: FastAPI, settings: Settings) -> None:
             "authenticates reach it, or listen on 127.0.0.1 (--host)",
             settings.host or "every address",
         )
-    server = _Server(config, app, settings)
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        pass
-    except SystemExit:
-        # Uvicorn exits so when it cannot listen, and logs only the system's word for it.
-        if not (server.started or server.lifespan.should_exit):
-            logger.error(  # noqa: TRY400 - the traceback would be of the exit
-                "the server could not listen on %s port %d, for the reason above; choose another address (--host, "
-                "--port), or stop what uses this one",
-                settings.host or "every address",
-                settings.port,
-            )
-        raise
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens on `host`, an address or a name."""
-    try:
-        found = socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        return False  # listening will fail with the same error
-    return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+def address(settings: Settings, sockets: Sequence[socket.socket]) -> str:
+    """The URL of the server's page, on this machine where it listens on every address."""
+    host, port = sockets[0].getsockname()[:2]
+    if ip_address(host.partition("%")[0]).is_unspecified:
+        host = "localhost"
+    scheme = "http" if settings.tls_certificate is None else "https"
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def allowed_hosts(settings: Settings) -> AllowedHosts:
@@ -146,12 +145,30 @@ class _Server(uvicorn.Server):
         else:
             super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve. uvicorn has then told the system of the few connections above; more may wait."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)
+
     async def on_tick(self, counter: int) -> bool:
         """Whether to stop serving. uvicorn calls this ten times a second."""
+        self._report(counter)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
             super().handle_exit(signal.SIGTERM, None)
         return await super().on_tick(counter)
+
+    def _report(self, counter: int) -> None:
+        """Tell the other processes of this server that this one is alive, and drain if it is an orphan."""
+        shared = self._app.state.engine.shared
+        shared.set(Count.ALIVE, int(1000 * time.monotonic()))
+        if shared.processes > 1:
+            if counter % _TICKS_BETWEEN_REFRESHES == 0:
+                self._app.state.metrics.refresh()
+            if os.getppid() != shared.parent and not self._app.state.draining:
+                logger.error("the process that started this one has ended: draining")
+                self.handle_exit(signal.SIGTERM, None)
 
     def _limit(self, seconds: float) -> None:
         """End the process after `seconds` at the latest, even if a thread hangs."""

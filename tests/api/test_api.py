@@ -10,12 +10,17 @@ from fastapi.testclient import TestClient
 
 from comln_serve import __version__
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
+from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
+from comln_serve.imaging import FORMATS
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import (
     GREEN,
+    MAX_BODY,
+    MAX_BYTES,
     MAX_IMAGES,
     MAX_LABEL,
+    MAX_PIXELS,
     RED,
     adapt_form,
     adapt_json,
@@ -67,6 +72,7 @@ def test_models_lists_every_bundle(client: TestClient) -> None:
     assert models["tiny"]["image_size"] == 16
     assert models["tiny"]["embedding_size"] == 8
     assert models["tiny"]["provider"] == "cpu"
+    assert models["tiny"]["licence"] == "Apache-2.0"
 
 
 def test_classifiers_are_listed_shown_and_deleted(client: TestClient) -> None:
@@ -249,6 +255,27 @@ def test_a_file_whose_name_is_not_ascii(client: TestClient) -> None:
         part = f'"images"; {name}', RED
         answer = client.post("/predict", **multipart(part, ('"classifier"', b"known")))
         assert answer.status_code == 200, answer.text
+
+
+def test_limits_are_those_that_are_enforced(service: TestClient) -> None:
+    """tests/support/failures.py goes one beyond each of them, the test below up to them."""
+    defaults = Settings.model_fields
+    assert service.get("/limits").json() == {
+        "max_images": MAX_IMAGES,
+        "max_image_bytes": MAX_BYTES,
+        "max_image_pixels": MAX_PIXELS,
+        "image_formats": list(FORMATS),
+        "max_body_bytes": MAX_BODY,
+        "max_json_bytes": MAX_BODY,  # the setting is larger
+        "max_answer_bytes": MOST_ANSWER_BYTES,
+        "max_label_length": MAX_LABEL,
+        "max_top_k": 100,
+        "min_classes": 2,
+        "max_examples": defaults["max_examples"].default,
+        "max_classifiers": defaults["max_classifiers"].default,
+        "max_receive_seconds": defaults["max_receive_seconds"].default,
+        "requests_per_minute": None,
+    }
 
 
 def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> None:

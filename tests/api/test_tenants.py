@@ -16,6 +16,7 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
+from comln_serve.security import Scope
 from tests.support.engines import MakeEngine
 from tests.support.keyed import bearer, keyed, keyed_settings, new_key, routes_of, store_of
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
@@ -73,7 +74,7 @@ ABOUT_ONE: dict[tuple[str, str], Ask] = {
 }
 # Tested by themselves below.
 OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
-OF_NOBODY = {("GET", "/models"), ("GET", "/v2"), ("GET", "/metrics")}
+OF_NOBODY = {("GET", "/models"), ("GET", "/limits"), ("GET", "/v2"), ("GET", "/metrics"), ("POST", "/models/reload")}
 NAME, UNUSED_NAME = "letters", "numbers"
 
 
@@ -183,6 +184,14 @@ def test_all_keys_of_a_tenant_see_the_same(keyed: TestClient, mine: Headers) -> 
     made = adapt(keyed, mine)
     other = bearer(new_key(store_of(keyed), "mine"))
     assert keyed.get(f"/classifiers/{made['id']}", headers=other).status_code == 200
+
+
+def test_whoever_may_adapt_may_predict_within_the_tenant(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+    adapting, elsewhere = (bearer(new_key(store_of(keyed), tenant, Scope.ADAPT)) for tenant in ("mine", "theirs"))
+    for made in (adapt(keyed, adapting), adapt(keyed, mine)):
+        ask = ABOUT_ONE["POST", "/predict"]
+        assert ask(keyed, made["id"], adapting).status_code == 200
+        assert ask(keyed, made["id"], elsewhere).status_code == 404
 
 
 def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, make_engine: MakeEngine) -> None:

@@ -1,6 +1,7 @@
 """What becomes of images before they are sent, and how folders are read."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ from PIL import Image
 from comln_serve.client import BadImageError, InputError
 from comln_serve.client.folders import read_class_folders, read_folder
 from comln_serve.client.images import Source, prepare
+from comln_serve.imaging import FORMATS
 from tests.client.pictures import class_folder
 from tests.support.image_files import encode, image_bytes
 
 ORIENTATION = 0x0112
 
 
-def prepared(content: object, max_side: int | None = 32) -> bytes:
-    return prepare(Source("it", content), max_side).data
+def prepared(content: object, max_side: int | None = 32, formats: Sequence[str] = FORMATS) -> bytes:
+    return prepare(Source("it", content), max_side, formats).data
 
 
 def opened(data: bytes) -> Image.Image:
@@ -35,6 +37,14 @@ def half_red(mode: str = "RGB", size: tuple[int, int] = (80, 40)) -> Image.Image
 def test_files_that_are_small_enough_are_sent_as_they_are(fmt: str) -> None:
     data = image_bytes(size=(32, 20), fmt=fmt)
     assert prepared(data) == data
+
+
+def test_formats_that_the_server_does_not_read_are_sent_as_png() -> None:
+    for fmt in ("WEBP", "TIFF"):
+        data = image_bytes(size=(32, 20), fmt=fmt)
+        sent = prepared(data, formats=("JPEG", "PNG"))
+        assert opened(sent).format == "PNG"
+        assert np.array_equal(np.asarray(opened(sent).convert("RGB")), np.asarray(opened(data).convert("RGB")))
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "BMP", "AVIF", "TIFF"])

@@ -152,7 +152,7 @@ def test_keys_are_made_with_the_environment_of_the_unit(tmp_path: Path) -> None:
     """As docs/deployment.md says, but for the user and the folders."""
     documented = (
         "sh -c 'set -a; . /etc/comln-serve/environment; exec /opt/comln-serve/bin/comln-serve keys "
-        "create --tenant acme --scope adapt --scope predict'"
+        "create --tenant acme --scope adapt'"
     )
     assert f"runuser -u comln-serve -- {documented}" in (REPOSITORY / "docs" / "deployment.md").read_text()
     file = tmp_path / "environment"

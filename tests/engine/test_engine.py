@@ -1,6 +1,7 @@
 """The engine without HTTP: adapting, predicting, and the errors of both."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,15 @@ def test_a_bad_image_is_named_by_its_position(engine: Engine, position: int) -> 
     assert error.detail["image"] == position
     assert engine.store.count() == 0
     assert engine.images.pending == 0
+
+
+def test_some_format_has_to_be_readable(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert make_engine(settings.model_copy(update={"image_formats": "HEIC,PNG"})).formats == ("PNG",)
+    with pytest.raises(StartupError, match="image_formats is HEIC, and no decoder of these is installed"):
+        make_engine(settings.model_copy(update={"image_formats": "HEIC"}))
 
 
 def test_default_model(settings: Settings, make_engine: MakeEngine) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from comln_serve.bundle import Head
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
@@ -199,7 +200,7 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
 
 
 def test_admission_counts_and_releases() -> None:
-    admission = Admission(5, "images")
+    admission = Admission(5, Count.IMAGES)
     with admission.admit(3):
         with admission.admit(2):
             assert admission.pending == 5

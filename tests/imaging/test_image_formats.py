@@ -9,7 +9,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import FORMATS, ImageError, Preprocessing, decode_image, open_image, prepare_image
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, decode_image, open_image, prepare_image, readable
 from tests.imaging.test_imaging import STORED, pixels, quadrants, turned
 from tests.support.image_files import encode, tiff_of
 
@@ -196,9 +196,24 @@ def test_heic_without_its_library_is_refused_by_name(monkeypatch: pytest.MonkeyP
     data = encode(noise(), "HEIC")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     error = fails(data)
-    assert "comln-serve[heic]" in error.message
-    assert error.detail["received_format"] == "HEIC"
-    assert "HEIC" not in error.detail["allowed_formats"]
+    others = [name for name in FORMATS if name != "HEIC"]
+    assert error.message == (
+        f"This is HEIC, the format of iPhone photos ({len(data)} bytes). Accepted are {', '.join(others)}, and HEIC "
+        "where comln-serve[heic] is installed. Convert it to JPEG; an iPhone takes JPEG with Settings, Camera, "
+        "Formats, Most Compatible."
+    )
+    assert error.detail == {"allowed_formats": others, "received_format": "HEIC"}
+    assert fails(data, formats=("JPEG", "PNG")).detail["allowed_formats"] == ["JPEG", "PNG"]
+
+
+def test_formats_without_a_decoder_are_not_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert readable(FORMATS) == FORMATS
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr("PIL.features.check", lambda name: name != "avif")
+    assert readable(FORMATS) == tuple(name for name in FORMATS if name not in ("HEIC", "AVIF"))
+    assert readable(("AVIF", "PNG")) == ("PNG",)
+    data = encode(noise(), "AVIF", **LOSSLESS["AVIF"])
+    assert "Convert it to JPEG or PNG." in fails(data, formats=readable(FORMATS)).message
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -217,6 +232,11 @@ def test_a_format_that_is_switched_off_is_named(fmt: str) -> None:
     [
         (b"%PDF-1.7\n", "PDF"),
         (b"\0\0\0\x14ftypqt  \0\0\0\0qt  ", "MP4 or QuickTime video"),
+        (b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\1", "WebM or Matroska video"),
+        (b"RIFF\x20\0\0\0AVI LIST", "AVI video"),
+        (b"data:image/jpeg;base64,/9j/4AAQ", "data URL"),
+        (b"\x93NUMPY\1\0v\0", "NumPy array"),
+        (b"PK\3\4\x14\0", "ZIP"),
         (b"\xff\x0a" + bytes(20), "JPEG XL"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
         (b"\n<!DOCTYPE HTML><title>Not found</title>", "HTML"),

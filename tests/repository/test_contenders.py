@@ -2,6 +2,8 @@
 
 import importlib.util
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import meta_gradient
 from benchmarks.contenders import Case, build, embeddings, reference
 from benchmarks.measure import relative_errors
 
@@ -26,6 +29,7 @@ def needs(package: str) -> pytest.MarkDecorator:
     [
         ("adjoint", 1e-5),
         ("forward", 1e-5),
+        ("forward, torchdiffeq", 1e-5),
         ("naive forward", 5e-3),
         pytest.param("JAX forward", 1e-3, marks=needs("jax")),
     ],
@@ -44,9 +48,32 @@ def test_euler_is_unrolled_anil(contender: str) -> None:
     assert max(errors.values()) <= 1e-5, errors
 
 
-def test_embeddings_have_the_norm_they_are_said_to_have() -> None:
-    task = embeddings(SMALL)
-    assert (task["phi"] ** 2).sum(axis=1).mean() == pytest.approx(100.0)
+@pytest.mark.parametrize(("offset", "cosine"), [(0.0, 0.0), (1.0, 1 / 3)])
+def test_embeddings_have_the_norm_and_the_shared_component_they_are_said_to_have(offset: float, cosine: float) -> None:
+    phi = embeddings(Case("embeddings", 5, 2, 200, d=20_000, offset=offset))["phi"]
+    assert (phi**2).sum(axis=1).mean() == pytest.approx(100.0)
+    between = phi[0] @ phi[2:].T / np.linalg.norm(phi[0]) / np.linalg.norm(phi[2:], axis=1)
+    np.testing.assert_allclose(between, cosine, atol=0.03)
+
+
+def test_a_row_of_another_run_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the table, and after it was stored; so is a ratio to it."""
+    monkeypatch.setattr(meta_gradient, "RESULTS", tmp_path)
+    monkeypatch.setattr(meta_gradient, "CSV", tmp_path / "rows.csv")
+    errors = {"phi": 1e-7, "W0": 3e-7, "T": 2e-6}
+    rows = [
+        meta_gradient.Row("goals", "adjoint", SMALL, 1.0, 3, 0.1, errors, run="2026-02-02 00:00"),
+        meta_gradient.Row("goals", "forward", SMALL, 2.0, 3, 0.1, errors, run="2026-01-01 00:00"),
+        meta_gradient.Row("goals", "ANIL", SMALL, 4.0, 3, 0.1, {}, run="2026-01-01 00:00"),
+        meta_gradient.Row("offset", "adjoint", replace(SMALL, offset=1.0), 1.0, 3, 0.1, errors),
+    ]
+    meta_gradient.report(rows, None)
+    assert meta_gradient.stored() == rows
+    text = (tmp_path / "meta_gradient.md").read_text(encoding="utf-8")
+    assert "| 0 | adjoint* | 1.00 |  | 0.1 | 3e-07 | 2e-06 |" in text
+    assert "| 0 | forward | 2.00 | 2 x* | 0.1 | 3e-07 | 2e-06 |" in text
+    assert "measured in another run than its panel's other rows (2026-02-02 00:00)" in text
+    assert "| 1 | adjoint | 1.00 |" in text
 
 
 def network() -> nn.Module:

@@ -185,7 +185,7 @@ def test_every_route_says_who_may_call_it(keyed: TestClient) -> None:
     shown = {"/docs", "/openapi.json", "/", "/try", "/page/{path:path}"}
     assert plain == shown
     assert all(isinstance(route.original_route, Route) for route in routes)
-    assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [(Scope.PREDICT,)]
+    assert [scopes_of(route.endpoint) for route in routes if route.path == "/predict"] == [(Scope.PREDICT, Scope.ADAPT)]
     declared = {route.path: scopes_of(route.endpoint) for route in routes if route.path not in shown}
     assert None not in declared.values()
     public = {path for path, scopes in declared.items() if not scopes}
@@ -248,7 +248,6 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
     """Every route with every scope: refused by name, or answered, be it by an error of its own."""
     keys = {scope: bearer(new_key(store_of(keyed), "acme", scope)) for scope in Scope}
     expected = {
-        Scope.PREDICT: {"POST /predict"},
         Scope.ADAPT: {
             "POST /adapt",
             "DELETE /classifiers/{ref}",
@@ -257,11 +256,13 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/examples",
             "DELETE /classifiers/{ref}/examples/{number}",
         },
-        Scope.ADMIN: {"GET /metrics"},
+        Scope.ADMIN: {"GET /metrics", "POST /models/reload"},
     }
-    expected[Scope.PREDICT] |= {f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")}
-    reading = {
+    using = {
+        "POST /predict",
+        *(f"POST /v2/models/{{model}}{version}/infer" for version in ("", "/versions/{version}")),
         "GET /models",
+        "GET /limits",
         "GET /v2",
         "GET /v2/models/{model}",
         "GET /v2/models/{model}/ready",
@@ -291,9 +292,9 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
                     continue
                 error = check_error(answer, ErrorCode.FORBIDDEN)
                 assert error["detail"]["received"] == [scope]
-    assert opened[Scope.PREDICT] == expected[Scope.PREDICT] | reading
-    assert opened[Scope.ADAPT] == expected[Scope.ADAPT] | reading
-    assert opened[Scope.ADMIN] == reading.union(*expected.values())
+    assert opened[Scope.PREDICT] == using
+    assert opened[Scope.ADAPT] == expected[Scope.ADAPT] | using
+    assert opened[Scope.ADMIN] == using.union(*expected.values())
 
 
 def test_keys_are_looked_at_first(keyed: TestClient) -> None:

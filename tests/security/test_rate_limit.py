@@ -27,7 +27,7 @@ class Clock:
 
 def test_a_bucket_is_emptied_and_fills_evenly() -> None:
     clock = Clock()
-    limiter = RateLimiter(clock)
+    limiter = RateLimiter(clock=clock)
     assert [limiter.take("a", 3) for _ in range(4)] == [0.0, 0.0, 0.0, 20.0]
     clock.now += 15.0
     assert limiter.take("a", 3) == 5.0
@@ -38,7 +38,7 @@ def test_a_bucket_is_emptied_and_fills_evenly() -> None:
 
 
 def test_keys_have_a_bucket_each() -> None:
-    limiter = RateLimiter(Clock())
+    limiter = RateLimiter(clock=Clock())
     assert [limiter.take(key, 1) for key in "aabb"] == [0.0, 60.0, 0.0, 60.0]
 
 
@@ -48,7 +48,7 @@ def test_no_minute_sees_more_than_two_buckets(limit: int, requests: list[tuple[f
     in then.
     """
     clock = Clock()
-    limiter = RateLimiter(clock)
+    limiter = RateLimiter(clock=clock)
     taken: dict[str, list[float]] = {}
     for pause, key in requests:
         clock.now += pause
@@ -63,13 +63,13 @@ def test_no_minute_sees_more_than_two_buckets(limit: int, requests: list[tuple[f
 
 def test_buckets_that_are_full_again_are_forgotten() -> None:
     clock = Clock()
-    limiter = RateLimiter(clock)
+    limiter = RateLimiter(clock=clock)
     for number in range(1000):
         limiter.take(str(number), 1)
-    assert len(limiter._buckets) == 1000
+    assert len(limiter) == 1000
     clock.now += 60.0
     limiter.take("another", 1)
-    assert len(limiter._buckets) == 1
+    assert len(limiter) == 1
 
 
 def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> None:
@@ -95,8 +95,9 @@ def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Setting
             assert client.get("/models").status_code == 401
             assert client.get("/models", headers=bearer(plain_id(plain))).status_code == 401
         for headers, allowed in ((plain, 1), (own, 3)):
-            statuses = [client.get("/models", headers=headers).status_code for _ in range(5)]
-            assert statuses == [200] * allowed + [429] * (5 - allowed)
+            answers = [client.get("/limits", headers=headers) for _ in range(5)]
+            assert [answer.status_code for answer in answers] == [200] * allowed + [429] * (5 - allowed)
+            assert answers[0].json()["requests_per_minute"] == allowed
 
 
 def plain_id(headers: dict[str, str]) -> str:

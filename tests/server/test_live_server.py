@@ -20,7 +20,7 @@ import pytest
 
 from comln_serve import __version__
 from comln_serve.cli import main
-from comln_serve.server.serve import is_loopback
+from comln_serve.server.listening import is_loopback
 from tests.support import http
 from tests.support.bundles import poison_backbone
 from tests.support.image_files import colour_support, image_bytes
@@ -220,8 +220,8 @@ def test_port_0_picks_a_free_one_and_says_which_and_a_public_address_is_warned_o
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_until(lambda: "Uvicorn running on" in log.read_text())
-        found = re.search(r"http://0\.0\.0\.0:(\d+)", log.read_text())
+        wait_until(lambda: "the page is at" in log.read_text())
+        found = re.search(r"http://localhost:(\d+)/", log.read_text())
         assert found is not None
         ready = f"http://127.0.0.1:{found[1]}/health/ready"
         wait_until(lambda: http.get(ready).status_code == 200)
@@ -266,7 +266,7 @@ def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp
     done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
     assert done.returncode != 0
     assert "address already in use" in done.stderr
-    assert "choose another address (--host, --port)" in done.stderr.splitlines()[-1]
+    assert "Choose another address (--host, --port)" in done.stderr.splitlines()[-1]
     assert port in done.stderr
     assert "Traceback" not in done.stderr
     assert http.get(f"{server.url}/health/ready").status_code == 200
@@ -433,7 +433,7 @@ def test_every_line_of_the_log_has_one_format(models_dir: Path, tmp_path: Path, 
         http.get(f"{server.url}/models", headers={"X-Request-ID": "find-me"}).raise_for_status()
         http.get(f"{server.url}/nothing?secret=1")
     written = server.log.read_text().splitlines()
-    assert any("Uvicorn running on" in line for line in written)
+    assert any("ready: the page is at" in line for line in written)
     assert sum("/models" in line for line in written) == 1
     assert sum("find-me" in line for line in written) == 1
     assert not any("nothing" in line or "secret" in line for line in written)

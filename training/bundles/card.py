@@ -7,8 +7,10 @@ import yaml
 from comln_serve.bundle import Calibration, Manifest
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.manifest import AccuracyEntry, ComparisonEntry, HeadEntry, TrainingEntry
+from training.evaluation.baselines import BASELINES
+from training.evaluation.choose import CHOSEN, EPISODES
 from training.results.accuracy import Difference, Estimate, mean_by_head
-from training.results.calibration_tables import calibration_table, suspects_table, unknown_table
+from training.results.calibration_tables import calibration_table, made_worse, suspects_table, unknown_table
 from training.results.tables import markdown
 from training.results.verdict import verdict
 
@@ -182,14 +184,42 @@ def _comparisons(manifest: Manifest) -> str:
 Fitted on the same images of the same episodes. The difference to the bundle's own head is taken
 episode by episode; it means something where it is larger than its 95% interval.
 
+{_settings(manifest)}
+
 {markdown(header, rows)}
 
 {chr(10).join(f"    {command}" for command in commands)}
 """
 
 
+def _settings(manifest: Manifest) -> str:
+    """What the settings of the simple heads were chosen on, in words."""
+    ways: dict[str, dict[str, None]] = {}
+    for entry in manifest.comparisons:
+        if entry.head.endswith("-cv"):
+            how = "chosen in every single task, by cross-validation on its support images"
+        elif entry.head not in BASELINES or not BASELINES[entry.head].setting:
+            continue
+        elif CHOSEN in entry.description:
+            how = f"chosen for each kind of task on {EPISODES} episodes of the training classes"
+        elif f"--set {entry.head}=" in entry.command:
+            how = "given by hand, see the commands"
+        else:
+            how = "published, or scikit-learn's default: not tuned on any of these data"
+        ways.setdefault(how, {})[entry.head] = None
+    if not ways:
+        return "None of these heads has a setting."
+    lines = [f"- {', '.join(heads)}: {how}." for how, heads in ways.items()]
+    return "\n".join(["Where their settings come from:", "", *lines])
+
+
 def _law(law: TaskLaw) -> str:
     return f"{law.constant:.4f} {law.shots:+.4f} ln k {law.ways:+.4f} ln N"
+
+
+def _worse(calibration: Calibration) -> str:
+    found = made_worse(calibration)
+    return f"\n{found}\n" if found else ""
 
 
 def _calibration(calibration: Calibration | None) -> str:
@@ -219,7 +249,7 @@ exp({temperature}), with k kept within {shots} and N within {ways}.
 Expected calibration error in 15 bins:
 
 {markdown(*calibration_table(calibration))}
-
+{_worse(calibration)}
 Images of classes outside the task, told by how like their likeliest class they are. The threshold
 comes from the images of the task; where these are too few it is {unknown}:
 

@@ -14,10 +14,17 @@ from training.commands.domains import Domain, find_domains
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
 from training.commands.subject import Subject
 from training.config import ConfigError
+from training.data import DataError, ImageSet
 from training.evaluation.calibrate import fit_temperature, fit_unknown, measure, predict, ranges
 from training.evaluation.open_set import OpenSetEpisodes, check_open_set
 from training.evaluation.tasks import Task
-from training.results.calibration_tables import calibration_table, mean_by_shots, suspects_table, unknown_table
+from training.results.calibration_tables import (
+    calibration_table,
+    made_worse,
+    mean_by_shots,
+    suspects_table,
+    unknown_table,
+)
 from training.results.tables import aligned
 
 EPISODES, QUERIES = 500, 10
@@ -29,7 +36,17 @@ def add_calibrate(commands: Any) -> None:
     command = commands.add_parser(
         "calibrate", help="fit temperature and threshold of unknown, measure them, record them in the bundle"
     )
-    add_measuring_arguments(command, episodes=EPISODES, queries=QUERIES, tasks="5 and 10 ways with 1, 5 and 1-10 shots")
+    add_measuring_arguments(
+        command,
+        episodes=EPISODES,
+        queries=QUERIES,
+        tasks="5 and 10 ways with 1, 5 and 1-10 shots, as far as the classes and their images allow",
+    )
+    command.add_argument(
+        "--even-if-worse",
+        action="store_true",
+        help="record a calibration that raises the mean cross-entropy, too (default: refuse)",
+    )
     command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
     command.set_defaults(run=run_calibrate)
 
@@ -49,7 +66,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     well calibrated a bundle is on images of another kind than those it was calibrated on. The laws
     that are recorded are fitted to all data sets.
     """
-    subject, tasks = open_measured(args, default=_default_tasks)
+    subject, tasks = open_measured(args, default=lambda _: [])
     if subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; calibrate needs a bundle, see export")
     domains, head = find_domains(args, subject), subject.head
@@ -84,6 +101,17 @@ def run_calibrate(args: argparse.Namespace) -> int:
     )
     calibration = whole.model_copy(update={"tasks": measured})
     _print(calibration)
+    worse = made_worse(calibration)
+    if worse:
+        print(f"warning: {worse}", file=sys.stderr)
+    before, after = (
+        sum(values) / len(measured) for values in zip(*((t.nll_before, t.nll_after) for t in measured), strict=True)
+    )
+    if after > before and not (args.even_if_worse or args.dry_run):
+        raise ConfigError(
+            f"not recorded: the calibration raises the mean cross-entropy from {before:.3f} to {after:.3f}. Measure "
+            "more episodes, or data more like the images to come; or leave the bundle as it is; or give --even-if-worse"
+        )
     if not args.dry_run:
         record_calibration(args.bundle, subject.bundle.manifest, calibration)
         print(f"recorded in {args.bundle}", file=sys.stderr)
@@ -93,8 +121,10 @@ def run_calibrate(args: argparse.Namespace) -> int:
 def _domain_tasks(
     args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]
 ) -> list[_DomainTask]:
-    """Every task on every data set. All data are read and checked before the first are embedded."""
+    """Every task on every data set, by default those that all data allow. All data are read before any are embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
+    if not tasks:
+        tasks = _allowed_tasks([data for _, data in read], subject.head.ways, args.queries)
     for _, data in read:
         for task in tasks:
             check_open_set(data, task)
@@ -108,8 +138,30 @@ def _domain_tasks(
     return parts
 
 
-def _default_tasks(ways: int | None) -> list[Task]:
-    return [Task(n, shots) for n in ((5, 10) if ways is None else (ways,)) for shots in _SHOTS]
+def _allowed_tasks(sets: Sequence[ImageSet], ways: int | None, queries: int) -> list[Task]:
+    """5 and 10 ways, or those the head is tied to, with each of _SHOTS, as far as every data set allows.
+
+    With fewer than six classes the ways are one fewer than the classes: a class must be left outside the task.
+
+    Raises:
+        DataError: no task is possible.
+    """
+    most = min(data.n_classes for data in sets) - 1
+    candidates = ([n for n in (5, 10) if n <= most] or [max(most, 2)]) if ways is None else [ways]
+    allowed: list[Task] = []
+    reason: DataError | None = None
+    for task in (Task(n, shots, queries) for n in candidates for shots in _SHOTS):
+        try:
+            for data in sets:
+                check_open_set(data, task)
+        except DataError as error:
+            reason = reason or error
+            print(f"task {task} is left out: {error}", file=sys.stderr)
+        else:
+            allowed.append(task)
+    if reason is not None and not allowed:
+        raise reason
+    return allowed
 
 
 def _print(calibration: Calibration) -> None:

@@ -12,7 +12,7 @@ from training.config import ConfigError
 from training.data import DataError, ImageSet
 from training.data.class_lists import ALL
 from training.evaluation.baselines import BASELINES
-from training.evaluation.choose import choose, thinned
+from training.evaluation.choose import CHOSEN, choose, thinned
 from training.evaluation.tasks import Task
 
 CHOICE_SPLIT = "train"
@@ -103,7 +103,7 @@ class HeadSettings:
             return (0.0 if value is None else value), baseline.describe(value)
         data, embeddings = self._images(task)
         value, at_the_end = choose(baseline, self._head, embeddings, data, task, self._seed)
-        words = f"{baseline.describe(value)}, chosen on the training classes"
+        words = f"{baseline.describe(value)}, {CHOSEN}"
         return value, words + (" (end of the grid)" if at_the_end else "")
 
     def _images(self, task: Task) -> tuple[ImageSet, NDArray[np.float32]]:

@@ -6,6 +6,7 @@ manifest.
 
 from training.config.backbone import BackboneConfig, DropBlockConfig
 from training.config.data import AugmentationConfig, DataConfig, DataSetConfig
+from training.config.flow import FlowConfig
 from training.config.head import HeadConfig
 from training.config.phases import EpisodeConfig, OptimiserConfig, PretrainingConfig, ValidationConfig
 from training.config.recipe import ConfigError, load_config, override_config
@@ -20,6 +21,7 @@ __all__ = [
     "DataSetConfig",
     "DropBlockConfig",
     "EpisodeConfig",
+    "FlowConfig",
     "HeadConfig",
     "OptimiserConfig",
     "PretrainingConfig",

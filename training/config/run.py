@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from training.config.backbone import BackboneConfig
 from training.config.data import AugmentationConfig, DataConfig
+from training.config.flow import FlowConfig
 from training.config.head import HeadConfig
 from training.config.phases import EpisodeConfig, OptimiserConfig, PretrainingConfig, ValidationConfig
 from training.config.section import Section
@@ -28,6 +29,7 @@ class Config(Section):
     backbone: BackboneConfig = BackboneConfig()
     pretraining: PretrainingConfig | None = None
     head: HeadConfig = HeadConfig()
+    flow: FlowConfig = FlowConfig()
     episodes: EpisodeConfig = EpisodeConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()

@@ -12,6 +12,10 @@ from training.evaluation.evaluate import episode_accuracies
 from training.evaluation.tasks import Task
 
 EPISODES = 200
+
+CHOSEN = "chosen on the training classes"
+"""How the description of a head says so."""
+
 _IMAGES_PER_CLASS = 40
 
 

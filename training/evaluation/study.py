@@ -2,7 +2,7 @@
 
 Solvers: the served Dormand-Prince and explicit Euler (gradient descent) with several step sizes:
 accuracy, and time of an adaptation relative to Dormand-Prince. Horizons: accuracy over a grid of T
-around the learned one. These are the paper's solver table and its Figure 4, for any bundle.
+around the learned one. These are the paper's Table 4 and Figure 5 (right), for any bundle.
 
 The learned T is that of the served model. If it depends on the task (`Head.horizon_of`), it and its
 multiples and fractions differ between episodes; tables then show the median over the episodes.

@@ -8,13 +8,14 @@ equation is
     dLoss/dL0 = int u dt,   dLoss/dK = -int u s^T dt,   dLoss/dlam = -int <a, s> dt
     dLoss/dw_m = int <a_m, p_m - y_m> dt
 
-The trajectory s(t) is stored and only `a` is integrated backward, where it contracts. The adjoint of
-the paper's section 2 also recomputes W(t) backward in time, which ascends the loss and diverges.
+The trajectory s(t) is stored and only `a` is integrated backward, where it contracts. The adjoint that
+the paper's Section 3.2 rules out also recomputes W(t) backward in time, which ascends the loss and
+diverges (Figure 2).
 This module computes the exact derivative of the solver's own steps, a consistent discretisation of
 the adjoint equation; `comln_serve.flow.kernels.integrate` keeps the steps inside the stability
 region of the derivatives. All arithmetic is float64.
 
-The projections of Algorithms 2 and 3 are integrals of the same kind: C = -dLoss/dL0 and
+The projections of Algorithms 3 and 4 are integrals of the same kind: C = -dLoss/dL0 and
 D = -(dLoss/dK + dLoss/dK^T).
 """
 

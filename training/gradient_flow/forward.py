@@ -8,7 +8,7 @@ Besides s (M, N) the system has B (M, M, N, N) and z (M, M, M, N) (Propositions 
 
 with A_i = w_i (diag(p_i) - p_i p_i^T). The paper prints lam z inside A_i(...); differentiating the
 flow puts it outside (docs/derivation.md). Once V = dLoss/dW(T) is known, the projections of
-Algorithms 2 and 3 need no further integration:
+Algorithms 3 and 4 need no further integration:
 
     C[j] = sum_i phi_i^T V^T B[i,j]          D[m,j] = sum_i z[i,j,m] . (V phi_i)
 

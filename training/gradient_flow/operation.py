@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,16 +10,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from comln_serve.flow.problem import Array
-from training.gradient_flow.adjoint import AdjointMethod
-from training.gradient_flow.forward import ForwardMethod
-from training.gradient_flow.steps import Flow, ReducedProblem, Solver, SolverName, march
-from training.gradient_flow.workers import thread_map
+from training.config.flow import TORCHDIFFEQ, Method, SolverName, check_solver
+from training.gradient_flow import transfers
+from training.gradient_flow.compiled import METHODS, CompiledBatch
+from training.gradient_flow.steps import ReducedProblem, Solver
 
-Method = Literal["adjoint", "forward"]
+if TYPE_CHECKING:
+    from training.gradient_flow.odeint import OdeintBatch
 
 DEFAULT_MAX_STEPS = 200_000
-
-METHODS: dict[str, type[AdjointMethod | ForwardMethod]] = {"adjoint": AdjointMethod, "forward": ForwardMethod}
 
 
 def gradient_flow(
@@ -38,15 +37,16 @@ def gradient_flow(
     atol: float | None = None,
     max_steps: int = DEFAULT_MAX_STEPS,
 ) -> Tensor:
-    """Adapt linear classifiers by gradient flow, differentiably: equation 4 and Algorithm 4.
+    """Adapt linear classifiers by gradient flow, differentiably: equation 8 and Algorithm 6.
 
     W(T) solves dW/dt = -grad L(W), W(0) = W0, with L the (weighted) mean cross-entropy of
     softmax(phi W^T) against Y plus lam/2 ||W - W0||^2_F. Batched over leading axes (tasks); every
     task is integrated with its own step size, in float64 whatever the dtype of the inputs.
 
-    The integration runs on the CPU's cores. With tensors on another device, forward and backward
+    The compiled solvers run on the CPU's cores. With tensors on another device, forward and backward
     each need one transfer of small tables to the CPU and back (forward: M M + 3 M N and M N numbers
-    per task).
+    per task). torchdiffeq's solvers run on the tensors' own device, the tasks of a batch together,
+    with the same steps for all; the tables pass through the CPU once, which checks them.
 
     Args:
         phi: (..., M, d) support embeddings, floating point, on any device.
@@ -62,17 +62,20 @@ def gradient_flow(
             s at each step. "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2)
             numbers for any number of steps.
         solver: "dopri5", Dormand-Prince with error control. "euler", explicit steps of
-            `step_size`: gradient descent, whose exact meta-gradient is ANIL's.
-        step_size: of Euler, in flow time. The last step is shorter if T is not a multiple of it.
-        rtol, atol: dopri5's tolerance of the local error; atol is measured on support logits.
-            Default 2e-6, and 1e-8 for tasks with lam > 0 or soft labels, whose flow comes to rest
-            (docs/derivation.md explains this).
-        max_steps: largest number of attempted steps per task.
+            `step_size`: gradient descent, whose exact meta-gradient is ANIL's. With method "forward"
+            also "torchdiffeq.NAME", any of torchdiffeq's solvers (`training.gradient_flow.odeint`).
+        step_size: of Euler and of torchdiffeq's solvers of equal steps, in flow time. The last step is
+            shorter if T is not a multiple of it. (torchdiffeq, tasks with different T: that of the
+            longest T; the others take as many, shorter steps.)
+        rtol, atol: tolerance of the local error of a solver that chooses its steps; atol is measured
+            on support logits. Default 2e-6, and 1e-8 for tasks with lam > 0 or soft labels, whose flow
+            comes to rest (docs/derivation.md explains this).
+        max_steps: largest number of attempted steps per task (scipy_solver knows no such limit).
 
     Returns:
         (..., N, d) W(T), dtype and device of phi. Differentiable once in phi, W0, T, lam and
-        weights (Propositions 2, 3 and 5); a second derivative raises an error. With Euler dT is
-        the derivative in the last step's length.
+        weights (Propositions 2, 3 and 4); a second derivative raises an error. With the
+        compiled Euler dT is the derivative in the last step's length; else the flow's rate at T.
 
     Raises:
         ValueError: invalid shapes or values.
@@ -81,6 +84,7 @@ def gradient_flow(
     if method not in METHODS:
         raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
     how = Solver(solver, rtol, atol, max_steps, step_size)
+    check_solver(method, solver, step_size)
     if not phi.is_floating_point():
         raise ValueError(f"phi must be floating point, got {phi.dtype}")
     if phi.ndim < 2 or W0.ndim < 2 or Y.ndim != phi.ndim:
@@ -106,17 +110,7 @@ def gradient_flow(
             raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
     if psi is not None and psi.shape != phi.shape:
         raise ValueError(f"psi is {tuple(psi.shape)}; it needs the shape of phi {tuple(phi.shape)}")
-    kind = METHODS[method] if torch.is_grad_enabled() else _Value
-    return GradientFlow.apply(phi, psi, W0, T, lam, weights, Y, kind, how)
-
-
-class _Value(Flow):
-    """s(T) without derivatives, for when no gradient is needed."""
-
-    def __init__(self, problem: ReducedProblem, solver: Solver) -> None:
-        super().__init__(problem, solver)
-        for chunk in march(problem, solver, 64):
-            self.last = chunk
+    return GradientFlow.apply(phi, psi, W0, T, lam, weights, Y, method if torch.is_grad_enabled() else None, how)
 
 
 class GradientFlow(torch.autograd.Function):
@@ -136,10 +130,10 @@ class GradientFlow(torch.autograd.Function):
         lam: Tensor | float,
         w: Tensor | None,
         Y: Tensor,
-        kind: type[AdjointMethod | ForwardMethod | _Value],
+        method: Method | None,
         solver: Solver,
     ) -> Tensor:
-        """Shapes as in `gradient_flow`; `kind` solves a task and can `pull_back`."""
+        """Shapes as in `gradient_flow`; `method` None: the value is wanted and no derivative."""
         *batch, M, d = phi.shape
         N = Y.shape[-1]
 
@@ -155,7 +149,7 @@ class GradientFlow(torch.autograd.Function):
         features = rows[:, N:]
         if psi is not None:
             features = phi.to(torch.float64).reshape(-1, M, d)
-        tables, labels, weights, horizons, strengths = _to_cpu(
+        tables, labels, weights, horizons, strengths = transfers.to_cpu(
             torch.bmm(rows, features.mT),  # L0 above K
             per_task(Y, M, N),
             per_task(1.0 / M if w is None else w, M),
@@ -163,27 +157,19 @@ class GradientFlow(torch.autograd.Function):
             per_task(lam),
         )
         labels = np.ascontiguousarray(labels.swapaxes(1, 2))
-        states = np.empty(labels.shape)
-        if not any(ctx.needs_input_grad):
-            kind = _Value
-
-        def solve(b: int) -> Any:
-            problem = ReducedProblem(
-                tables[b, N:], tables[b, :N], labels[b], weights[b], float(horizons[b]), float(strengths[b])
-            )
-            solution = kind(problem, solver)
-            states[b] = solution.state
-            return solution
-
         try:
-            ctx.solutions = thread_map(solve, range(len(tables)))
+            problems = [
+                ReducedProblem(K_and_L0[N:], K_and_L0[:N], *rest)
+                for K_and_L0, *rest in zip(tables, labels, weights, horizons.tolist(), strengths.tolist(), strict=True)
+            ]
+            ctx.solved = _solve(problems, solver, method if any(ctx.needs_input_grad) else None, phi.device)
         except ValueError:
             # The tables were checked; if the cause is in phi or W0, name that tensor instead.
             for name, tensor in (("phi", phi), ("W0", W0)):
                 if not bool(torch.isfinite(tensor).all()):
                     raise ValueError(f"{name} {tuple(tensor.shape)} holds NaN or infinity") from None
             raise
-        s = torch.from_numpy(states).to(phi.device)
+        s = ctx.solved.state
         ctx.save_for_backward(rows, features, s)
         ctx.batch = batch
         W = torch.baddbmm(rows[:, :N], s, rows[:, N:], alpha=-1.0)
@@ -192,7 +178,7 @@ class GradientFlow(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """V = dLoss/dW(T) (..., N, d) -> the projections of Algorithms 2 and 3 and Proposition 5.
+        """V = dLoss/dW(T) (..., N, d) -> the projections of Algorithms 3 and 4 and Proposition 4.
 
         With C and D of the method,
 
@@ -210,26 +196,11 @@ class GradientFlow(torch.autograd.Function):
         B, N, M = s.shape
         W0, psi = rows[:, :N], rows[:, N:]
         V = grads[0].to(torch.float64).reshape(W0.shape)
-        (g,) = _to_cpu(-torch.bmm(V, psi.mT))  # dLoss/ds(T), class-major
         wants_phi, wants_psi, wants_W0, wants_T, wants_lam, wants_w, *_ = ctx.needs_input_grad
         separate = phi.data_ptr() != psi.data_ptr()
-
-        # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, concatenated, so
-        # that a single transfer is needed.
         size = (N + M) * M
-        packed = np.zeros((B, size + M + 2))
-
-        def pull_back(b: int) -> None:
-            solution, out = ctx.solutions[b], packed[b]
-            table = out[:size].reshape(N + M, M)
-            table[:N], table[N:], dw, out[-1] = solution.pull_back(g[b], weights=wants_w)
-            if wants_w:
-                out[size:-2] = dw
-            if wants_T:
-                out[-2] = np.vdot(g[b], solution.end_rate())
-
-        thread_map(pull_back, range(B))
-        found = torch.from_numpy(packed).to(V.device)
+        # For each task -C above -D, then dLoss/dweights, dLoss/dT and dLoss/dlam, given dLoss/ds(T).
+        found = ctx.solved.pull_back(-torch.bmm(V, psi.mT), weights=wants_w)
         projections = found[:, :size].view(B, N + M, M)
         dphi = dpsi = dW0 = dT = dlam = dw = None
         if separate:
@@ -254,27 +225,18 @@ class GradientFlow(torch.autograd.Function):
         return dphi, dpsi, dW0, dT, dlam, dw, None, None, None
 
 
+def _solve(
+    problems: list[ReducedProblem], solver: Solver, method: Method | None, device: torch.device
+) -> "CompiledBatch | OdeintBatch":
+    """Solve a batch, ready to `pull_back` derivatives if there is a method."""
+    if not solver.name.startswith(TORCHDIFFEQ):
+        return CompiledBatch(problems, solver, method, device)
+    from training.gradient_flow.odeint import OdeintBatch  # noqa: PLC0415 (imports torchdiffeq)
+
+    return OdeintBatch(problems, solver, tangents=method is not None, device=device)
+
+
 def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether a tensor of `shape` expands to `whole`."""
     last = zip(reversed(shape), reversed(whole), strict=False)
     return shape == whole or (len(shape) <= len(whole) and all(a in {1, b} for a, b in last))
-
-
-def _to_cpu(*tables: Tensor | Array) -> list[Array]:
-    """(B, ...) float64 tables as arrays; those on another device are transferred together."""
-    tensors = [table.detach() for table in tables if isinstance(table, Tensor)]
-    if tensors[0].device.type != "cpu":
-        tensors = unpack(pack(tensors).cpu(), tensors)
-    moved = iter(tensors)
-    return [next(moved).contiguous().numpy() if isinstance(table, Tensor) else table for table in tables]
-
-
-def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """(B, ...) tensors concatenated to (B, n), to be transferred together."""
-    return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], dim=1)
-
-
-def unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The inverse of `pack`; `like` are tensors of the original shapes."""
-    parts = packed.split([tensor[0].numel() for tensor in like], dim=1)
-    return [part.reshape(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

@@ -14,7 +14,7 @@ Steps are yielded in chunks, so that a long trajectory need not be in memory.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 from numba import njit
@@ -23,8 +23,7 @@ from comln_serve.flow import FlowError, Integration, check_problem, check_tolera
 from comln_serve.flow.kernels import combine, comes_to_rest, likeliest, vector_field, workspace
 from comln_serve.flow.problem import Array
 from comln_serve.flow.tableau import STAGES, A
-
-SolverName = Literal["dopri5", "euler"]
+from training.config.flow import TORCHDIFFEQ, SolverName
 
 # Default tolerances. With them the measured errors of the gradients are at most 1e-5
 # (docs/derivation.md). If the flow comes to rest (lam > 0, or soft labels), dLoss/dT depends on the
@@ -43,7 +42,7 @@ _STEP_COUNT_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class ReducedProblem:
-    """Algorithm 4 for one task, class-major (see `comln_serve.flow.kernels`), float64.
+    """Algorithm 6 for one task, class-major (see `comln_serve.flow.kernels`), float64.
 
     Attributes:
         K: (M, M) Gram matrix phi phi^T. L0: (N, M) logits W0 phi^T at time 0. Y: (N, M) labels.
@@ -72,12 +71,12 @@ class Solver:
     """How the steps are taken.
 
     Attributes:
-        name: "dopri5" or "euler".
-        rtol, atol: dopri5's tolerance of the local error, atol on the support logits. None: the
-            defaults above.
-        max_steps: largest number of steps per task; for dopri5, of attempted steps.
-        step_size: of Euler, in flow time: ANIL's learning rate. The last step is shorter if T is
-            not a multiple of it.
+        name: "dopri5" or "euler", compiled; or a solver of torchdiffeq, which `odeint` runs.
+        rtol, atol: tolerance of the local error of a solver that chooses its steps, atol on the
+            support logits. None: the defaults above.
+        max_steps: largest number of steps per task; of attempted steps if the solver chooses them.
+        step_size: of a solver of equal steps, in flow time; of Euler ANIL's learning rate. The last
+            step is shorter if T is not a multiple of it.
     """
 
     name: SolverName
@@ -88,14 +87,11 @@ class Solver:
 
     def __post_init__(self) -> None:
         """Raise ValueError for invalid settings."""
-        if self.name not in {"dopri5", "euler"}:
-            raise ValueError(f'solver must be "dopri5" or "euler", got {self.name!r}')
-        if self.name == "dopri5":
+        if self.name not in get_args(SolverName):
+            others = ", ".join(name for name in get_args(SolverName) if name.startswith(TORCHDIFFEQ))
+            raise ValueError(f'solver must be "dopri5" or "euler", or one of {others}; got {self.name!r}')
+        if self.step_size is None:
             check_tolerances(*self.tolerances(at_rest=False))
-            if self.step_size is not None:
-                raise ValueError('step_size is for solver="euler"; dopri5 chooses its own steps')
-        elif self.step_size is None or not 0.0 < self.step_size < math.inf:
-            raise ValueError(f'solver="euler" needs a step_size > 0 in flow time, got {self.step_size}')
 
     def tolerances(self, *, at_rest: bool) -> tuple[float, float]:
         """Rtol and atol for a task; `at_rest`: its flow comes to rest."""
@@ -194,14 +190,7 @@ def march(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]
 
 
 def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk]:
-    h = float(solver.step_size or 0.0)
-    quotient = problem.T / h - _STEP_COUNT_SLACK  # may be infinite
-    if quotient > solver.max_steps:
-        raise FlowError(
-            f"T = {problem.T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than "
-            f"max_steps = {solver.max_steps}. Use a larger step_size, or raise max_steps"
-        )
-    count = math.ceil(quotient)
+    h, count = float(solver.step_size or 0.0), step_count(problem.T, solver)
     state, equal = np.zeros_like(problem.L0), np.full((min(size, count), 1), h)
     for first in range(0, count, size):
         steps = equal[: count - first]
@@ -215,6 +204,22 @@ def _euler(problem: ReducedProblem, solver: Solver, size: int) -> Iterator[Chunk
                 f"Euler steps of {h:g} left the range of float64 before T = {problem.T:g}. Use a smaller step_size"
             )
         yield chunk
+
+
+def step_count(T: float, solver: Solver) -> int:
+    """Number of equal steps up to T.
+
+    Raises:
+        FlowError: more than max_steps.
+    """
+    h = float(solver.step_size or 0.0)
+    quotient = T / h - _STEP_COUNT_SLACK  # may be infinite
+    if quotient > solver.max_steps:
+        raise FlowError(
+            f"T = {T:g} takes {np.ceil(quotient):.6g} steps of {h:g}, more than "
+            f"max_steps = {solver.max_steps}. Use a larger step_size, or raise max_steps"
+        )
+    return math.ceil(quotient)
 
 
 def replay(problem: ReducedProblem, solver: Solver, start: Array, steps: Array) -> Chunk:

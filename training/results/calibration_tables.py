@@ -24,6 +24,19 @@ def calibration_table(calibration: Calibration) -> Table:
     return _by_task(calibration, ["ECE before, %", "after", "cross-entropy before", "after"], cells)
 
 
+def made_worse(calibration: Calibration) -> str:
+    """A sentence on the tasks whose cross-entropy is higher after calibration than before, "" if there are none."""
+    worse = [task for task in calibration.tasks if f"{task.nll_after:.3f}" > f"{task.nll_before:.3f}"]
+    if not worse:
+        return ""
+    named = ", ".join(
+        f"{f'{task.data}, ' if task.data else ''}{describe_task(task.ways, task.shots)} "
+        f"({task.nll_before:.3f} to {task.nll_after:.3f})"
+        for task in worse
+    )
+    return f"The calibration raises the cross-entropy of {len(worse)} of {len(calibration.tasks)} tasks: {named}."
+
+
 def unknown_table(calibration: Calibration) -> Table:
     """How well images of unknown classes are told from those of the task's classes."""
 

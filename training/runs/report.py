@@ -1,7 +1,7 @@
 """`report.html`: a run on one self-contained page.
 
 It shows the loss, the validation accuracy with its 95% interval, and the horizon T over training (as
-on the left of the paper's Figure 4).
+on the left of the paper's Figure 5).
 """
 
 import html

@@ -19,14 +19,17 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from comln_serve import __version__
 from comln_serve.api.context import RequestRecord
 from comln_serve.api.observe.gpu import gpu_memory
+from comln_serve.counts import Count
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -39,16 +42,19 @@ _BATCH_IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Metrics:
-    """The metrics of one application, in a registry of its own."""
+    """The metrics of one server, in a registry of its own.
 
-    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
-        """Create every metric.
+    If the server has several processes, each writes to files that they share (Prometheus' multiprocess mode), and the
+    one that is asked answers for all.
+    """
 
-        Args:
-            pending: by unit ("requests", "images", "bytes"), a function that returns how many are
-                in work or waiting.
-        """
-        self._registry = registry = CollectorRegistry()
+    def __init__(self, engine: Engine) -> None:
+        """Create every metric."""
+        self._engine, self._registry = engine, CollectorRegistry()
+        several = engine.shared.processes > 1
+        if several:
+            MultiProcessCollector(self._registry)
+        registry = None if several else self._registry
         self._requests = Counter(
             "comln_requests",
             "Requests answered. status is 0 where the request ended without an answer.",
@@ -95,17 +101,37 @@ class Metrics:
         )
         self._adaptations = Counter("comln_adaptations", "Classifiers made.", ["model"], registry=registry)
         self._predictions = Counter("comln_predictions", "Images classified.", ["model"], registry=registry)
-        self.in_flight = Gauge("comln_requests_in_flight", "Requests being received or answered.", registry=registry)
+        self.in_flight = Gauge(
+            "comln_requests_in_flight",
+            "Requests being received or answered.",
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._queued = Gauge(
+            "comln_queued_images",
+            "Decoded images that are in no batch yet.",
+            ["model"],
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._ready = Gauge(
+            "comln_models_ready",
+            "1 once every model is warmed, in every process.",
+            multiprocess_mode="livemin",
+            registry=registry,
+        )
         for operation in ("adapt", "predict"):
             self._images.labels(operation)
             self._queue.labels(operation)
-        for name, model in engine.models.items():
-            self._adaptations.labels(name)
-            self._predictions.labels(name)
-            model.batcher.on_batch = self._on_batch(name)
-        registry.register(_State(engine, pending))
-        for process in (ProcessCollector, PlatformCollector, GCCollector):
-            process(registry=registry)
+        self._observe(engine.models)
+        engine.on_models = self._observe
+        self._registry.register(_State(engine))
+        if several:
+            self._registry.register(_Processes(engine))
+        else:
+            ProcessCollector(registry=self._registry)
+            GCCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
 
     def count(self, record: RequestRecord, route: str, method: str, seconds: float) -> None:
         """Count a request that has ended.
@@ -133,6 +159,13 @@ class Metrics:
             else:
                 self._predictions.labels(record.model).inc(record.images)
 
+    def _observe(self, models: Mapping[str, Model]) -> None:
+        """Count what these models do from now on."""
+        for name, model in models.items():
+            self._adaptations.labels(name)
+            self._predictions.labels(name)
+            model.batcher.on_batch = self._on_batch(name)
+
     def _on_batch(self, model: str) -> Callable[[int, float], None]:
         images, seconds = self._batch_images.labels(model), self._batch_seconds.labels(model)
 
@@ -142,37 +175,42 @@ class Metrics:
 
         return observe
 
+    def refresh(self) -> None:
+        """Set the gauges that nothing else sets. Called regularly if the server has several processes."""
+        for name, model in self._engine.models.items():
+            self._queued.labels(name).set(model.batcher.queued)
+        self._ready.set(int(self._engine.ready))
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, `CONTENT_TYPE`. Blocks: it queries the store."""
+        self.refresh()
         return generate_latest(self._registry)
 
 
 class _State(Collector):
     """Gauges that are read from the engine at each scrape."""
 
-    def __init__(self, engine: Engine, pending: Mapping[str, Callable[[], int]]) -> None:
-        self._engine, self._pending = engine, pending
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        engine = self._engine
+        engine, shared = self._engine, self._engine.shared
         pending = GaugeMetricFamily(
             "comln_pending",
             "Requests, their images and the bytes of bodies being worked on or waiting, against "
             "the limits --max-pending-*.",
             labels=["unit"],
         )
-        for unit, amount in self._pending.items():
-            pending.add_metric([unit], amount())
+        for unit in (Count.REQUESTS, Count.IMAGES, Count.BYTES):
+            pending.add_metric([unit.name.lower()], shared.total(unit))
         yield pending
-        queued = GaugeMetricFamily("comln_queued_images", "Decoded images that are in no batch yet.", labels=["model"])
-        for name, model in engine.models.items():
-            queued.add_metric([name], model.batcher.queued)
-        yield queued
+        yield GaugeMetricFamily("comln_workers", "Processes that serve.", value=len(shared.pids()))
+        restarts = shared.total(Count.RESTARTS)
+        yield CounterMetricFamily("comln_worker_restarts", "Processes replaced after they died or hung.", restarts)
         # If the store cannot be reached, the gauge is left out.
         with suppress(ServiceError):
             stored = engine.store.count()
             yield GaugeMetricFamily("comln_classifiers", "Classifiers stored.", value=stored)
-        yield GaugeMetricFamily("comln_models_ready", "1 once every model is warmed.", value=int(engine.ready))
         models = GaugeMetricFamily(
             "comln_model_info", "The models served, and what each runs on.", labels=["model", "provider", "default"]
         )
@@ -186,6 +224,26 @@ class _State(Collector):
         build = GaugeMetricFamily("comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"])
         build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
         yield build
+
+
+class _Processes(Collector):
+    """Memory, time and files of the processes that serve, in the names of `ProcessCollector`: their sums."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._shared = engine.shared
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, Metric] = {}
+        for pid in self._shared.pids():
+            for metric in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():
+                sum_so_far = found.setdefault(metric.name, metric)
+                if sum_so_far is metric:
+                    continue
+                (one,), (other,) = sum_so_far.samples, metric.samples
+                earliest = metric.name == "process_start_time_seconds"
+                value = min(one.value, other.value) if earliest else one.value + other.value
+                sum_so_far.samples = [one._replace(value=value)]
+        yield from found.values()
 
 
 def _gpu_memory() -> Iterator[Metric]:

@@ -8,7 +8,7 @@ from fastapi import Request
 from comln_serve.api.open_inference.schemas import InferenceRequest, InputTensor, RequestedOutput
 from comln_serve.api.open_inference.tensors import unpack
 from comln_serve.api.receive.bodies import from_base64, in_parsing_thread, parse_json, whole_body
-from comln_serve.api.receive.limits import body_too_large, check_bytes, check_count
+from comln_serve.api.receive.limits import body_too_large, check_bytes, check_count, json_limit
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode, ServiceError
 
@@ -57,7 +57,7 @@ async def read_inference(request: Request, settings: Settings) -> Inference:
         )
     json_length = _json_length(request)
     most = settings.max_body_bytes
-    body = await whole_body(request, most if json_length is not None else min(most, settings.max_json_bytes))
+    body = await whole_body(request, most if json_length is not None else json_limit(settings))
     return await in_parsing_thread(request, lambda: _inference(body, json_length, settings))
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from comln_serve import __version__
-from comln_serve.api.authentication import READING, needs, public, tenant_of
+from comln_serve.api.authentication import USING, needs, public, tenant_of
 from comln_serve.api.context import OPEN_INFERENCE, current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.open_inference.requests import IMAGE, LABEL, PROBS, read_inference
@@ -29,7 +29,6 @@ from comln_serve.api.work import classify, engine_of, probe
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
 
 router = APIRouter(prefix=OPEN_INFERENCE, tags=["Open Inference Protocol"])
 
@@ -42,7 +41,7 @@ def _errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get("", summary="What this server is")
-@needs(*READING)
+@needs(*USING)
 async def server() -> ServerMetadata:
     extensions = ["binary_tensor_data", "classification"]
     return ServerMetadata(name="comln-serve", version=__version__, extensions=extensions)
@@ -71,7 +70,7 @@ async def ready(request: Request) -> ServerReady:
     summary="Inputs and outputs of a version of a classifier",
     responses=_errors(*_ONE_MODEL),
 )
-@needs(*READING)
+@needs(*USING)
 def metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
     classifier = _find(request, model, version)
     return ModelMetadata(
@@ -91,7 +90,7 @@ def metadata(request: Request, model: str, version: str | None = None) -> ModelM
     summary="A version of a classifier can be used",
     responses=_errors(*_ONE_MODEL),
 )
-@needs(*READING)
+@needs(*USING)
 async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
     await operations.ready(request)
     await probe(request, lambda: _find(request, model, version))
@@ -117,7 +116,7 @@ _INFER: dict[str, Any] = {
 @router.post(
     "/models/{model}/versions/{version}/infer", summary="Classify images with a version of a classifier", **_INFER
 )
-@needs(Scope.PREDICT)
+@needs(*USING)
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """Images as JSON strings, or as binary tensors behind the JSON; see docs/open-inference.md."""
     current_record().operation = "predict"

@@ -37,6 +37,7 @@ LINKS = {
     "documentation": "docs",
     "openapi": "openapi.json",
     "models": "models",
+    "limits": "limits",
     "classifiers": "classifiers",
     "health": "health/ready",
     "metrics": "metrics",

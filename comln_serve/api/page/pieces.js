@@ -1,21 +1,27 @@
 // Sends many images in requests that the server takes.
 
+import { limits } from "./models.js";
 import { Refused } from "./server.js";
 
-/** What goes into one request. The server's own limits are 512 images and 128 MB by default; it
- * says so if they are lower, and they are lowered here. Smaller pieces show progress sooner. */
-export const SMALL = { images: 32, bytes: 8e6 };
-export const LARGE = { images: 512, bytes: 64e6 };
+/** What goes into one request, as far as the server takes it. Smaller pieces show progress sooner. */
+export const small = () => within({ images: 32, bytes: 8e6 });
+export const large = () => within({ images: 512, bytes: 64e6 });
+
+// Some of a body is not images: labels, and what is around them.
+const within = ({ images, bytes }) => ({
+  images: Math.min(images, limits?.max_images ?? images),
+  bytes: Math.min(bytes, 0.75 * (limits?.max_body_bytes ?? Infinity)),
+});
 
 const bytesOf = (items) => items.reduce((sum, { blob }) => sum + blob.size, 0);
 
 /** Takes from the front of `queue` as many items as one request holds, at least one. */
-export function cut(queue, limits) {
+export function cut(queue, most) {
   let bytes = 0;
   let count = 0;
-  while (count < queue.length && count < limits.images) {
+  while (count < queue.length && count < most.images) {
     bytes += queue[count].blob.size;
-    if (count > 0 && bytes > limits.bytes) break;
+    if (count > 0 && bytes > most.bytes) break;
     count += 1;
   }
   return queue.splice(0, count);
@@ -27,9 +33,14 @@ export function cut(queue, limits) {
  * send(piece, last): makes the request for some of them; `last` if none are left after it.
  * done(piece, answer), bad(item, message): what came of them.
  */
-export async function inPieces(items, limits, { send, done, bad, signal }) {
-  const queue = [...items];
-  const own = { ...limits };
+export async function inPieces(items, { images, bytes }, { send, done, bad, signal }) {
+  const queue = [];
+  for (const item of items) {
+    const most = limits?.max_image_bytes ?? Infinity;
+    if (item.blob.size > most) bad(item, `has ${item.blob.size} bytes; the server takes ${most}`);
+    else queue.push(item);
+  }
+  const own = { images, bytes }; // halved where a proxy takes less
   while (queue.length > 0) {
     signal?.throwIfAborted();
     let piece = cut(queue, own);

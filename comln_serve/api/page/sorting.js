@@ -8,7 +8,7 @@ import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
 import { chosen, onDrop, transferred } from "./files.js";
 import * as memory from "./memory.js";
-import { inPieces, SMALL } from "./pieces.js";
+import { inPieces, small } from "./pieces.js";
 import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
 import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
 import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
@@ -70,7 +70,7 @@ async function sort(all = false) {
         settled(photo);
       }
       const ready = some.filter((photo) => !failed.has(photo));
-      await inPieces(ready, SMALL, {
+      await inPieces(ready, small(), {
         signal,
         send: (piece) => predict(id, piece, signal, progress),
         done(piece, answer) {

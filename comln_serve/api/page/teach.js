@@ -6,7 +6,7 @@ import { obstacle, setProblem, titleOf } from "./classes.js";
 import { button, byId, el, theirs } from "./dom.js";
 import * as memory from "./memory.js";
 import { modelNamed, models } from "./models.js";
-import { inPieces, LARGE } from "./pieces.js";
+import { inPieces, large } from "./pieces.js";
 import { ask, askPatiently, onceKey, pathOf, Refused, referenceOf, stopped, wordsOf } from "./server.js";
 import { allImages, changed, isDraft, keepImages, markBad, onChange, take, work } from "./work.js";
 import { counted, quoted } from "./words.js";
@@ -39,7 +39,8 @@ async function prepared(images, signal, progress) {
 async function send(signal, progress) {
   await prepared(usable(), signal, progress);
   const all = ordered();
-  const fits = all.length <= LARGE.images && all.reduce((sum, { blob }) => sum + blob.size, 0) <= LARGE.bytes;
+  const most = large();
+  const fits = all.length <= most.images && all.reduce((sum, { blob }) => sum + blob.size, 0) <= most.bytes;
   const base = isDraft() ? null : work.classifier;
   const result = { made: base, sent: [], left: [] };
   const passed = []; // unfinished versions, deleted in the end
@@ -83,7 +84,7 @@ async function send(signal, progress) {
     for (const id of ids) await askPatiently(pathOf(id), { method: "DELETE" }).catch(() => null);
   }
   try {
-    await inPieces(all, LARGE, { send: request, done, bad, signal });
+    await inPieces(all, most, { send: request, done, bad, signal });
     signal.throwIfAborted();
     if (!whole && result.made?.name && !result.made.promoted) {
       await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST" }, { signal });
@@ -203,7 +204,7 @@ export function drawModels() {
 function describeModel() {
   const model = modelNamed(work.options.model);
   const ways = model?.ways ? ` It takes exactly ${model.ways} classes.` : "";
-  byId("model-description").textContent = model ? model.description + ways : "";
+  byId("model-description").textContent = model ? `${model.description}${ways} Licence: ${model.licence}.` : "";
 }
 
 function draw() {

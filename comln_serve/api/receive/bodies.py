@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
-from comln_serve.api.receive.limits import body_chunks, check_bytes, check_count, check_label
+from comln_serve.api.receive.limits import body_chunks, check_bytes, check_count, check_label, json_limit
 from comln_serve.api.receive.requests import (
     AdaptForm,
     AdaptOptions,
@@ -142,7 +142,7 @@ def _is_multipart(request: Request) -> bool:
 
 
 async def _read_json(request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]) -> _Read:
-    text = await whole_body(request, min(settings.max_json_bytes, settings.max_body_bytes))
+    text = await whole_body(request, json_limit(settings))
     return await in_parsing_thread(request, lambda: read(text, settings))
 
 

@@ -1,15 +1,42 @@
-"""Limits on one request and its answer. Each error names the limit."""
+"""Limits on one request and its answer: what `GET /limits` answers, and the checks. Each error names the limit."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from heapq import nlargest
 
 from fastapi import Request
 from pydantic_core import to_json
 
+from comln_serve.api.receive.requests import MOST_LISTED
+from comln_serve.api.schemas import Limits
 from comln_serve.configuration.settings import Settings
+from comln_serve.domain.support import MIN_CLASSES
 from comln_serve.errors import ErrorCode, ServiceError
 
 MOST_ANSWER_BYTES = 16 * 2**20
+
+
+def limits_of(settings: Settings, formats: Sequence[str], requests_per_minute: int | None) -> Limits:
+    """The limits of a caller.
+
+    Args:
+        formats: those that are accepted and can be decoded.
+        requests_per_minute: of the caller's key; None: any number.
+    """
+    names = Limits.model_fields.keys() & Settings.model_fields.keys()
+    beside = {
+        "image_formats": list(formats),
+        "max_json_bytes": json_limit(settings),
+        "max_answer_bytes": MOST_ANSWER_BYTES,
+        "max_top_k": MOST_LISTED,
+        "min_classes": MIN_CLASSES,
+        "requests_per_minute": requests_per_minute,
+    }
+    return Limits.model_validate({name: getattr(settings, name) for name in names} | beside)
+
+
+def json_limit(settings: Settings) -> int:
+    """Bytes of one JSON body, which is a body, too."""
+    return min(settings.max_json_bytes, settings.max_body_bytes)
 
 
 async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, None]:

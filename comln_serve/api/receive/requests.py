@@ -23,6 +23,7 @@ _MAX_FIELDS = 32
 _MAX_METADATA = 32
 _NAME_IN_WORDS = "1 to 64 letters (a to z), digits, '.', '_' or '-', starting with a letter or digit"
 _TEN_YEARS = 10 * 366 * 86_400
+MOST_LISTED = 100
 
 
 def _not_blank(text: str) -> str:
@@ -103,7 +104,7 @@ Metadata = Annotated[
     ),
 ]
 Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never.")]
-TopK = Annotated[int, Field(ge=1, le=100, description="How many of the likeliest classes to list.")]
+TopK = Annotated[int, Field(ge=1, le=MOST_LISTED, description="How many of the likeliest classes to list.")]
 
 
 class _Request(BaseModel):

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from comln_serve.api.routes import adaptation, classifiers, examples, export, models, operations
+from comln_serve.api.routes import adaptation, classifiers, examples, export, limits, models, operations
 
 router = APIRouter()
-for part in (adaptation, classifiers, examples, export, models, operations):
+for part in (adaptation, classifiers, examples, export, limits, models, operations):
     router.include_router(part.router)

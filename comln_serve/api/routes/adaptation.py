@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import needs
+from comln_serve.api.authentication import USING, needs
 from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
@@ -68,7 +68,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
     responses=error_responses(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
     openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
 )
-@needs(Scope.PREDICT)
+@needs(*USING)
 async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import READING, needs, tenant_of
+from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.requests import Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
@@ -21,7 +21,7 @@ router = APIRouter(tags=["classifiers"])
     summary="List classifiers, newest first",
     responses=error_responses(ErrorCode.INVALID_REQUEST, *WAITING_ERRORS),
 )
-@needs(*READING)
+@needs(*USING)
 def classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -43,7 +43,7 @@ def classifiers(
     summary="Show a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-@needs(*READING)
+@needs(*USING)
 def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
     return schemas.ClassifierDetail.model_validate(engine_of(request).classifiers.of(tenant_of(request)).describe(ref))
 

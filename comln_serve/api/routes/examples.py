@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import READING, needs, tenant_of
+from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
@@ -31,7 +31,7 @@ _CHANGE_ERRORS = (
     summary="List the examples a classifier was adapted to",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-@needs(*READING)
+@needs(*USING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """The server keeps the images' embeddings, not the images."""
     return schemas.ExampleList.of(*engine_of(request).classifiers.of(tenant_of(request)).support(ref))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from comln_serve.api.authentication import READING, needs, tenant_of
+from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, Ref
 from comln_serve.api.work import engine_of, work
@@ -44,7 +44,7 @@ async def _admitted(request: Request) -> AsyncGenerator[None, None]:
         200: {"content": {_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
     },
 )
-@needs(*READING)
+@needs(*USING)
 async def export(
     request: Request,
     ref: Ref,

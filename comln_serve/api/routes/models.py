@@ -1,22 +1,41 @@
-"""`GET /models`."""
+"""`GET /models` and `POST /models/reload`."""
 
 from fastapi import APIRouter, Request
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import READING, needs
+from comln_serve.api.authentication import USING, needs
+from comln_serve.api.errors import error_responses
+from comln_serve.api.routes.shared import change
 from comln_serve.api.work import engine_of
 from comln_serve.engine.models import Model
+from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
 
 router = APIRouter()
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
-@needs(*READING)
+@needs(*USING)
 async def models(request: Request) -> schemas.ModelList:
     engine = engine_of(request)
     return schemas.ModelList(
         models=[_model_info(model, default=name == engine.default_model) for name, model in engine.models.items()]
     )
+
+
+@router.post(
+    "/models/reload",
+    tags=["operation"],
+    summary="Serve the bundles that the server's folder holds now",
+    responses=error_responses(ErrorCode.CANNOT_RELOAD, ErrorCode.NOT_READY, ErrorCode.OVERLOADED),
+)
+@needs(Scope.ADMIN)
+async def reload(request: Request) -> schemas.ModelsReloaded:
+    """Running requests finish on the models they began with. If a bundle cannot be used, nothing is changed."""
+    engine = engine_of(request)
+    reloaded = schemas.ModelsReloaded.model_validate(await change(request, engine.reload))
+    engine.shared.reload_others()
+    return reloaded
 
 
 def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
@@ -26,6 +45,7 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         name=model.name,
         default=default,
         description=manifest.description,
+        licence=manifest.licence,
         ways=head.ways,
         start=head.start,
         horizon=head.horizon,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.fitting import check_classes, fit
@@ -74,9 +75,10 @@ class NewClassifier:
 
 @dataclass(frozen=True)
 class _Call:
-    """One request: its caller, its idempotency key, and the time of its stages."""
+    """One request: its caller, the models served when it began, its idempotency key, and the time of its stages."""
 
     caller: Caller
+    models: Models
     key: IdempotencyKey | None = None
     clock: StageClock = field(default_factory=StageClock)
 
@@ -85,32 +87,35 @@ class ClassifierMaker:
     """Embeds support images, solves for the classifier and stores it. Thread-safe."""
 
     def __init__(
-        self, settings: Settings, models: Models, catalogue: Catalogue, images: Admission, embed: Embed
+        self, settings: Settings, catalogue: Catalogue, images: Admission, embed: Embed, shared: SharedCounts
     ) -> None:
         """Set up the queue of solves.
 
         Args:
             images: counts the images in work.
             embed: embeds n admitted image files by a model, and hashes them.
+            shared: the counts of all processes of the server.
         """
-        self._settings, self._models, self._catalogue = settings, models, catalogue
+        self._settings, self._catalogue = settings, catalogue
         self._images, self._embed = images, embed
-        at_once = min(usable_cpus(), _MOST_SOLVES)
-        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds)
+        at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
+        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
 
-    def adapt(self, support: Support, new: NewClassifier, caller: Caller) -> Adapted:
+    def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller) -> Adapted:
         """See `Engine.adapt`."""
-        call = self._begin(caller, "adapt", support, vars(new))
+        call = self._begin(caller, models, "adapt", support, vars(new))
         return self._once(call, lambda: self._make(support, new, call))
 
-    def add_examples(self, reference: str, support: Support, caller: Caller, *, promote: bool) -> Adapted:
+    def add_examples(
+        self, models: Models, reference: str, support: Support, caller: Caller, *, promote: bool
+    ) -> Adapted:
         """See `Engine.add_examples`."""
-        call = self._begin(caller, "examples", support, {"reference": reference, "promote": promote})
+        call = self._begin(caller, models, "examples", support, {"reference": reference, "promote": promote})
         return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
 
-    def remove_example(self, reference: str, number: int, caller: Caller, *, promote: bool) -> Adapted:
+    def remove_example(self, models: Models, reference: str, number: int, caller: Caller, *, promote: bool) -> Adapted:
         """See `Engine.remove_example`."""
-        call = _Call(caller)
+        call = _Call(caller, models)
 
         def shrink(_stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
             try:
@@ -120,13 +125,14 @@ class ClassifierMaker:
 
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
 
-    def _begin(self, caller: Caller, operation: str, support: Support, options: Mapping[str, object]) -> _Call:
+    def _begin(
+        self, caller: Caller, models: Models, operation: str, support: Support, options: Mapping[str, object]
+    ) -> _Call:
         if caller.idempotency_key is None:
-            return _Call(caller)
+            return _Call(caller, models)
         expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
-        return _Call(
-            caller, IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
-        )
+        key = IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
+        return _Call(caller, models, key)
 
     def _once(self, call: _Call, make: Callable[[], Classifier]) -> Adapted:
         """Make a classifier, or return the one that a request with the same key has made."""
@@ -150,7 +156,7 @@ class ClassifierMaker:
             return Adapted(made, call.clock.milliseconds())
 
     def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
-        model, labels = self._models.find(new.model), [label for _, label in support]
+        model, labels = call.models.find(new.model), [label for _, label in support]
         check_classes(labels, model)
         self._check_size(len(labels))
         self._check_room(call)
@@ -171,7 +177,7 @@ class ClassifierMaker:
         embedded: dict[str, Embedded] = {}
 
         def embed(stored: ClassifierRecord) -> Embedded:
-            model = self._models.of(stored)
+            model = call.models.of(stored)
             self._check_size(sum(stored.examples) + len(labels))
             check_classes([*stored.labels, *labels], model)
             self._check_version(stored, call)
@@ -200,7 +206,7 @@ class ClassifierMaker:
                 self._check_version(stored, call)
                 changed = change(stored, examples)
                 horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-                made = self._fit(self._models.of(stored), changed, horizon, call)
+                made = self._fit(call.models.of(stored), changed, horizon, call)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
                 with self._storing(call) as store:
                     if made.name is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.domain.classifier import Classifier, softmax
 from comln_serve.domain.reference import ID_PREFIX
-from comln_serve.domain.support import SupportSet
+from comln_serve.domain.support import MIN_CLASSES, SupportSet
 from comln_serve.engine.adapting.deadline import raised_after
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.models import Model
@@ -93,13 +93,13 @@ def check_classes(labels: Sequence[str], model: Model) -> None:
             "No support image was received. Send at least one image of each of two or more classes.",
             received_images=0,
         )
-    if ways == 1:
+    if ways < MIN_CLASSES:
         raise ServiceError(
             ErrorCode.CANNOT_ADAPT,
             f"All support images ({len(labels)}) carry the label {labels[0]!r}. A classifier needs "
             "at least two classes; send images of a second one.",
             received_classes=1,
-            least_classes=2,
+            least_classes=MIN_CLASSES,
         )
     if needed is not None and ways != needed:
         raise ServiceError(

@@ -1,9 +1,7 @@
 """Runs the embedding network in ONNX Runtime, on the configured provider."""
 
 import logging
-import os
 import tempfile
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +12,7 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Provider
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import StartupError
-from comln_serve.machine import usable_cpus
+from comln_serve.machine import may_have_gpu, usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +160,7 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         # A graph may load weights from other files, which no checksum covers: give it an empty
         # folder.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
-        if provider != "cpu" and _CUDA in ort.get_available_providers() and _has_cuda_device():
+        if provider != "cpu" and _CUDA in ort.get_available_providers() and may_have_gpu():
             ort.preload_dlls()
             cuda = (_CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})
             try:
@@ -181,10 +179,3 @@ def _session(graph: bytes, where: str, options: Any, providers: list[Any]) -> An
         raise StartupError(f"{where}: ONNX Runtime cannot open the backbone: {error}") from error
     session.disable_fallback()
     return session
-
-
-def _has_cuda_device() -> bool:
-    """Whether a device exists: without one, loading CUDA's libraries only logs errors."""
-    if os.name == "nt":
-        return True
-    return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))

@@ -12,12 +12,14 @@ from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 
 from comln_serve.bundle import BundleError, load_bundle
+from comln_serve.bundle.calibration import TaskLaw
 from tests.bundle.test_bundle import edit_manifest
 from tests.support.paths import REPOSITORY
 from tests.trainer.commands.test_evaluate import colour_classes
 from training.cli import main
-from training.commands.calibrate import _default_tasks
-from training.data import ImageSet
+from training.commands import calibrate
+from training.commands.calibrate import _allowed_tasks
+from training.data import DataError, ImageSet
 from training.evaluation.calibrate import (
     Predictions,
     area_under_curve,
@@ -165,9 +167,48 @@ def test_a_calibration_needs_version_2(bundle: Path, run: Run) -> None:
         load_bundle(bundle)
 
 
-def test_the_default_tasks_depend_on_the_ways_of_the_head() -> None:
-    assert list(map(str, _default_tasks(None))) == ["5x1", "5x5", "5x1-10", "10x1", "10x5", "10x1-10"]
-    assert list(map(str, _default_tasks(7))) == ["7x1", "7x5", "7x1-10"]
+def classes(count: int, images: int) -> ImageSet:
+    members = tuple(np.arange(images * c, images * (c + 1)) for c in range(count))
+    return ImageSet(np.zeros((count * images, 4), np.float32), members, tuple(map(str, range(count))))
+
+
+@pytest.mark.parametrize(
+    ("sets", "ways", "expected"),
+    [
+        ([(20, 40)], None, "5x1 5x5 5x1-10 10x1 10x5 10x1-10"),
+        ([(20, 40), (10, 40)], None, "5x1 5x5 5x1-10"),
+        ([(4, 40)], None, "3x1 3x5 3x1-10"),
+        ([(20, 15)], None, "5x1 5x5 10x1 10x5"),
+        ([(20, 40)], 7, "7x1 7x5 7x1-10"),
+    ],
+)
+def test_the_default_tasks_are_those_that_head_classes_and_images_allow(
+    sets: list[tuple[int, int]], ways: int | None, expected: str
+) -> None:
+    found = _allowed_tasks([classes(*size) for size in sets], ways, 10)
+    assert " ".join(map(str, found)) == expected
+    assert {task.queries for task in found} == {10}
+
+
+@pytest.mark.parametrize(("sets", "ways"), [([(2, 40)], None), ([(20, 10)], None), ([(7, 40)], 7)])
+def test_data_that_allow_no_task_are_refused(sets: list[tuple[int, int]], ways: int | None) -> None:
+    with pytest.raises(DataError):
+        _allowed_tasks([classes(*size) for size in sets], ways, 10)
+
+
+def test_a_calibration_that_makes_things_worse_is_told_and_not_recorded(
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibrate, "fit_temperature", lambda _: TaskLaw(constant=3.0, shots=0.0, ways=0.0))
+    before = (bundle / "bundle.json").read_bytes()
+    with pytest.raises(AssertionError):
+        run(*TASKS)  # it does not end with 0
+    printed = capsys.readouterr().err
+    assert "raises the cross-entropy of 3 of 3 tasks: 3-way 1-shot (" in printed
+    assert "not recorded: the calibration raises the mean cross-entropy from" in printed
+    assert (bundle / "bundle.json").read_bytes() == before
+    run(*TASKS, "--even-if-worse")
+    assert "raises the cross-entropy of 3 of 3 tasks" in (bundle / "README.md").read_text(encoding="utf-8")
 
 
 def test_unknown_queries_are_of_classes_outside_the_task() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError
 from tests.support.numerics import TIGHT, all_close, both_methods, close, small_task
-from training.gradient_flow import Method, gradient_flow, operation
+from training.gradient_flow import Method, gradient_flow, transfers
 
 
 def stacked(tasks: list[Task], name: str, batch: tuple[int, ...]) -> Tensor:
@@ -95,19 +95,19 @@ def test_packed_transfers_are_bit_equal(method: Method, monkeypatch: pytest.Monk
         loss = (W * stacked(tasks, "V", (2, 3))).sum()
         return [W, *torch.autograd.grad(loss, [batch[name] for name in INPUTS])]
 
-    to_cpu, transfers = operation._to_cpu, list[int]()
+    to_cpu, moves = transfers.to_cpu, list[int]()
 
     def packed_to_cpu(*tables: Tensor | np.ndarray) -> list[np.ndarray]:
         tensors = [table for table in tables if isinstance(table, Tensor)]
-        transfers.append(len(tensors))
-        moved = iter(operation.unpack(operation.pack(tensors), tensors))
+        moves.append(len(tensors))
+        moved = iter(transfers.unpack(transfers.pack(tensors), tensors))
         return to_cpu(*(next(moved) if isinstance(x, Tensor) else x for x in tables))
 
     expected = run()
-    monkeypatch.setattr(operation, "_to_cpu", packed_to_cpu)
+    monkeypatch.setattr(transfers, "to_cpu", packed_to_cpu)
     for one, other in zip(run(), expected, strict=True):
         assert torch.equal(one, other)
-    assert transfers == [5, 1]
+    assert moves == [5, 1]
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -117,9 +117,9 @@ def test_pack_and_unpack_are_inverse(batch: int) -> None:
     shapes = [(3, 5), (), (5,), (1, 1), (), (2, 3, 4)]
     tables = [torch.randn(batch, *shape, generator=generator).double() for shape in shapes]
     tables.append(tables[0].mT)
-    packed = operation.pack(tables)
+    packed = transfers.pack(tables)
     assert packed.shape == (batch, 3 * 5 + 1 + 5 + 1 + 1 + 2 * 3 * 4 + 3 * 5)
-    for table, arrived in zip(tables, operation.unpack(packed, tables), strict=True):
+    for table, arrived in zip(tables, transfers.unpack(packed, tables), strict=True):
         assert arrived.shape == table.shape
         assert torch.equal(arrived, table)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.gradient_error import INPUTS, clustered_task, gradient_errors
 from comln_serve.flow import FlowError, solve_flow
 from tests.support.numerics import METHODS, all_close, both_methods, close, small_task, tensors
-from training.gradient_flow import Method, gradient_flow, operation
+from training.gradient_flow import Method, compiled, gradient_flow
 
 # Values
 
@@ -195,7 +195,7 @@ def test_without_grad_no_derivative_is_prepared(method: Method, monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise AssertionError("a derivative was prepared")
 
-    monkeypatch.setitem(operation.METHODS, method, cast("Any", refuse))
+    monkeypatch.setitem(compiled.METHODS, method, cast("Any", refuse))
     with torch.no_grad():
         gradient_flow(**tensors(small_task()), method=method)
 

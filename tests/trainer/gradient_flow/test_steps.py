@@ -32,7 +32,7 @@ def euler(step_size: float, max_steps: int = 200_000) -> Solver:
 
 
 def reduced(task: Task) -> ReducedProblem:
-    """Algorithm 4 for a task."""
+    """Algorithm 6 for a task."""
     return ReducedProblem(
         task.phi @ task.phi.T,
         np.ascontiguousarray(task.W0 @ task.phi.T),

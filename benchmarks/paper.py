@@ -1,0 +1,235 @@
+"""The paper's tables and figures beside this repository's, as docs/paper.md.
+
+    python -m benchmarks.paper > docs/paper.md     (make paper)
+
+Measures nothing: ours are read from the model cards' manifests and benchmarks/results. The paper's numbers are cited
+from it (arXiv 2203.01443).
+"""
+
+import csv
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.meta_gradient import CSV
+from training.results.tables import markdown
+
+ROOT = Path(__file__).parents[1]
+NOT_RUN = "not run"
+RESULTS = "../benchmarks/results/meta_gradient"
+
+# Table 2, accuracy in percent: miniImageNet 5-way 1-shot, 5-shot, tieredImageNet 5-way 1-shot, 5-shot.
+TABLE_2 = """
+MAML | Conv-4 | 48.70 +- 1.84 | 63.11 +- 0.92 | 51.67 +- 1.81 | 70.30 +- 1.75
+ANIL | Conv-4 | 46.30 +- 0.40 | 61.00 +- 0.60 | 49.35 +- 0.26 | 65.82 +- 0.12
+Meta-SGD | Conv-4 | 50.47 +- 1.87 | 64.03 +- 0.94 | 52.80 +- 0.44 | 62.35 +- 0.26
+CAVIA | Conv-4 | 51.82 +- 0.65 | 65.85 +- 0.55 | 52.41 +- 2.64 | 67.55 +- 2.05
+iMAML | Conv-4 | 49.30 +- 1.88 | 59.77 +- 0.73 | 38.54 +- 1.37 | 60.24 +- 0.76
+MetaOptNet-RR | Conv-4 | 53.23 +- 0.59 | 69.51 +- 0.48 | 54.63 +- 0.67 | 72.11 +- 0.59
+MetaOptNet-SVM | Conv-4 | 52.87 +- 0.57 | 68.76 +- 0.48 | 54.71 +- 0.67 | 71.79 +- 0.59
+COMLN | Conv-4 | 53.01 +- 0.62 | 70.54 +- 0.54 | 54.30 +- 0.69 | 71.35 +- 0.57
+MAML | ResNet-12 | 49.92 +- 0.65 | 63.93 +- 0.59 | 55.37 +- 0.74 | 72.93 +- 0.60
+ANIL | ResNet-12 | 49.65 +- 0.65 | 59.51 +- 0.56 | 54.77 +- 0.76 | 69.28 +- 0.67
+MetaOptNet-RR | ResNet-12 | 61.41 +- 0.61 | 77.88 +- 0.46 | 65.36 +- 0.71 | 81.34 +- 0.52
+MetaOptNet-SVM | ResNet-12 | 62.64 +- 0.61 | 78.63 +- 0.46 | 65.99 +- 0.72 | 81.56 +- 0.53
+COMLN | ResNet-12 | 59.26 +- 0.65 | 77.26 +- 0.49 | 62.93 +- 0.71 | 81.13 +- 0.53
+"""
+# Table 5: LEO's embeddings of miniImageNet, one linear layer.
+TABLE_5 = """
+MAML | 50.35 +- 0.63 | 65.28 +- 0.54
+Meta-SGD, by Rusu et al. | 54.24 +- 0.03 | 70.86 +- 0.04
+Meta-SGD | 50.57 +- 0.64 | 69.09 +- 0.53
+iMAML | 50.26 +- 0.61 | 69.52 +- 0.51
+R2D2 | 50.33 +- 0.62 | 70.38 +- 0.52
+LRD2 | 50.41 +- 0.62 | 70.29 +- 0.52
+LEAP | 50.95 +- 0.62 | 66.72 +- 0.55
+MetaOptNet | 40.60 +- 0.60 | 50.94 +- 0.62
+LEO, by Rusu et al., more than one layer | 61.76 +- 0.08 | 77.59 +- 0.12
+COMLN | 50.39 +- 0.63 | 70.06 +- 0.52
+"""
+DATA_SETS = {"miniImageNet": "", "tieredImageNet": " --set data.kind=tieredimagenet"}
+BACKBONES = {"Conv-4": "", "ResNet-12": " --set backbone.kind=resnet12"}
+SHOTS = {1: ' --set episodes.shots=1 --set "validation.tasks=[[5, 1]]"', 5: ""}
+LEO = (
+    ' --set "data={kind: embeddings}" --set "augmentation={}" --set "backbone={kind: identity, embedding_size: 640}"'
+    " --set episodes.tasks=16 --set optimiser.steps=[] --set updates=2000 --set validation.every=100"
+)
+EULER = ' --set "flow={solver: euler, step_size: 0.01}"'
+# The bundle that comes nearest to a cell: its weights are not those of the cell's command.
+NEAREST = {("miniImageNet", "Conv-4"): "miniimagenet-conv4-paper"}
+
+
+def fit(options: str) -> str:
+    """The command that trains a cell."""
+    return f"`comln-train fit training/recipes/paper.yaml --data DATA --out RUN{options}`"
+
+
+def rows(text: str) -> list[list[str]]:
+    """A cited table's cells."""
+    return [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+
+
+def nearest(data: str, backbone: str, shots: int) -> str:
+    """The accuracy of the bundle nearest to a cell of Table 2, from its manifest."""
+    name = NEAREST.get((data, backbone))
+    if name is None:
+        return NOT_RUN
+    manifest: dict[str, Any] = json.loads((ROOT / "models" / name / "bundle.json").read_text(encoding="utf-8"))
+    found = [
+        f"{100 * entry['mean']:.2f} +- {100 * entry['interval']:.2f} on the {entry['split']} classes"
+        for entry in manifest["accuracy"]
+        if (entry["ways"], entry["shots"]) == (5, shots)
+    ]
+    return f"{NOT_RUN}; nearest: [{name}](../models/{name}/README.md), {'; '.join(found)}"
+
+
+def table_1() -> list[list[str]]:
+    """Memory as measured, from the stored rows: 5-way 5-shot."""
+    with CSV.open(newline="", encoding="utf-8") as file:
+        stored = list(csv.DictReader(file))
+    measured = [
+        row for row in stored if (row["ways"], row["shots"], row["offset"], row["d"]) == ("5", "5", "0", "1600")
+    ]
+
+    def megabytes(part: str, on: str, contender: str, steps: int) -> str:
+        for row in measured:
+            if (row["part"], row["on"], row["contender"], int(row["steps"])) == (part, on, contender, steps):
+                return row["note"] or f"{float(row['extra_mb']):.0f} MB"
+        return NOT_RUN
+
+    table = [
+        ("MAML", "θ T", "images", "MAML"),
+        ("ANIL", "N d T", "embeddings", "ANIL"),
+        ("iMAML", "θ", "images", "iMAML"),
+        ("COMLN, forward sensitivity", "M² N² + M³ N", "embeddings", "forward"),
+        ("our adjoint, not in the paper", "-", "embeddings", "adjoint"),
+    ]
+    found = [
+        [name, order, on, *(megabytes("steps", on, contender, steps) for steps in (10, 100, 10_000))]
+        for name, order, on, contender in table
+    ]
+    naive = megabytes("sizes", "embeddings", "naive forward", 1000)
+    found.insert(3, ["Forward sensitivity, naive", "N² d² + M N d²", "embeddings", "", "", f"{naive} (1000 steps)"])
+    found.insert(2, ["Checkpointing every √T steps", "θ √T", "", NOT_RUN, NOT_RUN, NOT_RUN])
+    return found
+
+
+def table_2() -> list[list[str]]:
+    """The cells of COMLN beside ours, with their commands."""
+    cited = {(row[0], row[1]): row[2:] for row in rows(TABLE_2)}
+    found: list[list[str]] = []
+    for backbone, (column, (data, shots)) in product(BACKBONES, enumerate(product(DATA_SETS, SHOTS))):
+        options = DATA_SETS[data] + BACKBONES[backbone] + SHOTS[shots]
+        paper = cited["COMLN", backbone][column]
+        found.append([data, backbone, f"5-way {shots}-shot", paper, nearest(data, backbone, shots), fit(options)])
+    return found
+
+
+def page() -> str:
+    """docs/paper.md."""
+    beside = ["", "", "", "paper (cited)", "here", "command"]
+    four = ["method", "network", *(f"{data} {shots}-shot" for data, shots in product(DATA_SETS, SHOTS))]
+    solvers = [
+        ["COMLN (RK)", "53.01 +- 0.62", "70.54 +- 0.54", NOT_RUN, f"{fit('')}, 1-shot with `{SHOTS[1].strip()}`"],
+        ["COMLN (Euler)", "53.00 +- 0.83", "70.50 +- 0.72", NOT_RUN, f"{fit(EULER)}, 1-shot with `{SHOTS[1].strip()}`"],
+    ]
+    leo = [
+        ["COMLN", f"5-way {shots}-shot", rows(TABLE_5)[-1][1 if shots == 1 else 2], NOT_RUN, fit(LEO + SHOTS[shots])]
+        for shots in SHOTS
+    ]
+    figures = [
+        ["1", "Adaptation in discrete and in continuous time", "An illustration.", ""],
+        [
+            "2",
+            "The adjoint that recomputes W(t) backward diverges",
+            "[Derivation](derivation.md#methodadjoint-the-adjoint-of-the-reduced-flow-default): off by 13 and 17 %.",
+            "`pytest tests/trainer/gradient_flow/test_gradient_claims.py`",
+        ],
+        [
+            "3",
+            "Memory and time of a meta-gradient, Conv-4",
+            f"[Table]({RESULTS}.md) and [figure]({RESULTS}.png), on CPU cores; the paper's are of a V100.",
+            "`python -m benchmarks.meta_gradient --only steps`",
+        ],
+        [
+            "4",
+            "The same, ResNet-12",
+            "In the same table and figure, on embeddings of its size (d = 16000). With the network around: not run.",
+            "`python -m benchmarks.meta_gradient --only steps`",
+        ],
+        [
+            "5, left",
+            "T over meta-training, ResNet-12",
+            "Not run. Every run has this curve in its `report.html`.",
+            "`comln-train report RUN`",
+        ],
+        [
+            "5, right",
+            "Accuracy with a learned and with fixed T, Conv-4 5-shot",
+            "Not run.",
+            fit(" --set head.learn_horizon=false --set head.initial_horizon=T"),
+        ],
+    ]
+    return f"""# The paper's tables and figures
+
+Each beside what this repository has measured, with the command that measures it. Figures of the paper (Deleu et al.,
+[arXiv 2203.01443](https://arxiv.org/abs/2203.01443)) are cited. "{NOT_RUN}": nothing was measured here. `make paper`
+writes this page from the manifests in `models` and from `benchmarks/results`; it measures nothing.
+
+The paper measures on miniImageNet's and tieredImageNet's test classes, over 1000 tasks. `DATA` is the folder of the
+data set ([where to get it](data.md#where-to-get-them)). The first lines of `training/recipes/paper.yaml` list what
+differs from the paper. `comln-train evaluate RUN --data DATA --split test --task 5x5` measures a finished run, or 5x1.
+
+## Table 1: memory of a meta-gradient
+
+The paper gives orders of growth, with θ for the number of the network's parameters and T for the number of gradient
+steps. Measured here: peak of memory above that before the run, 5-way 5-shot, d = 1600, by the number of gradient steps
+of 0.01 (rows on images include Conv-4 itself):
+
+{markdown(["method", "paper (cited)", "measured on", "10 steps", "100", "10,000"], table_1())}
+
+    python -m benchmarks.meta_gradient --only steps sizes
+
+## Table 2: few-shot classification
+
+COMLN, accuracy in percent:
+
+{markdown(beside, table_2())}
+
+The nearest bundle had 900 updates of four tasks on a CPU, from the weights of another bundle, instead of 60,000 of
+eight, and was measured on the classes that chose its checkpoint.
+
+The other rows, all cited, none run here:
+
+{markdown(four, [row for row in rows(TABLE_2) if row[0] != "COMLN"])}
+
+## Table 3: where the paper's baselines come from
+
+No counterpart: the rows above are cited from the paper, which cites some of them from others.
+
+## Table 4: solvers
+
+miniImageNet, Conv-4, 5-way, accuracy in percent:
+
+{markdown(["", "1-shot, paper (cited)", "5-shot, paper (cited)", "here", "command"], solvers)}
+
+`comln-train study BUNDLE` compares the solvers of an adaptation for any bundle, without training
+([evaluation](evaluation.md#solver-and-horizon)).
+
+## Table 5: LEO's embeddings of miniImageNet
+
+{markdown(["", "", "paper (cited)", "here", "command"], leo)}
+
+The other rows, all cited, none run here:
+
+{markdown(["method", "5-way 1-shot", "5-way 5-shot"], rows(TABLE_5)[:-1])}
+
+## Figures
+
+{markdown(["figure", "of", "here", "command"], figures)}
+"""
+
+
+if __name__ == "__main__":
+    print(page(), end="")

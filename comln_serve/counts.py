@@ -1,0 +1,74 @@
+"""What the processes of one server share: how much each of them has in work, when it last ran, and a folder."""
+
+import mmap
+import os
+import signal
+from enum import IntEnum, auto
+from pathlib import Path
+
+_BYTES = 8
+
+
+class Count(IntEnum):
+    """What is counted for each process: the units it has in work, and four more.
+
+    PID is the process's id; READY whether it has warmed its models; ALIVE the time of `time.monotonic`, in
+    milliseconds, at which its event loop last ran; RESTARTS how often the process in its place was replaced.
+    """
+
+    REQUESTS = 0
+    IMAGES = auto()
+    BYTES = auto()
+    EXPORTS = auto()
+    ADAPTATIONS = auto()
+    PID = auto()
+    READY = auto()
+    ALIVE = auto()
+    RESTARTS = auto()
+
+
+class SharedCounts:
+    """Integers in memory that forked processes share; each process writes only its own.
+
+    There is no lock, so a process that is killed leaves none held. The price: processes that admit work in the same
+    instant may exceed a limit by what they admit.
+
+    Attributes:
+        processes: how many there are.
+        process: which of them this one is, from 0.
+        folder: for files they share; None: there is only one process.
+        parent: the process that made this object, and starts the others.
+    """
+
+    def __init__(self, processes: int = 1, folder: Path | None = None) -> None:
+        """All counts are 0."""
+        self.processes, self.process, self.folder = processes, 0, folder
+        self.parent = os.getpid()
+        self._values = memoryview(mmap.mmap(-1, processes * len(Count) * _BYTES)).cast("q")
+
+    def of(self, process: int, count: Count) -> int:
+        """A count of one process."""
+        return self._values[process * len(Count) + count]
+
+    def total(self, count: Count) -> int:
+        """A count, summed over the processes."""
+        return sum(self._values[count :: len(Count)])
+
+    def pids(self) -> list[int]:
+        """The ids of the processes that serve; this one's if there are no others."""
+        return [pid for pid in self._values[Count.PID :: len(Count)] if pid] or [os.getpid()]
+
+    def set(self, count: Count, value: int) -> None:
+        """Set this process's own count."""
+        self._values[self.process * len(Count) + count] = value
+
+    def reload_others(self) -> None:
+        """Let the other processes reload their models: the parent passes this signal on."""
+        if self.processes > 1:
+            os.kill(self.parent, signal.SIGHUP)
+
+    def replace(self, process: int) -> None:
+        """Set all counts of a process that has ended to 0, but for its restarts, which become one more."""
+        restarts = self.of(process, Count.RESTARTS) + 1
+        for count in Count:
+            self._values[process * len(Count) + count] = restarts if count is Count.RESTARTS else 0

@@ -1,0 +1,121 @@
+"""Exchanges the served models for those that the folder of bundles holds now, while requests run."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, Thread
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.models import LocalModel, Model, Models, load_bundles
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """Names of models, by what reloading did to them.
+
+    Attributes:
+        default: the default model now.
+        replaced: models whose bundle has changed.
+    """
+
+    default: str
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+
+
+class ServedModels:
+    """The models that are served now, and those before them that running requests still use. Thread-safe.
+
+    Attributes:
+        now: the models that a new request gets.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.now = models
+        self._before: list[Models] = []
+        self._lock = Lock()
+
+    @contextmanager
+    def using(self) -> Generator[Models, None, None]:
+        """The models of one request: they stay as they are during the block, and none of them is closed."""
+        with self._lock:
+            models = self.now
+            models.users += 1
+        try:
+            yield models
+        finally:
+            with self._lock:
+                models.users -= 1
+            self._close_unused()
+
+    def exchange(self, models: Models) -> None:
+        """Give new requests these models. Those that they replace are closed when no request uses them any more."""
+        with self._lock:
+            self._before.append(self.now)
+            self.now = models
+        self._close_unused()
+
+    def close(self) -> None:
+        """Close all models."""
+        for model in _distinct([self.now, *self._before]):
+            model.close()
+
+    def _close_unused(self) -> None:
+        if not self._before:
+            return
+        with self._lock:
+            over = [models for models in self._before if not models.users]
+            self._before = [models for models in self._before if models.users]
+            used = _distinct([self.now, *self._before])
+        for model in _distinct(over):
+            if model not in used:
+                # Not here: a batch whose requests have been given up may still be running.
+                Thread(target=model.close, name=f"close-{model.name}", daemon=True).start()
+
+
+def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, Reloaded]:
+    """Open and warm the bundles of `settings.models_dir` that are new or have changed; take the others over.
+
+    Args:
+        processes: of this server; see `load_models`.
+
+    Raises:
+        ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.
+    """
+    if not all(model.in_this_process for model in served.values()):
+        raise _cannot_reload(
+            "The models of this server run in other processes, which read the bundles when they start. Deploy the Ray "
+            "Serve application again: it replaces one replica after another."
+        )
+    opened: dict[str, Model] = {}
+    try:
+        bundles = {bundle.name: bundle for bundle in load_bundles(settings)}
+        for name, bundle in bundles.items():
+            if name not in served or served[name].bundle.manifest != bundle.manifest:  # it has the files' checksums
+                opened[name] = model = LocalModel(bundle, settings, processes)
+                model.warm()
+        models = Models(settings, {name: opened.get(name) or served[name] for name in bundles})
+    except BaseException as error:
+        for model in opened.values():
+            model.close()
+        if isinstance(error, StartupError):
+            raise _cannot_reload(f"{error}. Nothing was changed; put it right, and reload again.") from error
+        raise
+    return models, Reloaded(
+        default=models.default,
+        added=tuple(name for name in opened if name not in served),
+        replaced=tuple(name for name in opened if name in served),
+        removed=tuple(name for name in served if name not in bundles),
+        unchanged=tuple(name for name in bundles if name not in opened),
+    )
+
+
+def _distinct(several: list[Models]) -> list[Model]:
+    return list(dict.fromkeys(model for models in several for model in models.values()))
+
+
+def _cannot_reload(message: str) -> ServiceError:
+    return ServiceError(ErrorCode.CANNOT_RELOAD, message)

@@ -1,0 +1,71 @@
+"""The sockets that the server listens on, and who can reach them."""
+
+import errno
+import os
+import socket
+from ipaddress import ip_address
+
+from comln_serve.errors import StartupError
+
+# Connections that wait to be accepted.
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of `host`; "" stands for all of the machine's.
+
+    Args:
+        port: 0 picks a free one, the same for all addresses.
+
+    Raises:
+        StartupError: an address cannot be used, or there is none.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise _refused(host, port, getattr(error, "strerror", None) or str(error)) from error
+    listening: list[socket.socket] = []
+    reasons: list[str] = []
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            listening.append(_listen(family, kind, protocol, (address[0], port, *address[2:])))
+        except OSError as error:
+            # A name may stand for an address of a family that this machine has switched off.
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise _refused(host, port, os.strerror(error.errno or 0)) from error
+            reasons.append(os.strerror(error.errno))
+            continue
+        port = listening[0].getsockname()[1]
+    if not listening:
+        raise _refused(host, port, "; ".join(reasons))
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`, an address or a name."""
+    try:
+        found = socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return False  # listening will fail with the same error
+    return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # IPv4 has a socket of its own
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+        opened.listen(BACKLOG)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _refused(host: str, port: int, reason: str) -> StartupError:
+    return StartupError(
+        f"cannot listen on {host or 'every address'}, port {port}: {reason.lower()}. Choose another address (--host, "
+        "--port), or stop what uses this one"
+    )

@@ -1,0 +1,101 @@
+"""Puts the server together as the settings say, and runs it: in this process, or in several that share its socket."""
+
+import logging
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from socket import socket
+from types import FrameType
+
+from threadpoolctl import threadpool_limits
+
+from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
+from comln_serve.engine.compilation import compile_flow
+from comln_serve.engine.engine import Engine, load_models
+from comln_serve.logs import configure_logs, log_worker
+from comln_serve.machine import freeze_garbage_collector, return_large_memory
+from comln_serve.server.hangup import on_hangup, reload_in_background
+from comln_serve.server.listening import listen
+from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open
+from comln_serve.server.supervisor import Supervisor
+from comln_serve.storage import open_store
+
+logger = logging.getLogger("comln_serve")
+
+
+def run(settings: Settings, workers: int, folder: Path | None) -> int:
+    """Serve until a signal. Returns the exit status (1: could not get ready).
+
+    Args:
+        workers: processes that serve.
+        folder: for files that several processes share.
+
+    Raises:
+        StartupError, ServiceError: the configuration cannot be used.
+    """
+    configure_logs(settings.log_level, settings.log_format)
+    check_tls(settings)
+    # The server multiplies small matrices only: BLAS threads would wait for each other longer than
+    # they work, most of all while ONNX Runtime uses the cores.
+    threadpool_limits(1, "blas")
+    return_large_memory()
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
+        warn_if_open(settings)
+        shared = SharedCounts(workers, folder)
+        if workers == 1:
+            return _work(settings, sockets, shared)
+
+        def work() -> int:
+            log_worker(shared.process)
+            return _work(settings, sockets, shared)
+
+        return Supervisor(shared, work, _prepare).run()
+
+
+def _prepare() -> None:
+    compile_flow()
+    freeze_garbage_collector()
+
+
+def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> int:
+    """Serve in this process until a signal. Returns the exit status."""
+    engine = _start_engine(settings, shared)
+
+    def after_warming() -> None:
+        if engine.failure is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        freeze_garbage_collector()
+        shared.set(Count.READY, 1)
+        if shared.total(Count.READY) == 1:
+            logger.info("ready: the page is at %s", address(settings, sockets))
+
+    app = create_app(engine, hosts=allowed_hosts(settings), on_warm=after_warming)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        """Exit. uvicorn drains first, then raises the signal again for this handler."""
+        raise SystemExit(0 if engine.failure is None else 1)
+
+    signal.signal(signal.SIGTERM, stop)
+    on_hangup(lambda: reload_in_background(engine.reload))
+    serve(app, settings, sockets)
+    return 0 if engine.failure is None else 1
+
+
+def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
+    models = load_models(settings, shared.processes)
+    engine = Engine(settings, models, open_store(settings.database_url), shared)
+    if settings.require_keys and not engine.store.keys.any_valid():
+        logger.warning(
+            "API keys are required, and there is no valid one: every request will be refused. Make "
+            "one, at any time: comln-serve keys create --tenant NAME --scope adapt, with the --config or "
+            "--database-url of this server"
+        )
+    for name, model in engine.models.items():
+        default = " (default)" if name == engine.default_model else ""
+        logger.info("model %s%s on %s", name, default, model.provider)
+    return engine

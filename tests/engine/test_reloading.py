@@ -1,0 +1,225 @@
+"""Models are exchanged while requests run: each finishes on those it began with, which are closed afterwards."""
+
+import gc
+import logging
+import shutil
+import sys
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from threading import enumerate as running_threads
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
+from comln_serve.errors import ErrorCode
+from tests.support.bundles import edit_manifest, poison_backbone, replace_file
+from tests.support.engines import MakeEngine, before_each_batch, fails
+from tests.support.image_files import colour_support, image_bytes
+from tests.support.messages import PAIR, adapt_form, check_error, predict_form
+from tests.support.waiting import SOON, wait_until
+
+QUERY = [image_bytes((220, 30, 30), seed=5)]
+
+
+@pytest.fixture
+def folder(models_dir: Path, tmp_path: Path) -> Path:
+    """Bundles of the test's own."""
+    return shutil.copytree(models_dir, tmp_path / "models")
+
+
+@pytest.fixture
+def live(settings: Settings, make_engine: MakeEngine, folder: Path) -> Engine:
+    """An engine that serves them, by the default rule for the default model."""
+    engine = make_engine(settings.model_copy(update={"models_dir": folder, "default_model": None}))
+    engine.warm()
+    return engine
+
+
+def change_embedder(folder: Path, name: str = "tiny") -> None:
+    """Other embeddings under the name of a model: the preprocessing belongs to the embedder."""
+    edit_manifest(folder / name, lambda content: content["preprocessing"].update(interpolation="bicubic"))
+
+
+def describe(folder: Path, name: str = "tiny") -> None:
+    """Change a bundle, but not its embedder."""
+    edit_manifest(folder / name, lambda content: content.update(description="Another."))
+
+
+def embedding_threads() -> list[str]:
+    return sorted({thread.name for thread in running_threads() if thread.name.startswith("embed-")})
+
+
+def test_what_was_added_replaced_removed_and_left(live: Engine, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert live.default_model == "tiny"
+    before = dict(live.models)
+    assert live.reload() == Reloaded("tiny", (), (), (), ("tiny", "tiny-learned", "tiny-prototype"))
+    assert dict(live.models) == before, "the same objects"
+    shutil.copytree(folder / "tiny", folder / "a-new-one")
+    shutil.rmtree(folder / "tiny")
+    describe(folder, "tiny-prototype")
+    with caplog.at_level(logging.INFO, "comln_serve.engine.engine"):
+        found = live.reload()
+    assert found == Reloaded("a-new-one", ("a-new-one",), ("tiny-prototype",), ("tiny",), ("tiny-learned",))
+    (said,) = caplog.messages
+    assert said == (
+        "models reloaded: added a-new-one; replaced tiny-prototype; removed tiny; unchanged tiny-learned; the default "
+        "is a-new-one"
+    )
+    assert list(live.models) == ["a-new-one", "tiny-learned", "tiny-prototype"]
+    assert live.models["tiny-learned"] is before["tiny-learned"]
+    assert live.models["tiny-prototype"].bundle.manifest.description == "Another."
+    assert live.adapt(colour_support()).classifier.model == "a-new-one"
+    wait_until(lambda: embedding_threads() == ["embed-a-new-one", "embed-tiny-learned", "embed-tiny-prototype"])
+
+
+def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path) -> None:
+    kept, changed = (
+        live.adapt(colour_support(), NewClassifier(model=name)).classifier for name in ("tiny-prototype", "tiny")
+    )
+    describe(folder, "tiny-prototype")
+    change_embedder(folder)
+    live.reload()
+    assert live.predict(QUERY, kept.id).classifier.labels == kept.labels
+    fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, changed.id))
+    shutil.rmtree(folder / "tiny-prototype")
+    assert live.reload().removed == ("tiny-prototype",)
+    fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, kept.id))
+    fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
+
+
+def broken_head(folder: Path) -> None:
+    (folder / "tiny" / "head.safetensors").write_bytes(b"x")
+
+
+def no_bundle(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "altered": (broken_head, "tiny/head.safetensors: 1 bytes; bundle.json says"),
+    "not finite": (lambda folder: poison_backbone(folder / "tiny"), "model tiny: its embeddings hold NaN or infinity"),
+    "no graph": (lambda folder: replace_file(folder / "tiny", "backbone", b"x"), "cannot open the backbone"),
+    "horizon": (
+        lambda folder: edit_manifest(folder / "tiny", lambda content: content["head"].update(horizon=7.0)),
+        "bundle.json says 7.0",
+    ),
+    "none": (no_bundle, "no bundle in it"),
+    "no folder": (shutil.rmtree, "no such folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_bundle_changes_nothing(live: Engine, folder: Path, case: str) -> None:
+    made = live.adapt(colour_support()).classifier
+    before = live.models
+    if folder.exists():
+        shutil.copytree(folder / "tiny", folder / "another")  # it would be added
+    spoil, said = BAD[case]
+    spoil(folder)
+    error = fails(ErrorCode.CANNOT_RELOAD, live.reload)
+    assert said in error.message
+    assert "Nothing was changed; put it right, and reload again." in error.message
+    assert live.models is before
+    assert live.predict(QUERY, made.id).classifier.id == made.id
+    assert embedding_threads() == ["embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"]
+
+
+def test_the_default_model_of_the_settings_has_to_stay(
+    settings: Settings, make_engine: MakeEngine, folder: Path
+) -> None:
+    engine = make_engine(settings.model_copy(update={"models_dir": folder}))
+    shutil.rmtree(folder / "tiny")
+    assert "default model 'tiny' is not in" in fails(ErrorCode.CANNOT_RELOAD, engine.reload).message
+    assert "tiny" in engine.models
+
+
+@pytest.mark.parametrize("operation", ["predict", "adapt", "add examples"])
+def test_a_running_request_finishes_on_the_model_it_began_with(live: Engine, folder: Path, operation: str) -> None:
+    made = live.adapt(colour_support(), NewClassifier(name="shop")).classifier
+    old, old_threads = weakref.ref(live.models["tiny"]), set(running_threads())
+    began, go_on = Event(), Event()
+
+    def hold(_images: int) -> None:
+        began.set()
+        assert go_on.wait(SOON)
+
+    before_each_batch(live, hold)
+    requests: dict[str, Callable[[], Any]] = {
+        "predict": lambda: live.predict(QUERY, made.id).classifier,
+        "adapt": lambda: live.adapt(colour_support()).classifier,
+        "add examples": lambda: live.add_examples("shop", colour_support()).classifier,
+    }
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(requests[operation])
+        assert began.wait(SOON)
+        change_embedder(folder)
+        assert live.reload().replaced == ("tiny",)
+        assert old() is not None
+        new = live.models["tiny"]
+        assert new.embedder_sha256 != made.embedder_sha256
+        # New requests are answered by the new model meanwhile.
+        assert live.adapt(colour_support()).classifier.embedder_sha256 == new.embedder_sha256
+        fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, made.id))
+        assert {thread for thread in old_threads if thread.name == "embed-tiny"} <= set(running_threads())
+        go_on.set()
+        assert running.result(SOON).embedder_sha256 == made.embedder_sha256
+        del running
+    of_old = {thread for thread in old_threads if thread.name == "embed-tiny"}
+    wait_until(lambda: of_old.isdisjoint(running_threads()))
+    wait_until(lambda: gc.collect() >= 0 and old() is None)
+
+
+def test_reloading_often_keeps_no_threads(live: Engine, folder: Path) -> None:
+    before = len(running_threads())
+    for number in range(20):
+        edit_manifest(folder / "tiny", lambda content, n=number: content.update(description=f"Number {n}."))
+        assert live.reload().replaced == ("tiny",)
+    wait_until(lambda: len(running_threads()) == before)
+
+
+def test_over_http(live: Engine, folder: Path) -> None:
+    """And metrics count the new models."""
+    with TestClient(create_app(live), raise_server_exceptions=False) as client:
+        shutil.copytree(folder / "tiny-prototype", folder / "new")
+        answer = client.post("/models/reload")
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == {
+            "default": "new",
+            "added": ["new"],
+            "replaced": [],
+            "removed": [],
+            "unchanged": ["tiny", "tiny-learned", "tiny-prototype"],
+        }
+        assert [item["name"] for item in client.get("/models").json()["models"] if item["default"]] == ["new"]
+        client.post("/adapt", **adapt_form(PAIR, name="known")).raise_for_status()
+        client.post("/predict", **predict_form(*QUERY)).raise_for_status()
+        metrics = client.get("/metrics").text
+        assert 'comln_predictions_total{model="new"} 1.0' in metrics
+        assert 'comln_batch_images_count{model="new"}' in metrics
+        assert 'comln_model_info{default="true",model="new",provider="cpu"} 1.0' in metrics
+        broken_head(folder)
+        error = check_error(client.post("/models/reload"), ErrorCode.CANNOT_RELOAD)
+        assert "tiny/head.safetensors" in error["message"]
+        shutil.rmtree(folder / "new")
+        edit_manifest(folder / "tiny", lambda content: content.update(format_version=99))
+        assert "format_version is 99" in check_error(client.post("/models/reload"), ErrorCode.CANNOT_RELOAD)["message"]
+
+
+def test_models_of_other_processes_are_not_reloaded(live: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Serve's replicas hold the backbones; deploying again replaces them one after another."""
+    monkeypatch.setattr(type(live.models["tiny"]), "in_this_process", False)
+    assert "Deploy the Ray Serve application again" in fails(ErrorCode.CANNOT_RELOAD, live.reload).message
+
+
+def test_an_engine_that_is_closed_reloads_nothing(live: Engine) -> None:
+    live.close()
+    fails(ErrorCode.NOT_READY, live.reload)
+    assert "comln_serve.ray_app" not in sys.modules

@@ -1,0 +1,212 @@
+"""Several processes behind one socket: limits hold for all of them together, and none is missed when it is killed."""
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from comln_serve.counts import Count, SharedCounts
+from comln_serve.engine.admission import Admission
+from comln_serve.errors import ErrorCode
+from comln_serve.security import RateLimiter, Scope
+from comln_serve.storage import open_store
+from tests.support import http
+from tests.support.engines import fails
+from tests.support.image_files import image_bytes
+from tests.support.keyed import bearer, new_key
+from tests.support.live import LiveServer, live_server
+from tests.support.messages import adapt_form, predict_form
+from tests.support.processes import needs_proc
+from tests.support.waiting import wait_until
+
+pytestmark = [needs_proc, pytest.mark.process]
+
+# Newer Pythons warn of threads beside a fork; the child of these tests uses none.
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+QUERY = image_bytes((200, 60, 20), seed=5)
+
+
+@pytest.fixture
+def server(models_dir: Path, tmp_path: Path) -> Iterator[LiveServer]:
+    with live_server(models_dir, tmp_path, "--default-model", "tiny", "--workers", "2") as server:
+        wait_until(lambda: len(workers(server)) == 2 and metric(server, "comln_models_ready") == 1)
+        yield server
+
+
+def workers(server: LiveServer) -> list[int]:
+    """The processes that serve."""
+    pid = server.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+def metric(server: LiveServer, name: str) -> float:
+    """The sum of a metric's series."""
+    text = http.get(f"{server.url}/metrics").text
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (.*)$", text, re.MULTILINE))
+
+
+def adapt(server: LiveServer, **fields: str) -> str:
+    answer = http.post(f"{server.url}/adapt", **adapt_form(**fields))
+    assert answer.status_code == 201, answer.text
+    identifier: str = answer.json()["id"]
+    return identifier
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run a function in a child of this process; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - reported by the status
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@forks
+def test_what_one_process_admits_the_others_count() -> None:
+    shared = SharedCounts(2)
+    admission = Admission(5, Count.IMAGES, shared)
+
+    def other() -> None:
+        shared.process = 1
+        Admission(5, Count.IMAGES, shared).take(3)
+
+    assert forked(other) == 0
+    with admission.admit(2):
+        assert shared.total(Count.IMAGES) == 5
+        error = fails(ErrorCode.OVERLOADED, lambda: admission.take(1))
+        assert error.detail["pending"] == 5
+    shared.replace(1)
+    assert [shared.total(Count.IMAGES), shared.of(1, Count.RESTARTS)] == [0, 1], "a dead process holds nothing"
+    with admission.admit(5):
+        pass
+
+
+@forks
+def test_processes_share_the_bucket_of_a_key(tmp_path: Path) -> None:
+    def other() -> None:
+        assert RateLimiter(tmp_path / "buckets").take("a", 2) == 0.0
+
+    assert forked(other) == 0
+    here = RateLimiter(tmp_path / "buckets")
+    assert here.take("a", 2) == 0.0
+    assert 0.0 < here.take("a", 2) <= 30.0
+
+
+def test_every_process_serves_and_any_tells_the_metrics_of_all(server: LiveServer) -> None:
+    identifier = adapt(server)
+    before = metric(server, "comln_predictions_total")
+
+    def ask(_: int) -> None:
+        with http.session() as client:
+            for _ in range(5):
+                answer = client.post(f"{server.url}/predict", **predict_form(QUERY, classifier=identifier))
+                assert answer.status_code == 200, answer.text
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, range(24)))
+    assert [metric(server, "comln_predictions_total") - before for _ in range(6)] == [120.0] * 6
+    assert metric(server, "comln_pending") == 0
+    assert metric(server, "comln_workers") == 2
+    lines = server.log.read_text().splitlines()
+    served = Counter(re.findall(r'"worker": (\d)', "\n".join(line for line in lines if "/predict" in line)))
+    assert set(served) == {"0", "1"}, served
+    assert metric(server, "process_resident_memory_bytes") > 2 * 50e6
+
+
+def test_a_killed_process_loses_nothing_acknowledged_and_another_takes_its_place(server: LiveServer) -> None:
+    """Requests on the connections of the killed process end; every new connection is served at once."""
+    kept = [adapt(server, name=f"before-{i}") for i in range(3)]
+    for victim in workers(server):
+        os.kill(victim, signal.SIGKILL)
+        longest, until = 0.0, time.monotonic() + 3
+        while time.monotonic() < until:
+            began = time.monotonic()
+            for _ in range(2):  # the first may have been accepted by the process that died
+                try:
+                    answer = http.post(f"{server.url}/predict", **predict_form(QUERY, classifier=kept[0]))
+                    break
+                except httpx2.TransportError:
+                    continue
+            else:
+                pytest.fail("refused twice")
+            assert answer.status_code == 200, answer.text
+            kept.append(adapt(server))
+            longest = max(longest, time.monotonic() - began)
+        assert longest < 10  # seconds, with an adaptation; the machine may be busy
+        wait_until(lambda: len(workers(server)) == 2 and metric(server, "comln_workers") == 2)
+    assert metric(server, "comln_worker_restarts_total") == 2
+    assert all(http.get(f"{server.url}/classifiers/{ref}").status_code == 200 for ref in kept)
+
+
+def test_the_signal_to_stop_reaches_all_and_they_finish_what_runs(server: LiveServer) -> None:
+    identifier = adapt(server)
+    processes = workers(server)
+
+    def ask(_: int) -> int:
+        body = predict_form(*[QUERY] * 40, classifier=identifier)
+        return http.post(f"{server.url}/predict", **body).status_code
+
+    with ThreadPoolExecutor(6) as threads:
+        answers = [threads.submit(ask, i) for i in range(6)]
+        wait_until(lambda: metric(server, "comln_pending") > 0)
+        server.process.send_signal(signal.SIGTERM)
+        statuses = Counter(answer.result() for answer in answers if answer.exception() is None)
+    assert set(statuses) == {200}
+    assert server.process.wait(timeout=60) == 0
+    assert not any(map(alive, processes))
+
+
+def test_models_are_reloaded_in_all_processes(models_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    shutil.copytree(models_dir / "tiny", folder / "tiny")
+    with live_server(folder, tmp_path, "--workers", "2") as server:
+        wait_until(lambda: server.log.read_text().count("Application startup complete") == 2)
+        shutil.copytree(models_dir / "tiny", folder / "other")
+        answer = http.post(f"{server.url}/models/reload")
+        assert answer.json()["added"] == ["other"], answer.text
+        wait_until(lambda: server.log.read_text().count("models reloaded: added other") == 2)
+
+
+def test_processes_whose_parent_was_killed_end(server: LiveServer) -> None:
+    processes = workers(server)
+    server.process.kill()
+    wait_until(lambda: not any(map(alive, processes)))
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_replaced(server: LiveServer) -> None:
+    stopped = workers(server)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: not alive(stopped))
+    wait_until(lambda: metric(server, "comln_workers") == 2)
+
+
+def test_a_keys_rate_is_of_all_processes(models_dir: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    store = open_store(url)
+    key = bearer(new_key(store, "acme", Scope.PREDICT, requests_per_minute=12))
+    store.close()
+    flags = ("--default-model", "tiny", "--workers", "2", "--require-keys")
+    with live_server(models_dir, tmp_path, *flags, database_url=url) as server:
+        wait_until(lambda: server.log.read_text().count("Application startup complete") == 2)
+        with ThreadPoolExecutor(10) as threads:
+            answers = list(threads.map(lambda _: http.get(f"{server.url}/models", headers=key).status_code, range(30)))
+    allowed = Counter(answers)[200]
+    assert 12 <= allowed <= 14, Counter(answers)  # the bucket fills while they are sent
+    assert set(answers) == {200, 429}
