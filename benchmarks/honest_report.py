@@ -120,6 +120,8 @@ def planted(
     found, others, clean = [], [], []
     for seed in seeds:
         drawn, more = draw(np.random.default_rng(seed), photos, ways, shots, burst=False)
+        if not len(more[1]):  # every scene of the class is in the support set
+            continue
         classes = np.repeat(np.arange(ways), shots)
         for support, given in ((drawn, classes), (np.append(drawn, more[1][0]), np.append(classes, 0))):
             report, _ = photos.adapt_to(bundle, support, given)
