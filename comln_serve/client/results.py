@@ -33,6 +33,7 @@ class HeldOut:
     accuracy: float
     confusion: tuple[tuple[int, ...], ...]
     suspects: tuple[Suspect, ...]
+    predicted: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Report:
     horizon_choice: HorizonChoice | None = None
     own_horizon: bool
     unknown_threshold: float | None = None
+    near_duplicates: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

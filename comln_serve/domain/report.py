@@ -17,7 +17,7 @@ class Suspect(_Part):
     likelier: str = Field(description="The label the other support images suggest.")
     score: float = Field(
         description="Probability of `likelier` against `label`, by a classifier that has not seen "
-        "the image; listed from 0.95."
+        "the image; listed from 0.95, or from 0.7 if no other image reaches that."
     )
 
 
@@ -33,6 +33,12 @@ class HeldOutReport(_Part):
         description="Counts by label given (rows) and predicted (columns), in the order of `classes`."
     )
     suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first.")
+    predicted: list[int | None] | None = Field(
+        None,
+        description="Class predicted for each support image when it was left out, as a position in `classes`, in "
+        "the order of GET /classifiers/{reference}/examples; null for an image that was not judged. Null in "
+        "reports made before this was kept.",
+    )
 
 
 class HorizonCandidate(_Part):
@@ -62,6 +68,11 @@ class Report(_Part):
 
     held_out: HeldOutReport | None = Field(description="Null if no image could be left out; `notes` says why.")
     notes: list[str] = Field(description="What was not judged, or only in part, and why.")
+    near_duplicates: list[list[int]] = Field(
+        [],
+        description="Numbers of examples that are nearly the same photo as others of their class, in groups. A "
+        "group is left out together.",
+    )
     horizon_choice: HorizonChoice | None = Field(
         None, description="How the horizon was chosen from the support images; null if it was not."
     )

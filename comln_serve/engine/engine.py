@@ -18,7 +18,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.rejected import Rejected
-from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
+from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, Hashes, NewClassifier, Support
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
@@ -30,7 +30,7 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.imaging import readable
+from comln_serve.imaging import difference_hash, readable
 from comln_serve.machine import cpus_of_each
 from comln_serve.report import similarity
 from comln_serve.storage import Store
@@ -109,7 +109,7 @@ class Engine:
             self.formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed, shared)
+        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed_and_hash, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -278,11 +278,33 @@ class Engine:
         calibrated = calibration_for(found, calibration) is not None
         return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, rejected)
 
-    def _embed(
+    def _embed_and_hash(
         self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
+    ) -> tuple[NDArray[np.float32], Hashes, tuple[Rejected, ...]]:
+        """Like `_embed`; also the perceptual hash of each image as the model sees it, None if it is rejected."""
+        hashes: list[int | None] = [None] * len(files)
+
+        def take_hash(position: int, pixels: NDArray[np.uint8]) -> None:
+            hashes[position] = difference_hash(pixels)
+
+        embeddings, rejected = self._embed(files, model, clock, cancellation, partial=partial, see=take_hash)
+        return embeddings, hashes, rejected
+
+    def _embed(
+        self,
+        files: Sequence[File],
+        model: Model,
+        clock: StageClock,
+        cancellation: Cancellation,
+        *,
+        partial: bool,
+        see: Callable[[int, NDArray[np.uint8]], None] = lambda _position, _pixels: None,
     ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]:
         """Embeddings (n, d) of n >= 1 image files, which the caller has admitted. If `partial`, of
         those that can be used, and the others.
+
+        Args:
+            see: called with each image's position and pixels before it is embedded, from any thread.
 
         Raises:
             ServiceError: the first bad file's error, with its position (if `partial`, only if all
@@ -295,8 +317,14 @@ class Engine:
             cancellation.calling(job.cancel),
             model.batcher.expect(job) as put,
         ):
+
+            def deliver(position: int, pixels: NDArray[np.uint8] | None) -> None:
+                if pixels is not None:
+                    see(position, pixels)
+                put(position, pixels)
+
             policy = model.bundle.manifest.preprocessing
-            upload = self._decoders.submit(job, files, policy, put, partial=partial)
+            upload = self._decoders.submit(job, files, policy, deliver, partial=partial)
             embeddings = job.wait()
         waited = job.waited_s or 0.0
         tell_stage("queue", waited, ago=time.perf_counter() - began - waited)

@@ -3,6 +3,7 @@
 from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFile, decode_image, open_image
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats, readable
+from comln_serve.imaging.hashing import difference_hash
 from comln_serve.imaging.preprocessing import Preprocessing, fit_image, open_for, prepare_image, prepare_pixels
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Preprocessing",
     "StoppedError",
     "decode_image",
+    "difference_hash",
     "fit_image",
     "open_for",
     "open_image",

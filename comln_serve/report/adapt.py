@@ -3,7 +3,7 @@
 Server and trainer both adapt through here, so the trainer measures what is served.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, HorizonRule
 from comln_serve.domain.report import HorizonChoice
 from comln_serve.flow import FlowSolution
-from comln_serve.report.folds import assign, count_folds, fold_cost
+from comln_serve.report.duplicates import group_near_duplicates
+from comln_serve.report.folds import assign, count_distinct, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
 from comln_serve.report.horizon import FACTORS, choose_horizon
 
@@ -30,6 +31,7 @@ class Adaptation:
         choice: how T was chosen; None if it was given, learned, or nothing could be held out.
         found: results at `horizon`; None if nothing was held out.
         asked: (M,) whether the example was selected to be held out.
+        groups: (M,) of near-duplicates, which were left out together.
     """
 
     solution: FlowSolution
@@ -37,6 +39,7 @@ class Adaptation:
     choice: HorizonChoice | None
     found: HeldOut | None
     asked: NDArray[np.bool_]
+    groups: NDArray[np.intp]
 
 
 def adapt(
@@ -45,6 +48,7 @@ def adapt(
     classes: NDArray[np.intp],
     n_classes: int,
     *,
+    hashes: Sequence[int | None] | None = None,
     horizon: float | HorizonRule | None = None,
     judge: bool = True,
     cancel: NDArray[np.bool_] | None = None,
@@ -56,6 +60,7 @@ def adapt(
 
     Args:
         phi, classes, n_classes, cancel: as in `Head.adapt`.
+        hashes: (M,) of the images, to leave out near-duplicates together; default: each one is left out by itself.
         horizon: T, or the rule that sets T; None: the head's own rule.
         judge: hold images out even if no choice depends on it.
         stage: returns a context that times "solve" or "report" (which includes the choice).
@@ -64,16 +69,19 @@ def adapt(
         ValueError: the input is invalid.
         FlowError: the solve missed its tolerance.
     """
+    groups = np.arange(len(phi))
     rule = head.horizon_rule if horizon is None else horizon
     given = None if isinstance(rule, str) else rule
     T = head.horizon_of(phi, n_classes) if given is None else given
     with stage("solve"):
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if not (judge or rule == "auto"):
-        return Adaptation(solution, T, None, None, np.zeros(len(phi), dtype=np.bool_))
+        return Adaptation(solution, T, None, None, np.zeros(len(phi), dtype=np.bool_), groups)
     factors = FACTORS if rule == "auto" else LAW
     with stage("report"):
-        left_out = _folds(classes, n_classes, solution, phi)
+        if hashes is not None:
+            groups = group_near_duplicates(phi, classes, hashes)
+        left_out = _folds(classes, groups, n_classes, solution, phi)
         found = None
         if len(left_out):
             found = hold_out(head, phi, classes, n_classes, left_out, horizon=given, factors=factors, cancel=cancel)
@@ -88,13 +96,17 @@ def adapt(
     if found is not None:
         at = slice(index, index + 1)
         found = replace(found, logits=found.logits[at], similarity=found.similarity[at])
-    return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)))
+    return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)), groups)
 
 
 def _folds(
-    classes: NDArray[np.intp], n_classes: int, solution: FlowSolution, phi: NDArray[np.float32]
+    classes: NDArray[np.intp],
+    groups: NDArray[np.intp],
+    n_classes: int,
+    solution: FlowSolution,
+    phi: NDArray[np.float32],
 ) -> NDArray[np.bool_]:
     """(F, M) examples that each fold leaves out; F = 0 if even two folds would take too long."""
-    largest = int(np.bincount(classes, minlength=n_classes).max())
+    largest = int(count_distinct(classes, groups, n_classes).max())
     folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))
-    return assign(classes, n_classes, folds)
+    return assign(classes, groups, n_classes, folds)

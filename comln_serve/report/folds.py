@@ -37,7 +37,7 @@ def count_folds(largest: int, cost: float, examples: int) -> int:
     """The number of folds within the budget; 0 if two are far beyond it.
 
     Args:
-        largest: number of examples of the largest class.
+        largest: number of examples of the largest class, near-duplicates counted once.
         cost: of one fold, from `fold_cost`.
         examples: M.
     """
@@ -48,19 +48,33 @@ def count_folds(largest: int, cost: float, examples: int) -> int:
     return -(-largest // share)  # the fewest that leave every example out once
 
 
-def assign(classes: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.bool_]:
+def assign(classes: NDArray[np.intp], groups: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.bool_]:
     """(folds, M) examples that each fold leaves out: of every class the same number in all folds.
 
     The flow and its start depend on the classes' numbers of examples. If a fold left out examples
     of one class only, these numbers would give away the class of the judged image. So every fold
     leaves out an equal share, rounded up, of every class; if the shares add up to more than all
-    examples, several folds leave out the same ones. No fold leaves out a class's only example.
+    examples, several folds leave out the same ones. Near-duplicates count as one example and are
+    left out together. No fold leaves out a whole class.
+
+    Args:
+        classes: (M,).
+        groups: (M,) of near-duplicates, from `group_near_duplicates`.
     """
     left_out = np.zeros((folds, len(classes)), dtype=np.bool_)
     for c in range(n_classes):
         members = np.flatnonzero(classes == c)
-        if folds and len(members) > 1:
-            share = -(-len(members) // folds)
+        distinct, group = np.unique(groups[members], return_inverse=True)
+        if folds and len(distinct) > 1:
+            share = -(-len(distinct) // folds)
             places = np.arange(folds)[:, None] * share + np.arange(share)
-            left_out[np.arange(folds)[:, None], members[places % len(members)]] = True
+            chosen = np.zeros((folds, len(distinct)), dtype=np.bool_)
+            chosen[np.arange(folds)[:, None], places % len(distinct)] = True
+            left_out[:, members] = chosen[:, group]
     return left_out
+
+
+def count_distinct(classes: NDArray[np.intp], groups: NDArray[np.intp], n_classes: int) -> NDArray[np.intp]:
+    """(n_classes,) number of groups of near-duplicates in each class."""
+    _, first = np.unique(groups, return_index=True)
+    return np.bincount(classes[first], minlength=n_classes)

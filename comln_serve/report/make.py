@@ -9,8 +9,9 @@ from comln_serve.bundle import Calibration
 from comln_serve.domain.report import HeldOutReport, Report, Suspect
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
+from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
-from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.suspects import listed, suspicion
 
 _MOST_NAMED = 10
 
@@ -34,9 +35,14 @@ def make_report(
         calibration: of the model; without one the suspects are found at temperature 1.
     """
     per_class = np.bincount(classes, minlength=len(labels))
+    distinct = count_distinct(classes, adaptation.groups, len(labels))
     found, solution = adaptation.found, adaptation.solution
-    notes = _not_judged(labels, per_class)
-    if not adaptation.asked.any() and per_class.max() > 1:
+    numbers = numbers or range(1, len(classes) + 1)
+    near = _near_duplicates(adaptation.groups)
+    notes = _not_judged(labels, per_class, distinct)
+    if near:
+        notes.append(_named(near, numbers, [labels[int(classes[group[0]])] for group in near]))
+    if not adaptation.asked.any() and distinct.max() > 1:
         steps = solution.accepted + solution.rejected
         notes.append(
             f"Nothing was held out: adapting took {steps} steps, and doing so several times would "
@@ -45,28 +51,59 @@ def make_report(
     if found is not None and found.cut is not None:
         notes.append(f"{found.judged.sum()} of {adaptation.asked.sum()} images were judged: {found.cut}.")
     temperature = calibration.temperature_of(per_class) if calibration and own_horizon else 1.0
-    judged = found is not None and bool(found.judged.any())
+    one_scene = per_class[(distinct == 1) & (per_class > 1)].sum() * 2 > len(classes)
+    if one_scene:
+        notes.append(
+            "The held-out accuracy is not known: most images belong to classes of a single scene, and what the "
+            "others get says little about new photos."
+        )
+    judged = found is not None and bool(found.judged.any()) and not one_scene
     return Report(
-        held_out=_held_out(found, classes, labels, numbers or range(1, len(classes) + 1), temperature)
-        if found and judged
-        else None,
+        held_out=_held_out(found, classes, labels, numbers, temperature) if found and judged else None,
         notes=notes,
+        near_duplicates=[[numbers[i] for i in group] for group in near],
         horizon_choice=adaptation.choice,
         own_horizon=own_horizon,
         unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,
     )
 
 
-def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer]) -> list[str]:
-    alone = [label for label, count in zip(labels, per_class, strict=True) if count == 1]
-    if not alone:
-        return []
+def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct: NDArray[np.integer]) -> list[str]:
+    """Notes that name the classes of one image, and those whose images are all near-duplicates."""
+    alone = [repr(labels[c]) for c in np.flatnonzero(per_class == 1).tolist()]
+    same = [repr(labels[c]) for c in np.flatnonzero((distinct == 1) & (per_class > 1)).tolist()]
     if len(alone) == len(labels):
         return ["Every class has a single image: without it nothing is left to judge it by."]
-    named = ", ".join(map(repr, alone[:_MOST_NAMED]))
-    if len(alone) > _MOST_NAMED:
-        named += f" and {len(alone) - _MOST_NAMED} more"
-    return [f"Classes of a single image were not judged, as nothing is left without it: {named}."]
+    notes: list[str] = []
+    if alone:
+        notes.append(f"Classes of a single image were not judged, as nothing is left without it: {_listed(alone)}.")
+    if same:
+        notes.append(
+            "Classes whose images are all nearly the same photo were not judged, as nothing else is left without "
+            f"them: {_listed(same)}. Add photos of other occasions."
+        )
+    return notes
+
+
+def _near_duplicates(groups: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Positions of the members of each group of two or more."""
+    first, sizes = np.unique(groups, return_counts=True)
+    return [np.flatnonzero(groups == group) for group in first[sizes > 1]]
+
+
+def _named(near: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Sequence[str]) -> str:
+    named = [
+        f"{_listed([str(numbers[i]) for i in group])} of {label!r}" for group, label in zip(near, labels, strict=True)
+    ]
+    return (
+        f"{sum(map(len, near))} images are nearly the same photo as others of their class, such as frames of a "
+        f"burst, and are not judged by one another: {_listed(named, '; ')}. Photos of other occasions teach more."
+    )
+
+
+def _listed(items: Sequence[str], separator: str = ", ") -> str:
+    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
+    return separator.join(items[:_MOST_NAMED]) + more
 
 
 def _held_out(
@@ -77,8 +114,12 @@ def _held_out(
     predicted = logits.argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(confusion, (given, predicted), 1)
+    classified: list[int | None] = [None] * len(classes)
+    for example, label in zip(examples.tolist(), predicted.tolist(), strict=True):
+        classified[example] = label
     scores, likelier = suspicion(logits, given, temperature)
-    worst = [i for i in np.argsort(-scores, kind="stable") if scores[i] >= THRESHOLD]
+    suspects = listed(scores)
+    worst = [i for i in np.argsort(-scores, kind="stable") if suspects[i]]
     return HeldOutReport(
         folds=found.folds,
         judged=len(examples),
@@ -93,4 +134,5 @@ def _held_out(
             )
             for i in worst
         ],
+        predicted=classified,
     )

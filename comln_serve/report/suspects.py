@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from comln_serve.domain.classifier import softmax
 
-# Score from which an image is listed. docs/reports.md has what this finds.
-THRESHOLD = 0.95
+# Score from which an image is listed, and from which one is that has no equal: where the labels of
+# all others agree with the classifier, a lower score is as telling. docs/reports.md has what this finds.
+THRESHOLD, ONLY_ONE = 0.95, 0.7
 
 
 def suspicion(
@@ -28,3 +29,9 @@ def suspicion(
     likelier = others.argmax(axis=1)
     pair = np.stack([others[rows, likelier], given], axis=1)
     return softmax(pair, temperature)[:, 0], likelier
+
+
+def listed(scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(n,) which of the images with these scores (n,) the report lists."""
+    high = scores >= ONLY_ONE
+    return high if high.sum() == 1 else scores >= THRESHOLD

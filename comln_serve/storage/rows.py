@@ -19,7 +19,13 @@ INFO = tuple(classifiers.c[field] for field in _FIELDS)
 # Without reports, which may be megabytes and which lists do not show.
 LISTED = tuple(null().label("report") if column is classifiers.c.report else column for column in INFO)
 # Labelled, as both tables have a column `labels`: of the classes, and of the examples.
-SUPPORT = (supports.c.labels.label("example_labels"), supports.c.numbers, supports.c.next_number, supports.c.embeddings)
+SUPPORT = (
+    supports.c.labels.label("example_labels"),
+    supports.c.numbers,
+    supports.c.next_number,
+    supports.c.embeddings,
+    supports.c.hashes,
+)
 
 
 def classifier_values(classifier: Classifier) -> dict[str, Any]:
@@ -48,14 +54,15 @@ def support_values(support: SupportSet) -> dict[str, Any]:
         "numbers": support.numbers,
         "next_number": support.next_number,
         "embeddings": _bytes(support.embeddings),
+        "hashes": support.hashes,
     }
 
 
 def to_support(row: Row[Any]) -> SupportSet:
     """Convert a row of `SUPPORT`."""
-    return SupportSet(
-        _matrix(row.embeddings, len(row.example_labels)), tuple(row.example_labels), tuple(row.numbers), row.next_number
-    )
+    labels = tuple(row.example_labels)
+    hashes = (None,) * len(labels) if row.hashes is None else tuple(row.hashes)
+    return SupportSet(_matrix(row.embeddings, len(labels)), hashes, labels, tuple(row.numbers), row.next_number)
 
 
 def _values(row: Row[Any]) -> dict[str, Any]:

@@ -110,6 +110,7 @@ supports = Table(
     Column("numbers", JsonText, nullable=False),
     Column("next_number", Integer, nullable=False),
     Column("embeddings", LargeBinary, nullable=False),
+    Column("hashes", JsonText),  # null in the rows of releases before there were hashes
 )
 
 # The last numbers used under a name. Rows outlive the versions, whose numbers are not reused. A

@@ -54,8 +54,10 @@ def test_adapt_reports_and_the_report_stays(client: TestClient) -> None:
     support = colour_support(8)
     made = client.post("/adapt", **adapt_form(support, name="colours")).json()
     report = made["report"]
-    assert report["notes"] == []
+    # Noise on the few pixels that this model sees is now and then nearly the same.
+    assert all("nearly the same photo as others" in note for note in report["notes"])
     assert report["own_horizon"] is True
+    assert report["held_out"]["predicted"] == [0] * 8 + [1] * 8 + [2] * 8
     held_out = report["held_out"]
     assert (held_out["folds"], held_out["judged"]) == (8, 24)
     assert held_out["confusion"] == [[8, 0, 0], [0, 8, 0], [0, 0, 8]]
@@ -236,7 +238,7 @@ def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     made = calibrated.adapt(colour_support(8)).classifier
     old = type(made)(**{**vars(made), "id": "clf_old", "report": None})
     calibrated.store.for_tenant("").add(
-        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), old.labels[:1]), limit=10, promote=True
+        old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), [None], old.labels[:1]), limit=10
     )
     predicted = calibrated.predict(QUERIES, "clf_old", unknown=True)
     assert predicted.unknown_threshold == 0.9999

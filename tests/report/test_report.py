@@ -13,11 +13,12 @@ from comln_serve.flow import FlowSolution
 from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
 from comln_serve.report.held_out import TOLERANCE, hold_out
-from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
 from comln_serve.report.unknown import LEAST_JUDGED, threshold
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 CLASSES = np.array([2, 0, 1, 1, 2, 2, 0, 3, 2, 1, 2, 2])  # class 3 has a single example
+ALONE = np.arange(len(CLASSES))  # no near-duplicates
 PROTOTYPE = Head("prototype", 20.0, 0.0, "balanced", SOLVER, alpha=2.0)
 
 
@@ -41,7 +42,7 @@ def report_on(
     names = [f"class {c}" for c in range(ways)]
     adaptation = adapt(head, phi, classes, ways)
     if cancel is not None:  # once the classifier is there
-        found = hold_out(head, phi, classes, ways, assign(classes, ways, 6), cancel=cancel)
+        found = hold_out(head, phi, classes, ways, assign(classes, np.arange(len(classes)), ways, 6), cancel=cancel)
         adaptation = replace(adaptation, found=found)
     return make_report(adaptation, classes, names, own_horizon=True, **options)
 
@@ -75,7 +76,7 @@ def test_held_out_answers_are_those_of_adapting_without(head: Head, folds: int, 
     if head.start == "learned":
         W0 = np.random.default_rng(1).normal(size=(4, d)).astype(np.float32)
         head = replace(head, W0=W0)
-    left_out = assign(CLASSES, 4, folds)
+    left_out = assign(CLASSES, ALONE, 4, folds)
     factors = np.array([0.01, 1.0, 30.0])
     found = hold_out(head, phi, CLASSES, 4, left_out, horizon=horizon, factors=factors)
     assert found.folds == folds
@@ -95,7 +96,7 @@ def test_held_out_answers_are_those_of_adapting_without(head: Head, folds: int, 
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
 def test_large_support_sets_are_held_out_some_folds_at_a_time(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    phi, left_out = clusters(CLASSES, d), assign(CLASSES, 4, 6)
+    phi, left_out = clusters(CLASSES, d), assign(CLASSES, ALONE, 4, 6)
     whole = hold_out(PROTOTYPE, phi, CLASSES, 4, left_out)
     monkeypatch.setattr(held_out, "_MOST_NUMBERS", 4 * 4 * len(CLASSES))
     found = hold_out(PROTOTYPE, phi, CLASSES, 4, left_out)
@@ -106,7 +107,7 @@ def test_large_support_sets_are_held_out_some_folds_at_a_time(d: int, monkeypatc
 
 @pytest.mark.parametrize("folds", [2, 3, 5, 6])
 def test_every_fold_leaves_out_the_same_number_of_every_class(folds: int) -> None:
-    left_out = assign(CLASSES, 4, folds)
+    left_out = assign(CLASSES, ALONE, 4, folds)
     np.testing.assert_array_equal(left_out.any(axis=0), CLASSES != 3)
     shares = np.array([np.bincount(CLASSES[fold], minlength=4) for fold in left_out])
     expected = np.ceil(np.bincount(CLASSES) / folds) * [1, 1, 1, 0]
@@ -229,6 +230,20 @@ def test_suspicion_is_the_odds_of_two_labels() -> None:
     np.testing.assert_allclose(scores, [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(2.5))])
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.1, ONLY_ONE, 0.69], [False, True, False]),
+        ([0.1, ONLY_ONE, 0.8], [False, False, False]),
+        ([0.1, 0.94, THRESHOLD], [False, False, True]),
+        ([0.96, 0.97, 0.3], [True, True, False]),
+        ([0.1, 0.2], [False, False]),
+    ],
+)
+def test_one_outstanding_suspicion_is_listed_at_a_lower_score(scores: list[float], expected: list[bool]) -> None:
+    np.testing.assert_array_equal(listed(np.array(scores)), expected)
+
+
 def test_similarity_does_not_see_lengths() -> None:
     rng = np.random.default_rng(0)
     q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
@@ -252,7 +267,7 @@ def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
     assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
-    report = make_report(Adaptation(endless, 20.0, None, None, nothing), CLASSES, list("abcd"), own_horizon=True)
+    report = make_report(Adaptation(endless, 20.0, None, None, nothing, ALONE), CLASSES, list("abcd"), own_horizon=True)
     assert report.held_out is None
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
 
@@ -267,7 +282,7 @@ def test_out_of_time_before_the_first_fold() -> None:
 def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was judged by then counts, and nothing else."""
     phi, cancel = clusters(CLASSES), np.zeros(1, dtype=np.bool_)
-    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 6))
+    whole = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, ALONE, 4, 6))
     calls: list[int] = []
     weights = Head.example_weights
 
@@ -277,7 +292,7 @@ def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
         return weights(head, *arguments)
 
     monkeypatch.setattr(Head, "example_weights", late)
-    found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, 4, 6), cancel=cancel)
+    found = hold_out(PROTOTYPE, phi, CLASSES, 4, assign(CLASSES, ALONE, 4, 6), cancel=cancel)
     assert (found.folds, found.judged.sum()) == (4, 9), "two of 2, all 3, and four of 6"
     assert found.cut is not None
     np.testing.assert_array_equal(found.logits[0, found.judged], whole.logits[0, found.judged])

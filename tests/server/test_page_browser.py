@@ -18,9 +18,10 @@ from selenium.webdriver.common.keys import Keys
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
 from tests.support.browser import Visitor, browser_programs, chromium
-from tests.support.image_files import colour_support, image_bytes
+from tests.support.image_files import colour_support, frame, image_bytes
 from tests.support.keyed import new_key
 from tests.support.live import LiveServer, live_server
+from tests.support.paths import REPOSITORY
 from tests.support.tiny import tiny_config, write_bundle
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -204,6 +205,15 @@ def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> Non
     (suspect,) = visitor.all("#suspects li")
     assert suspect.text.startswith("stray.png\ngiven as blue, looks like red")
     assert visitor.one("img", suspect).is_displayed()
+    # A cell opens the images that it counts, no others.
+    for title, names in (
+        ("1 of 4 images of blue taken for red", ["stray.png"]),
+        ("3 of 4 images of blue taken for blue", [path.name for path in colours["blue"]]),
+    ):
+        visitor.click(f".confusion [title='{title}']")
+        visitor.wait(lambda: visitor.all("#dialog img"))
+        assert visitor.texts("#dialog li .hint") == names
+        visitor.click("#dialog [aria-label=Close]")
     visitor.press("Move to red", "#suspects")
     assert visitor.text("#outdated").startswith("Outdated")
     visitor.step("images")
@@ -212,6 +222,29 @@ def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> Non
     visitor.make()
     assert visitor.all("#suspects li") == []
     assert not visitor.one("#outdated").is_displayed()
+    assert visitor.complaints() == []
+
+
+def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
+    """A class of one photo five times, and one of five photos."""
+    classes: Colours = {}
+    for product, burst in (("banana", True), ("zucchini", False)):
+        for n in range(5):
+            photo = REPOSITORY / "examples/groceries" / product / "support" / f"{1 if burst else n + 1}.jpg"
+            path = tmp_path / f"{product}-{n}.jpg"
+            path.write_bytes(frame(photo.read_bytes(), n if burst else 0))
+            classes.setdefault(product, []).append(path)
+    visitor.add_classes(classes)
+    visitor.make()
+    assert visitor.texts(".near-duplicates .hint") == [path.name for path in classes["banana"]]
+    assert len(visitor.all(".near-duplicates img")) == 5
+    assert "5 images are nearly the same photo as others" in visitor.text("#worth")
+    assert any(note.startswith("Classes whose images are all nearly") for note in visitor.texts("#notes li"))
+    visitor.step("images")
+    visitor.all(".thumbnails .remove")[-1].click()
+    visitor.make()
+    assert visitor.text(".headline").startswith("not known\n")
+    assert "most images are nearly the same photo" in visitor.text(".headline")
     assert visitor.complaints() == []
 
 

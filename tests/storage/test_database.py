@@ -187,6 +187,26 @@ def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
         assert store.for_tenant("").made_by(key) == ("clf_1", ())
 
 
+def test_examples_of_before_have_no_hashes(database_url: str) -> None:
+    migrate_to(database_url, "0005")
+    execute(
+        database_url,
+        "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
+        "examples, horizon, horizon_rule, support_loss, support_accuracy, metadata, created_at, weights) VALUES "
+        "(9, '', 9, 'clf_9', 1, 1, 'm', '', '[]', '[]', 1, 'learned', 0, 1, '{}', '2026-01-01 00:00:00', '')",
+    )
+    execute(
+        database_url,
+        "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES (9, '[]', '[]', 1, '')",
+    )
+    with closing(open_store(database_url)) as store:
+        assert [tuple(row) for row in execute(database_url, "SELECT hashes FROM supports")] == [(None,)]
+        mine = store.for_tenant("")
+        add(mine, "clf_a")
+        execute(database_url, "UPDATE supports SET hashes = NULL")
+        assert mine.support("clf_a")[1].hashes == (None,) * len(support())
+
+
 def test_the_newest_migration_is_known_without_alembic() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from comln_serve.domain.report import HeldOutReport, HorizonCandidate, HorizonChoice, Report, Suspect
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
-from tests.support.classifiers import LABELS, add, classifier, ids, same, support
+from tests.support.classifiers import HASHES, LABELS, add, classifier, ids, same, support
 from tests.support.databases import execute
 from tests.support.engines import fails
 
@@ -25,8 +25,10 @@ REPORT = Report(
         accuracy=1 / 3,
         confusion=[[1, 0], [2, 0]],
         suspects=[Suspect(number=2, label="a", likelier="nul\0", score=0.96)],
+        predicted=[0, None, 1],
     ),
     notes=["\N{CAT FACE}"],
+    near_duplicates=[[1, 3]],
     horizon_choice=HorizonChoice(
         learned=0.1,
         least_loss=1.0,
@@ -132,7 +134,7 @@ def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
         read = store.for_tenant("").support("clf_a")
     assert read[1].embeddings.tobytes() == kept.embeddings.tobytes()
     assert read[1].embeddings.dtype == np.float32
-    assert read[1].labels == LABELS
+    assert (read[1].labels, read[1].hashes) == (LABELS, HASHES)
     assert (read[1].numbers, read[1].next_number) == ((1, 2, 3, 4, 5, 6), 7)
 
 
@@ -270,12 +272,13 @@ def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:
 def test_replaced_in_place(mine: TenantStore) -> None:
     add(mine, "clf_a")
     changed = classifier("clf_a", seed=5, revision=2)
-    more = support().extended(np.ones((1, 4), np.float32), ["a"])
+    more = support().extended(np.ones((1, 4), np.float32), [7], ["a"])
     mine.replace(changed, more)
     assert same(mine.find("clf_a"), changed)
     assert mine.resolve("clf_a") == Resolved("clf_a", 2)
     found = mine.support("clf_a")
     assert (found[1].numbers, found[1].next_number) == ((1, 2, 3, 4, 5, 6, 7), 8)
+    assert found[1].hashes == (*HASHES, 7)
     for stale in (1, 2, 4):
         with pytest.raises(ChangedError):
             mine.replace(classifier("clf_a", seed=6, revision=stale), support())
@@ -331,22 +334,27 @@ def test_what_one_server_commits_another_sees(store: Store, database_url: str) -
 
 
 def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: str) -> None:
-    """A change of this text needs a migration. Reports of before horizons were chosen lack `horizon_choice`."""
+    """A change of this text needs a migration. Reports of earlier releases lack what was added since."""
     add(mine, "clf_a", report=REPORT)
     ((text,),) = execute(database_url, "SELECT report FROM classifiers")
     choice = (
         ' "horizon_choice": {"learned": 0.1, "least_loss": 1.0, "level": [0.1, 1.0], "candidates": '
         '[{"horizon": 0.1, "loss": 0.3333333333333333, "accuracy": 0.6666666666666666}]},'
     )
+    predicted, near = ', "predicted": [0, null, 1]', ' "near_duplicates": [[1, 3]],'
     assert text == (
         '{"held_out": {"folds": 2, "judged": 3, "accuracy": 0.3333333333333333, "confusion": [[1, 0], [2, 0]], '
-        '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]}, '
-        f'"notes": ["\\ud83d\\udc31"],{choice} "own_horizon": false, "unknown_threshold": 0.6666666666666666}}'
+        '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]'
+        f'{predicted}}}, "notes": ["\\ud83d\\udc31"],{near}{choice} "own_horizon": false, '
+        '"unknown_threshold": 0.6666666666666666}'
     )
-    earlier = text.replace(choice, "")
+    earlier = text.replace(choice, "").replace(predicted, "").replace(near, "")
     execute(database_url, f"UPDATE classifiers SET report = '{earlier}'")
     found = mine.describe("clf_a")
-    assert found.report == REPORT.model_copy(update={"horizon_choice": None})
+    assert REPORT.held_out is not None
+    held_out = REPORT.held_out.model_copy(update={"predicted": None})
+    update = {"horizon_choice": None, "held_out": held_out, "near_duplicates": []}
+    assert found.report == REPORT.model_copy(update=update)
 
 
 def test_lists_leave_reports_out(mine: TenantStore, store: Store) -> None:

@@ -10,6 +10,7 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.storage import TenantStore
 
 LABELS = ("a", "a ", "\N{CAT FACE}\u0301", "\u05e9\u05dc\u05d5\u05dd", "nul\0", "line\n'\";--")
+HASHES = (0, 2**64 - 1, None, 1, 2, 3)
 
 
 def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) -> Classifier:  # noqa: A002
@@ -32,7 +33,7 @@ def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) 
 
 def support(seed: int = 0) -> SupportSet:
     rng = np.random.default_rng(seed)
-    return SupportSet.of(rng.standard_normal((6, 4)).astype(np.float32), LABELS)
+    return SupportSet.of(rng.standard_normal((6, 4)).astype(np.float32), HASHES, LABELS)
 
 
 def add(store: TenantStore, id_: str, name: str | None = None, **options: Any) -> Classifier:

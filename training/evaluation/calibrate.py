@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 from comln_serve.bundle import Head
 from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspects, TaskLaw, shots_of
 from comln_serve.report import adapt, make_report, similarity
-from comln_serve.report.suspects import THRESHOLD, suspicion
+from comln_serve.report.suspects import listed, suspicion
 from comln_serve.report.unknown import REFUSED
 from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
 from training.results.accuracy import mean_and_interval
@@ -183,14 +183,14 @@ def _suspects(noisy: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Suspects | No
     auroc, interval = mean_and_interval(
         np.array([area_under_curve(scores[wrong], scores[~wrong]) for scores, wrong in both])
     )
-    listed = np.concatenate([scores >= THRESHOLD for scores, _ in both])
+    found = np.concatenate([listed(scores) for scores, _ in both])
     wrong = np.concatenate([wrong for _, wrong in both])
     return Suspects(
         share=float(wrong.mean()),
         auroc=auroc,
         interval=interval,
-        precision=float(wrong[listed].mean()) if listed.any() else None,
-        recall=float(listed[wrong].mean()),
+        precision=float(wrong[found].mean()) if found.any() else None,
+        recall=float(found[wrong].mean()),
     )
 
 

@@ -11,7 +11,7 @@ import { ask, wordsOf } from "./server.js";
 import { allImages, moveImage, isDraft, onChange, removeImage, work } from "./work.js";
 import { counted, dated, figure, milliseconds, percent, quoted } from "./words.js";
 
-const MOST_CLASSES = 100; // as many as the server lists with one prediction
+const MOST_GROUPS = 20; // of near-duplicates, shown
 
 let drawn; // the classifier that is shown
 let pictures = new Map(); // by example number: {blob, name, url}
@@ -34,7 +34,7 @@ export const examplePicture = (number) => {
 
 // --- The headline -------------------------------------------------------------------------------
 
-function worth(heldOut, classes) {
+function worth({ held_out: heldOut, near_duplicates: near = [] }, classes) {
   const { accuracy, judged } = heldOut;
   const right = Math.round(accuracy * judged);
   const [low, high] = interval(right, judged);
@@ -44,6 +44,9 @@ function worth(heldOut, classes) {
     `${right} of ${counted(judged, "image")} were recognised by a classifier that had not seen them.`,
     `On new images like these expect ${percent(low)} to ${percent(high)}; guessing gets ${percent(chance)}.`,
   ];
+  if (near.length) {
+    sentences.push(`${counted(near.flat().length, "image")} are nearly the same photo as others of their class: if new photos are of other occasions, expect less.`);
+  }
   if (low <= chance) sentences.push("This may be no better than guessing.");
   if (wide) sentences.push("More images make the estimate sharper, and usually the classifier better.");
   return { accuracy, right, range: [low, high], chance, text: sentences.join(" ") };
@@ -52,11 +55,14 @@ function worth(heldOut, classes) {
 function headline(detail) {
   const heldOut = detail.report?.held_out ?? null;
   if (heldOut === null) {
+    const why = detail.report?.near_duplicates?.length
+      ? "most images are nearly the same photo as others of their class. Add photos of other occasions."
+      : "no image could be left out to test it. Give each class two images or more.";
     return el("div", { class: "headline" }, el("div", {},
       el("p", { class: "big" }, "not known"),
-      el("p", {}, "How good it is on new images cannot be said: no image could be left out to test it. Give each class two images or more.")));
+      el("p", {}, `How good it is on new images cannot be said: ${why}`)));
   }
-  const { accuracy, range, chance, text } = worth(heldOut, detail.classes);
+  const { accuracy, range, chance, text } = worth(detail.report, detail.classes);
   return el("div", { class: "headline" },
     el("div", { class: "number" }, el("p", { class: "big", id: "accuracy" }, percent(accuracy)),
       el("p", { class: "hint" }, "held-out accuracy")),
@@ -108,17 +114,9 @@ function suspects(list) {
   }
 }
 
-/** The images behind a cell of the confusion matrix.
- *
- * The report counts images and names only those that look mislabelled. The others are ordered by how
- * much the finished classifier, which has seen them, takes them for the predicted class. */
+/** The images behind a cell of the confusion matrix: those that were predicted so when they were left out. */
 async function openCell(detail, given, predicted, count) {
   const labels = detail.classes.map(({ label }) => label);
-  const own = isDraft() && !work.edited
-    ? allImages().filter((image) => image.number !== null && work.classes.some((one) => one.label === labels[given] && one.images.includes(image)))
-    : [];
-  const known = own.length ? own : await remembered(detail, labels[given]);
-  const suspected = (detail.report.held_out.suspects ?? []).filter((one) => one.label === labels[given] && one.likelier === labels[predicted]);
   const right = given === predicted;
   const text = right
     ? `${counted(count, "image")} of ${quoted(labels[given])} recognised when left out.`
@@ -126,39 +124,38 @@ async function openCell(detail, given, predicted, count) {
   const list = el("ul", { class: "thumbnails large" });
   const note = el("p", { class: "hint" });
   openDialog(right ? labels[given] : `${labels[given]} → ${labels[predicted]}`, [el("p", {}, text), note, list], { wide: true });
-  if (known.length === 0) {
-    note.textContent = "The server keeps no images, and this browser has none of this class: it was made elsewhere or long ago.";
+  let examples, revision;
+  try {
+    ({ examples, revision } = await ask(`classifiers/${detail.id}/examples`));
+  } catch (error) {
+    note.textContent = wordsOf(error);
     return;
   }
-  const suspectNumbers = new Set(suspected.map(({ number }) => number));
-  let shares = new Map();
-  if (!right && labels.length <= MOST_CLASSES) {
-    try {
-      shares = await sharesOf(detail.id, known, labels[predicted]);
-      note.textContent = `The report counts images without naming them. Here are those of ${quoted(labels[given])}, the ones the finished classifier takes most for ${quoted(labels[predicted])} first.`;
-    } catch (error) {
-      note.textContent = wordsOf(error);
-    }
+  if (revision !== detail.revision) {
+    note.textContent = "The classifier has changed since. Open it again to see its images.";
+    return;
   }
-  const rank = (image) => (suspectNumbers.has(image.number) ? 2 : 0) + (shares.get(image) ?? 0);
-  const sorted = [...known].sort((a, b) => rank(b) - rank(a));
-  list.replaceChildren(...sorted.map((image) => el("li", { class: suspectNumbers.has(image.number) ? "suspect" : "" },
-    el("div", { class: "frame" }, picture(image, { alt: "" })),
-    el("p", { class: "hint" }, theirs(image.name)))));
+  const found = detail.report.held_out.predicted;
+  const inCell = examples.filter(({ label }, place) => label === labels[given] && (!found || found[place] === predicted));
+  if (!found) note.textContent = `This report counts images without naming them. Here are all of ${quoted(labels[given])}.`;
+  if (!inCell.some(({ number }) => exampleImage(number))) {
+    note.textContent = "The server keeps no images, and this browser has none of these: the classifier was made elsewhere or long ago.";
+  }
+  const suspected = new Set(detail.report.held_out.suspects.map(({ number }) => number));
+  list.replaceChildren(...inCell.map(({ number }) => el("li", { class: suspected.has(number) ? "suspect" : "" }, ...named(number))));
 }
 
-async function remembered(detail, label) {
-  const { examples } = await ask(`classifiers/${detail.id}/examples`).catch(() => ({ examples: [] }));
-  return examples.filter((one) => one.label === label && pictures.has(one.number)).map(({ number }) => pictures.get(number));
-}
+/** An example's picture and name. */
+const named = (number) => [
+  el("div", { class: "frame" }, examplePicture(number)),
+  el("p", { class: "hint" }, theirs(exampleImage(number)?.name ?? `example ${number}`)),
+];
 
-async function sharesOf(id, images, label) {
-  const some = images.slice(0, 200);
-  const form = new FormData();
-  for (const image of some) form.append("images", image.small ?? image.blob, image.name);
-  for (const [name, value] of Object.entries({ classifier: id, top_k: MOST_CLASSES })) form.append(name, String(value));
-  const { predictions } = await ask("predict", { method: "POST", body: form });
-  return new Map(predictions.map(({ top }, index) => [some[index], top.find((one) => one.label === label)?.probability ?? 0]));
+function nearDuplicates(groups) {
+  return widePart("Nearly the same photo", ...groups.slice(0, MOST_GROUPS).map((numbers) =>
+    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number))))),
+    groups.length > MOST_GROUPS && el("p", {}, `and ${counted(groups.length - MOST_GROUPS, "group")} more`),
+    el("p", { class: "hint" }, "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more."));
 }
 
 const RULES = { given: "given", learned: "the model's own", auto: "chosen from the images" };
@@ -192,6 +189,7 @@ async function draw(again = false) {
   const choice = detail.report?.horizon_choice ?? null;
   const labels = detail.classes.map(({ label }) => label);
   const parts = [headline(detail)];
+  if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (heldOut) {
     if (heldOut.suspects.length) parts.push(suspects(heldOut.suspects));
     parts.push(byClass(heldOut, labels, detail.classes));

@@ -32,13 +32,20 @@ Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
 
+Hashes = Sequence[int | None]
+"""Perceptual hashes (n,) of images."""
+
+
 class Embed(Protocol):
-    """See `Engine._embed`."""
+    """See `Engine._embed_and_hash`."""
 
     def __call__(
         self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
-    ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]: ...
+    ) -> tuple[NDArray[np.float32], Hashes, tuple[Rejected, ...]]: ...
 
+
+Embedded = tuple[NDArray[np.float32], Hashes, list[str]]
+"""Embeddings (M, d), hashes (M,) and labels (M,) of the support images that can be used."""
 
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
@@ -112,7 +119,7 @@ class ClassifierMaker:
 
         Args:
             images: counts the images in work.
-            embed: embeddings (n, d) of n admitted image files, by a model.
+            embed: embeds n admitted image files by a model, and hashes them.
             shared: the counts of all processes of the server.
         """
         self._settings, self._catalogue = settings, catalogue
@@ -205,9 +212,9 @@ class ClassifierMaker:
     def _extend(self, reference: str, support: Support, call: _Call, *, promote: bool) -> Classifier:
         labels = [label for _, label in support]
         # By embedder, as a retry may find the name on another model.
-        embedded: dict[str, tuple[NDArray[np.float32], list[str]]] = {}
+        embedded: dict[str, Embedded] = {}
 
-        def embed(stored: ClassifierRecord) -> tuple[NDArray[np.float32], list[str]]:
+        def embed(stored: ClassifierRecord) -> Embedded:
             model = call.models.of(stored)
             self._check_size(sum(stored.examples) + len(labels))
             check_classes([*stored.labels, *labels], model)
@@ -252,12 +259,14 @@ class ClassifierMaker:
                     store.replace(made, changed, key=call.stored_key)
                     return made
 
-    def _embedded(self, support: Support, model: Model, call: _Call) -> tuple[NDArray[np.float32], list[str]]:
-        """Embeddings (M, d) and labels (M,) of the images that can be used. Notes the others in the call."""
+    def _embedded(self, support: Support, model: Model, call: _Call) -> Embedded:
+        """Embed the images that can be used. Notes the others in the call."""
         files = [file for file, _ in support]
-        embeddings, rejected = self._embed(files, model, call.clock, call.caller.cancellation, partial=call.partial)
+        embeddings, hashes, rejected = self._embed(
+            files, model, call.clock, call.caller.cancellation, partial=call.partial
+        )
         call.rejected[:] = rejected
-        return embeddings, without([label for _, label in support], rejected)
+        return embeddings, without(hashes, rejected), without([label for _, label in support], rejected)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
         return fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)

@@ -36,7 +36,9 @@ def fit(
     rule = head.horizon_rule if horizon is None else horizon
     with raised_after(max_seconds) as late:
         try:
-            adaptation = adapt(head, phi, classes, len(labels), horizon=rule, cancel=late, stage=clock.stage)
+            adaptation = adapt(
+                head, phi, classes, len(labels), hashes=support.hashes, horizon=rule, cancel=late, stage=clock.stage
+            )
         except FlowError as error:
             raise _cannot_adapt(error, rule) from error
     own_horizon = rule == head.horizon_rule

@@ -1,0 +1,75 @@
+"""Groups near-duplicates: images of a class that show one scene, such as the frames of a burst.
+
+A held-out image is no test while nearly the same image is kept, so near-duplicates are left out
+together (`comln_serve.report.folds`). docs/reports.md has what these thresholds find.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class _Link:
+    """When two images of a class are near-duplicates.
+
+    Attributes:
+        cosine: least cosine between their embeddings.
+        bits: most of the 64 bits in which their hashes differ.
+    """
+
+    cosine: float
+    bits: int
+
+
+# The cosine alone does not tell frames of a burst from photos that are merely alike.
+_LINK = _Link(0.8, 20)
+# Where a group holds this share of its class, the class is likely a burst, and what is nearly as
+# close to the group belongs to it.
+_LARGE = 0.4
+_LINK_TO_LARGE = _Link(0.6, 24)
+
+_SMALLEST = 1e-30
+
+
+def group_near_duplicates(
+    phi: NDArray[np.float32], classes: NDArray[np.intp], hashes: Sequence[int | None]
+) -> NDArray[np.intp]:
+    """(M,) the group of each example, named by the position of its first member.
+
+    A group holds the examples of a class that near-duplicates connect; most have one member.
+
+    Args:
+        phi, classes: (M, d) and (M,), as in `Head.adapt`.
+        hashes: (M,) from `imaging.difference_hash`; an example without one is a group of its own.
+    """
+    groups = np.arange(len(classes))
+    bits = np.array([found or 0 for found in hashes], dtype=np.uint64)
+    hashed = np.array([found is not None for found in hashes])
+    unit = phi / np.maximum(np.linalg.norm(phi, axis=1, keepdims=True), _SMALLEST)
+
+    def join(seeds: NDArray[np.intp], others: NDArray[np.intp], link: _Link) -> None:
+        """Put the examples of `others` that links connect to the seeds into the seeds' group."""
+        joined, waiting = list(seeds), list(seeds)
+        while waiting and len(others):
+            i = waiting.pop()
+            near = np.bitwise_count(bits[others] ^ bits[i]) <= link.bits
+            near[near] = unit[others[near]] @ unit[i] >= link.cosine
+            joined += list(others[near])
+            waiting += list(others[near])
+            others = others[~near]
+        groups[joined] = min(joined)
+
+    for c in np.unique(classes):
+        members = np.flatnonzero((classes == c) & hashed)
+        for i in members:
+            if groups[i] == i:
+                join(np.array([i]), members[(groups[members] == members) & (members > i)], _LINK)
+        first, sizes = np.unique(groups[members], return_counts=True)
+        for group in first[(sizes > 1) & (sizes >= _LARGE * (classes == c).sum())]:
+            inside = groups[members] == group
+            if inside.any():  # else it joined the one before
+                join(members[inside], members[~inside], _LINK_TO_LARGE)
+    return groups
