@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+PORT ?= 8000
+# What computes embeddings (the extras of pyproject.toml): gpu where there is an NVIDIA GPU, or where it is installed.
+RUNTIME ?= $(if $(wildcard /dev/nvidia0 /dev/dxg $(VENV)/lib/python3*/site-packages/onnxruntime_gpu-*),gpu,cpu)
+
 # Test processes; a file is run by one of them. The files that take longest come first (tests/conftest.py).
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -17,8 +21,8 @@ FAST := $(addprefix tests/,api bundle configuration engine flow imaging report s
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
 
-serve: $(VENV)/.server  ## serve the bundles in models/ on port 8000
-	$(BIN)/comln-serve --models-dir models --port 8000 --log-format text
+serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
+	$(BIN)/comln-serve --port $(PORT) --log-format text
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
 	$(PYTEST) -m "not slow"
@@ -84,7 +88,7 @@ $(VENV)/bin/python:
 
 # The server's environment: no torch.
 $(VENV)/.server: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[client,heic]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(RUNTIME),client,heic]"
 	@touch $@
 
 # What builds the documentation's site.
@@ -94,10 +98,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # The server's, plus trainer, test tools, linters and the site's builder.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(RUNTIME),dev]"
 	@touch $@ $(VENV)/.server $(VENV)/.docs
 
 # And what the benchmarks compare with.
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(RUNTIME),bench]"
 	@touch $@ $(VENV)/.dev $(VENV)/.server $(VENV)/.docs

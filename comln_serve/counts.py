@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import signal
 from enum import IntEnum, auto
 from pathlib import Path
 
@@ -61,11 +60,6 @@ class SharedCounts:
     def set(self, count: Count, value: int) -> None:
         """Set this process's own count."""
         self._values[self.process * len(Count) + count] = value
-
-    def reload_others(self) -> None:
-        """Let the other processes reload their models: the parent passes this signal on."""
-        if self.processes > 1:
-            os.kill(self.parent, signal.SIGHUP)
 
     def replace(self, process: int) -> None:
         """Set all counts of a process that has ended to 0, but for its restarts, which become one more."""

@@ -17,7 +17,7 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
-from comln_serve.server.hangup import on_hangup, reload_in_background
+from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
 from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open
 from comln_serve.server.supervisor import Supervisor
@@ -36,6 +36,7 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
     Raises:
         StartupError, ServiceError: the configuration cannot be used.
     """
+    hold_hangups()
     configure_logs(settings.log_level, settings.log_format)
     check_tls(settings)
     # The server multiplies small matrices only: BLAS threads would wait for each other longer than
@@ -74,14 +75,19 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
         if shared.total(Count.READY) == 1:
             logger.info("ready: the page is at %s", address(settings, sockets))
 
-    app = create_app(engine, hosts=allowed_hosts(settings), on_warm=after_warming)
+    def after_reload() -> None:
+        """Have the other processes reload, too; this one then finds nothing changed."""
+        if shared.processes > 1:
+            os.kill(shared.parent, signal.SIGHUP)
+
+    app = create_app(engine, hosts=allowed_hosts(settings), on_warm=after_warming, on_reload=after_reload)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         """Exit. uvicorn drains first, then raises the signal again for this handler."""
         raise SystemExit(0 if engine.failure is None else 1)
 
     signal.signal(signal.SIGTERM, stop)
-    on_hangup(lambda: reload_in_background(engine.reload))
+    reload_on_hangup(engine.reload)
     serve(app, settings, sockets)
     return 0 if engine.failure is None else 1
 

@@ -39,7 +39,11 @@ _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_END
 
 
 def create_app(
-    engine: Engine, *, hosts: AllowedHosts | None = None, on_warm: Callable[[], None] | None = None
+    engine: Engine,
+    *,
+    hosts: AllowedHosts | None = None,
+    on_warm: Callable[[], None] | None = None,
+    on_reload: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Build an application that serves `engine`, warms it after start and closes it at the end.
 
@@ -48,6 +52,7 @@ def create_app(
 
     Args:
         hosts: host names that the server answers under; default: any.
+        on_reload: called after a request has reloaded the models.
         on_warm: called once the engine is `ready`, or has set `failure` and never will be.
     """
 
@@ -85,6 +90,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.engine = engine
+    app.state.on_reload = on_reload
     app.state.draining = False  # set on the signal to stop
     # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)

@@ -1,7 +1,7 @@
 """The record of the current request, which each layer fills in."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -20,6 +20,7 @@ class RequestRecord:
 
     Attributes:
         key: id of the request's API key, set once the key has been verified.
+        rejected: codes of the errors of images that a partial request went on without.
         open_inference: a request of the Open Inference Protocol, which has its own error shape.
         stages: name, start and end (nanoseconds since 1970) of each stage of work and of each wait
             ("queue"), in the order in which they ended.
@@ -30,6 +31,7 @@ class RequestRecord:
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
     images: int = 0
+    rejected: Sequence[ErrorCode] = ()
     stages_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     stages: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
     trace_id: str | None = None

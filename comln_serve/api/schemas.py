@@ -13,6 +13,10 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class ClassifierInfo(BaseModel):
     """A stored classifier."""
 
@@ -43,8 +47,22 @@ class ClassifierDetail(ClassifierInfo):
     report: Report | None = Field(description="Null for classifiers made before reports existed.")
 
 
+class RejectedImage(BaseModel):
+    """An image that a request with `partial` went on without."""
+
+    index: int = Field(description="Position in the request, from 0.")
+    file: str | None = Field(description="File name in the form; null if it has none, as in JSON.")
+    label: str | None = Field(None, description="Of a support image.", exclude_if=_is_none)
+    code: ErrorCode
+    message: str
+    detail: dict[str, Any]
+
+
 class AdaptResponse(ClassifierDetail):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
+    rejected: list[RejectedImage] | None = Field(
+        None, description="Images left out; only in the answer to a request with `partial`.", exclude_if=_is_none
+    )
 
 
 class ClassProbability(BaseModel):
@@ -75,7 +93,14 @@ class JudgedPrediction(Prediction):
 
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
-    predictions: list[JudgedPrediction | Prediction] = Field(description="One per image, in the request's order.")
+    predictions: list[JudgedPrediction | Prediction | None] = Field(
+        description="One per image, in the request's order; null for those in `rejected`."
+    )
+    rejected: list[RejectedImage] | None = Field(
+        None,
+        description="Images that cannot be used; only in the answer to a request with `partial`.",
+        exclude_if=_is_none,
+    )
     calibrated: bool = Field(
         description="Whether the probabilities use a measured temperature; false if the model's "
         "bundle has none, or the horizon does not follow the model's own rule."

@@ -10,6 +10,7 @@ from fastapi import Request
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.engine.cancellation import Caller, Cancellation
+from comln_serve.engine.embedding.decoders import File
 from comln_serve.engine.engine import Engine, Predicted
 
 _Result = TypeVar("_Result")
@@ -44,11 +45,12 @@ async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> Non
 
 async def classify(
     request: Request,
-    images: Sequence[bytes],
+    images: Sequence[File],
     classifier: str,
     write: Callable[[Predicted], _Result],
     *,
     unknown: bool = False,
+    partial: bool = False,
 ) -> _Result:
     """Classify images and write the answer on a worker thread. Notes both in the request's record.
 
@@ -62,7 +64,7 @@ async def classify(
 
     def predict(cancellation: Cancellation) -> _Result:
         caller = Caller(tenant, cancellation=cancellation)
-        predicted = engine.predict(images, classifier, caller, unknown=unknown)
+        predicted = engine.predict(images, classifier, caller, unknown=unknown, partial=partial)
         record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
         return write(predicted)
 

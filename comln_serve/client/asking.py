@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import httpx2
 
 from comln_serve.client.errors import ComlnError, NoAnswerError, NotFoundError
-from comln_serve.client.results import Limits
+from comln_serve.client.results import Limits, Rejected, Rejections
 from comln_serve.client.steps import Flow, Request, Wait, send
 from comln_serve.client.wire import parse
 
@@ -108,6 +108,16 @@ def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: floa
         ComlnError: as `ask`; or the answer is not what comln-serve answers.
     """
     answer = yield from ask(session, request, seconds=seconds)
+    return _read(session, kind, request, answer)
+
+
+def ask_partially(session: Session, kind: type[_T], request: Request) -> Flow[tuple[_T, tuple[Rejected, ...]]]:
+    """`ask_for` of a request that may go on without some of its images. Returns these, too."""
+    answer = yield from ask(session, request)
+    return _read(session, kind, request, answer), _read(session, Rejections, request, answer).rejected
+
+
+def _read(session: Session, kind: type[_T], request: Request, answer: httpx2.Response) -> _T:
     try:
         return parse(kind, answer.json())
     except ValueError as error:

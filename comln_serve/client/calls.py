@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import httpx2
 
-from comln_serve.client.asking import Session, ask, ask_for
+from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
@@ -29,8 +29,10 @@ from comln_serve.client.results import (
     Limits,
     Model,
     ModelList,
+    PredictAnswer,
     Prediction,
     Predictions,
+    Rejected,
 )
 from comln_serve.client.steps import Flow, Request, do
 
@@ -64,19 +66,20 @@ def adapt(
         name: the classifier becomes its next version; default: a classifier without a name.
         model: a model of `models()`; default: the server's.
         horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
-        promote: let the name stand for the new version.
+        promote: let the name stand for the new version. It always stands for its first version.
         metadata: your notes, kept with the classifier.
         expires_in_seconds: when the classifier expires; default: never.
         on_bad: "raise" at an image that cannot be used, or "skip" it.
 
     Raises:
-        InputError: the arguments cannot be sent; BadImageError: an image cannot.
+        InputError: the arguments cannot be sent, or no image of a class can be used; BadImageError: an image cannot.
         IncompleteError: it failed after some of several requests. What had been made is deleted.
         ComlnError: the server refused it, or there is no answer.
     """
     items = sources(images, labels)
     options = _options(name, model, horizon, metadata, expires_in_seconds)
-    return (yield from _upload(session, Cuts(session, items, on_bad), "/adapt", options, promote=promote, show=False))
+    cuts = Cuts(session, items, on_bad, every_class=True)
+    return (yield from _upload(session, cuts, "/adapt", options, promote=promote, show=False))
 
 
 def adapt_folder(
@@ -106,7 +109,7 @@ def adapt_folder(
     paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
     options = _options(name, model, horizon, metadata, expires_in_seconds)
     _refuse_skipped(skipped, on_bad)
-    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
+    cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
     return (yield from _upload(session, cuts, "/adapt", options, promote=promote, show=progress))
 
 
@@ -133,6 +136,27 @@ def add_examples(
     path = path_of(classifier, "examples")
     cuts = Cuts(session, sources(images, labels), on_bad)
     return (yield from _upload(session, cuts, path, {}, promote=promote, show=False))
+
+
+def add_examples_folder(
+    session: Session,
+    classifier: str | Classifier,
+    folder: Folder,
+    *,
+    promote: bool = True,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Adapted]:
+    """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
+
+    Raises:
+        InputError: as `adapt_folder`. And as `add_examples`.
+    """
+    path = path_of(classifier, "examples")
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    _refuse_skipped(skipped, on_bad)
+    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
+    return (yield from _upload(session, cuts, path, {}, promote=promote, show=progress))
 
 
 def remove_examples(
@@ -383,7 +407,7 @@ def _upload(
     chain = Chain(session)
     sent: list[str] = []
 
-    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[None]:
+    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:
         first = len(chain) == 0
         alone = first and not more
         request = Request(
@@ -392,13 +416,17 @@ def _upload(
             fields={
                 **(options if first else {}),
                 "labels": [item.label or "" for item in cut],
-                "promote": "true" if promote and alone else "false",
+                "promote": _text(promote and alone),
+                "partial": _text(cuts.partial),
             },
             images=[item.data for item in cut],
             headers={"Idempotency-Key": uuid.uuid4().hex},
         )
-        chain.add((yield from ask_for(session, Adapted, request)))
-        sent.extend(item.name for item in cut)
+        made, rejected = yield from ask_partially(session, Adapted, request)
+        chain.add(made)
+        left_out = {one.index for one in rejected}
+        sent.extend(item.name for position, item in enumerate(cut) if position not in left_out)
+        return rejected
 
     with cuts.bar("adapting", show):
         yield from chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
@@ -413,26 +441,36 @@ def _predict(
 ) -> Flow[Predictions]:
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
     path_of(reference)
-    answers: list[Predictions] = []
+    answers: list[PredictAnswer] = []
     found: list[Prediction] = []
 
-    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[None]:  # noqa: ARG001 - as of any cut
+    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:  # noqa: ARG001 - as of any cut
         # All by the classifier that answered first, should the name be promoted meanwhile.
         by = answers[0].classifier if answers else reference
         request = Request(
             "POST",
             "/predict",
-            fields={"classifier": by, "top_k": str(top_k), "unknown": "true" if unknown else "false"},
+            fields={"classifier": by, "top_k": str(top_k), "unknown": _text(unknown), "partial": _text(cuts.partial)},
             images=[item.data for item in cut],
         )
-        answer = yield from ask_for(session, Predictions, request)
+        answer, rejected = yield from ask_partially(session, PredictAnswer, request)
         answers.append(answer)
-        found.extend(replace(one, image=item.name) for one, item in zip(answer.predictions, cut, strict=True))
+        pairs = zip(answer.predictions, cut, strict=True)
+        found.extend(replace(one, image=item.name) for one, item in pairs if one is not None)
+        return rejected
 
     def result() -> Predictions:
         stages = dict.fromkeys(stage for answer in answers for stage in answer.timings_ms)
         timings = {stage: sum(answer.timings_ms.get(stage, 0.0) for answer in answers) for stage in stages}
-        return replace(answers[0], predictions=tuple(found), timings_ms=timings, skipped=tuple(cuts.skipped))
+        first = answers[0]
+        return Predictions(
+            classifier=first.classifier,
+            predictions=tuple(found),
+            calibrated=first.calibrated,
+            unknown_threshold=first.unknown_threshold,
+            timings_ms=timings,
+            skipped=tuple(cuts.skipped),
+        )
 
     try:
         with cuts.bar("predicting", show):
@@ -445,6 +483,10 @@ def _predict(
     if not answers:
         raise _nothing_left(cuts)
     return result()
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"
 
 
 def _nothing_left(cuts: Cuts) -> InputError:

@@ -1,25 +1,26 @@
 """Sends many images in several requests, each within the server's limits."""
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from comln_serve.client.asking import CutLimits, Session, cut_limits
-from comln_serve.client.errors import BadImageError, ComlnError
+from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.images import Prepared, Source, prepare
-from comln_serve.client.results import Skipped
+from comln_serve.client.results import Rejected, Rejections, Skipped
 from comln_serve.client.steps import Flow, do
+from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
 
 OnBad: TypeAlias = Literal["skip", "raise"]
 """What an image that cannot be used means: it is left out and reported, or the call fails with BadImageError."""
 
-SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[None]]
-"""Sends one cut; the flag says whether others follow."""
+SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[tuple[Rejected, ...]]]
+"""Sends one cut; the flag says whether others follow. Returns the images that the server went on without."""
 
 # Images read, shrunk and encoded at a time, by as many threads as pay: Pillow works without the GIL.
 _AT_ONCE, _THREADS = 32, 8
@@ -34,14 +35,28 @@ class Cuts:
         skipped: images that were left out, those given at first included.
         done: number of images that the server has taken.
         total: number of images of the call.
+        partial: whether requests go on without images that cannot be used.
     """
 
     def __init__(
-        self, session: Session, images: Sequence[Source], on_bad: OnBad, skipped: Sequence[Skipped] = ()
+        self,
+        session: Session,
+        images: Sequence[Source],
+        on_bad: OnBad,
+        skipped: Sequence[Skipped] = (),
+        *,
+        every_class: bool = False,
     ) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            every_class: no class may lose all its images.
+        """
         self.skipped = list(skipped)
         self.done, self.total = 0, len(images)
-        self._session, self._on_bad = session, on_bad
+        self.partial = on_bad == "skip"
+        self._left = Counter(item.label for item in images) if every_class else None
+        self._session = session
         self._rest = deque(images)
         self._waiting: deque[Prepared] = deque()
         self._bar: Any = None
@@ -51,6 +66,7 @@ class Cuts:
 
         Raises:
             BadImageError: an image cannot be used, and such images are not to be skipped.
+            InputError: no image of a class can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
         limits = yield from cut_limits(self._session)
@@ -60,15 +76,16 @@ class Cuts:
             if not cut:
                 return
             try:
-                yield from send_cut(cut, bool(self._waiting or self._rest))
+                rejected = yield from send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
                 usable = self._without_bad(cut, error)
                 if len(usable) == len(cut) and not _narrow(limits, cut, error):
                     raise
                 self._waiting.extendleft(reversed(usable))
             else:
-                self.done += len(cut)
-                self._advance(len(cut))
+                self._skip_all(cut, rejected)
+                self.done += len(cut) - len(rejected)
+                self._advance(len(cut) - len(rejected))
 
     @contextmanager
     def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
@@ -91,11 +108,12 @@ class Cuts:
         """Prepare images until more wait than one cut holds, or all are prepared."""
         while self._rest and len(self._waiting) <= limits.images and sum(map(_size, self._waiting)) <= limits.bytes:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
-            for found in (yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits))):
+            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits))
+            for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
-                    self._skip(found)
+                    self._skip(found, source.label)
                 elif len(found.data) > limits.image_bytes:
-                    self._skip(_too_large(found, limits.image_bytes))
+                    self._skip(_too_large(found, limits.image_bytes), source.label)
                 else:
                     self._waiting.append(found)
 
@@ -110,19 +128,38 @@ class Cuts:
         return cut
 
     def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
-        """The images of a refused cut but the one that it was refused for."""
-        position = error.detail.get("image")
-        usable = list(cut)
-        if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
-            bad = usable.pop(position)
-            self._skip(_refused(bad, error))
-        return usable
+        """The images of a refused cut but those that it was refused for.
 
-    def _skip(self, error: BadImageError) -> None:
-        if self._on_bad == "raise":
+        Raises:
+            BadImageError: such images are not to be skipped.
+        """
+        if self.partial:
+            rejected = parse(Rejections, dict(error.detail)).rejected
+            self._skip_all(cut, rejected)
+            left_out = {one.index for one in rejected}
+            return [item for position, item in enumerate(cut) if position not in left_out]
+        position = error.detail.get("image")
+        if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
+            raise _refused(cut[position], error)
+        return list(cut)
+
+    def _skip_all(self, cut: Sequence[Prepared], rejected: Sequence[Rejected]) -> None:
+        for one in rejected:
+            image = cut[one.index]
+            self._skip(BadImageError(image.name, one.message), image.label)
+
+    def _skip(self, error: BadImageError, label: str | None) -> None:
+        if not self.partial:
             raise error
         self.skipped.append(Skipped(image=error.image, reason=error.reason))
         self._advance(1)
+        if self._left is None:
+            return
+        self._left[label] -= 1
+        if not self._left[label]:
+            raise InputError(
+                f"no image of class {label!r} can be used; the last of them: {error.image}: {error.reason}"
+            ) from error
 
 
 def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimits) -> list[Prepared | BadImageError]:

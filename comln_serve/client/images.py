@@ -140,10 +140,7 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
             fits = max_side is None or max(picture.size) <= max_side or picture.mode not in _SHRINKABLE
             kind = picture.format or ""
             if fits and _SERVERS_NAME.get(kind, kind) in formats:
-                # A damaged file that the server finds costs sending all others of its request again.
-                picture.draft(None, (1, 1))  # an eighth of a JPEG's size is enough for that
-                picture.load()
-                return data
+                return data  # the server finds out whether it is damaged
             if not fits and max_side is not None:
                 picture.draft(None, (max_side, max_side))  # decodes a JPEG at a reduced size
             return _encode(picture, None if fits else max_side, lossless=fits)

@@ -25,7 +25,7 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
         app = _application(arguments)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"--local needs the server, and {error.name} is not installed: pip install comln-serve"
+            f"--local needs the server, and {error.name} is not installed: pip install 'comln-serve[cpu]'"
         ) from error
     with (
         start_blocking_portal() as portal,

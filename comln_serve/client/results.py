@@ -113,6 +113,23 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """An image of a request that the server went on without; `index` is its position, from 0."""
+
+    index: int
+    code: str
+    message: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejections:
+    """What an answer, or the detail of an error, says of images that cannot be used."""
+
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adapted(ClassifierDetail):
     """A classifier that was just made.
 
@@ -155,6 +172,17 @@ class Prediction:
     unknown: bool | None = None
     similarity: float | None = None
     image: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictAnswer:
+    """The answer to one request of `predict`: one prediction for each image, None for those that cannot be used."""
+
+    classifier: str
+    predictions: tuple[Prediction | None, ...]
+    calibrated: bool
+    unknown_threshold: float | None
+    timings_ms: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)

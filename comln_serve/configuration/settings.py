@@ -37,7 +37,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="COMLN_", frozen=True, extra="forbid")
 
-    models_dir: Path = Field(Path("models"), description="Folder of model bundles.")
+    models_dir: Path | None = Field(
+        None,
+        description="Folder of model bundles. Default: models in the working folder if there are bundles in it, else "
+        "the photo model that comes with the package.",
+    )
     default_model: str | None = Field(
         None,
         description="Model of an adapt request that names none. Default: "

@@ -17,14 +17,15 @@ from comln_serve.bundle.calibration import calibration_for, temperature, unknown
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
-from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, Embedded, NewClassifier, Support
+from comln_serve.domain.rejected import Rejected, without
+from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedding.decoders import Decoders, Deliver
+from comln_serve.engine.embedding.decoders import Decoders, Deliver, File
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
@@ -44,6 +45,7 @@ class Predicted:
     """Class probabilities (n, N) of n images, in the order of `classifier.labels`.
 
     Attributes:
+        rejected: images that could not be used, of a request with `partial`; the n images are the others.
         calibrated: whether the probabilities use a measured temperature.
         similarity: (n,) of each image to its most similar class; None unless requested.
         unknown_threshold: similarity below which an image is unknown; None unless requested, and if
@@ -56,6 +58,7 @@ class Predicted:
     calibrated: bool
     similarity: NDArray[np.float64] | None = None
     unknown_threshold: float | None = None
+    rejected: tuple[Rejected, ...] = ()
 
 
 class Engine:
@@ -138,7 +141,7 @@ class Engine:
                 self.failure = error
 
     def reload(self) -> Reloaded:
-        """Serve the bundles that `models_dir` holds now: all of them, or, if one cannot be used, those of before.
+        """Serve the bundles that `models_folder` holds now: all of them, or, if one cannot be used, those of before.
 
         New and changed ones are opened and warmed first. Running requests keep the models that they began with, which
         are closed afterwards.
@@ -189,18 +192,29 @@ class Engine:
             self._served.close()
         self.store.close()
 
-    def adapt(self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None) -> Adapted:
+    def adapt(
+        self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None, *, partial: bool = False
+    ) -> Adapted:
         """Fit a classifier to labelled images (file bytes, label) and store it.
+
+        Args:
+            partial: leave out images that cannot be used; every class needs one that can.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
         self._need_ready()
         with self._served.using() as models:
-            return self._maker.adapt(models, support, new or NewClassifier(), caller or Caller())
+            return self._maker.adapt(models, support, new or NewClassifier(), caller or Caller(), partial=partial)
 
     def add_examples(
-        self, reference: str, support: Support, caller: Caller | None = None, *, promote: bool = True
+        self,
+        reference: str,
+        support: Support,
+        caller: Caller | None = None,
+        *,
+        promote: bool = True,
+        partial: bool = False,
     ) -> Adapted:
         """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
 
@@ -209,13 +223,16 @@ class Engine:
 
         Args:
             promote: let the name stand for the new version.
+            partial: as in `adapt`.
 
         Raises:
             ServiceError: anything wrong with the request; nothing is changed then.
         """
         self._need_ready()
         with self._served.using() as models:
-            return self._maker.add_examples(models, reference, support, caller or Caller(), promote=promote)
+            return self._maker.add_examples(
+                models, reference, support, caller or Caller(), promote=promote, partial=partial
+            )
 
     def remove_example(
         self, reference: str, number: int, caller: Caller | None = None, *, promote: bool = True
@@ -230,12 +247,19 @@ class Engine:
             return self._maker.remove_example(models, reference, number, caller or Caller(), promote=promote)
 
     def predict(
-        self, images: Sequence[bytes], reference: str, caller: Caller | None = None, *, unknown: bool = False
+        self,
+        images: Sequence[File],
+        reference: str,
+        caller: Caller | None = None,
+        *,
+        unknown: bool = False,
+        partial: bool = False,
     ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier.
 
         Args:
             unknown: also return each image's similarity to its class.
+            partial: leave out images that cannot be used, unless none can.
 
         Raises:
             ServiceError: anything wrong with the request.
@@ -245,42 +269,46 @@ class Engine:
         found = self.classifiers.find(reference, caller.tenant)
         with self._served.using() as models, self.images.admit(len(images)):
             model = models.of(found)
-            embeddings = self._embed(images, model, clock, caller.cancellation)
+            embeddings, rejected = self._embed(images, model, clock, caller.cancellation, partial=partial)
         with clock.stage("classify"):
             calibration = model.bundle.manifest.calibration
             probabilities = found.probabilities(embeddings, temperature(found, calibration))
             alike = similarity(embeddings, found.W) if unknown else None
             threshold = unknown_threshold(found, calibration) if unknown else None
         calibrated = calibration_for(found, calibration) is not None
-        return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold)
+        return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, rejected)
 
     def _embed_and_hash(
-        self, files: Sequence[bytes], model: Model, clock: StageClock, cancellation: Cancellation
-    ) -> Embedded:
-        """Like `_embed`; also the perceptual hash of each image as the model sees it."""
+        self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
+    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]:
+        """Like `_embed`; also the perceptual hash of each of these images as the model sees it."""
         hashes: list[int | None] = [None] * len(files)
 
-        def take_hash(position: int, pixels: NDArray[np.uint8]) -> None:
-            hashes[position] = difference_hash(pixels)
+        def take_hash(position: int, pixels: NDArray[np.uint8] | None) -> None:
+            hashes[position] = None if pixels is None else difference_hash(pixels)
 
-        return self._embed(files, model, clock, cancellation, take_hash), hashes
+        embeddings, rejected = self._embed(files, model, clock, cancellation, take_hash, partial=partial)
+        return embeddings, without(hashes, rejected), rejected
 
     def _embed(
         self,
-        files: Sequence[bytes],
+        files: Sequence[File],
         model: Model,
         clock: StageClock,
         cancellation: Cancellation,
         see: Deliver = lambda _position, _pixels: None,
-    ) -> NDArray[np.float32]:
-        """Embeddings (n, d) of n >= 1 image files, which the caller has admitted.
+        *,
+        partial: bool,
+    ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]:
+        """Embeddings (n, d) of n >= 1 image files, which the caller has admitted. If `partial`, of
+        those that can be used, and the others.
 
         Args:
             see: called with each image's position and pixels before it is embedded, from any thread.
 
         Raises:
-            ServiceError: the first bad file's error, with its position; as `Job.wait`; NOT_READY,
-                the server is stopping.
+            ServiceError: the first bad file's error, with its position (if `partial`, only if all
+                are bad); as `Job.wait`; NOT_READY, the server is stopping.
         """
         began = time.perf_counter()
         job = Job(len(files), self._job_limits)
@@ -290,15 +318,16 @@ class Engine:
             model.batcher.expect(job) as put,
         ):
 
-            def deliver(position: int, pixels: NDArray[np.uint8]) -> None:
+            def deliver(position: int, pixels: NDArray[np.uint8] | None) -> None:
                 see(position, pixels)
                 put(position, pixels)
 
-            self._decoders.submit(job, files, model.bundle.manifest.preprocessing, deliver)
+            policy = model.bundle.manifest.preprocessing
+            upload = self._decoders.submit(job, files, policy, deliver, partial=partial)
             embeddings = job.wait()
         waited = job.waited_s or 0.0
         tell_stage("queue", waited, ago=time.perf_counter() - began - waited)
-        return embeddings
+        return embeddings, upload.rejected
 
     def _need_ready(self) -> None:
         self.warm()

@@ -1,9 +1,13 @@
 """Served models: bundles, the batchers that compute their embeddings, and all of them by name."""
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
+import comln_serve
 from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
+from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import ClassifierRecord
 from comln_serve.engine.embedding.backbone import OnnxBackbone
@@ -11,7 +15,14 @@ from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.machine import cpus_of_each
 
+logger = logging.getLogger(__name__)
+
 PREFERRED_MODEL = "photos-efficientnet-lite0"
+
+_PACKAGE = Path(comln_serve.__file__).parent
+# Where bundles are looked for if the settings name no folder: the working folder; the package, whose wheel holds the
+# photo model; the repository that the package is in.
+_FOLDERS = (Path("models"), _PACKAGE / "models", _PACKAGE.parent / "models")
 
 
 class Model:
@@ -90,20 +101,37 @@ class LocalModel(Model):
         self.backbone.warm()
 
 
+def models_folder(settings: Settings) -> Path:
+    """The folder whose bundles are served: that of the settings, or the first with bundles of the usual ones.
+
+    Raises:
+        StartupError: none of them has any.
+    """
+    if settings.models_dir is not None:
+        return settings.models_dir
+    for folder in _FOLDERS:
+        if any(folder.glob(f"*/{MANIFEST}")):
+            return folder
+    tried = ", ".join(str(folder.absolute()) for folder in _FOLDERS)
+    raise StartupError(f"there is no model bundle in {tried}; name a folder of bundles with --models-dir")
+
+
 def load_bundles(settings: Settings) -> list[Bundle]:
-    """Read every bundle of `settings.models_dir`.
+    """Read every bundle of `models_folder`.
 
     Raises:
         StartupError: a bundle cannot be used.
     """
+    models = models_folder(settings)
+    logger.info("models from %s", models.absolute())
     try:
-        return [load_bundle(folder) for folder in find_bundles(settings.models_dir)]
+        return [load_bundle(folder) for folder in find_bundles(models)]
     except BundleError as error:
         raise StartupError(str(error)) from error
 
 
 def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]:
-    """Open every bundle of `settings.models_dir` in this process, by name.
+    """Open every bundle of `models_folder` in this process, by name.
 
     Args:
         processes: of this server; each opens every bundle.
@@ -172,5 +200,7 @@ def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
     if wanted is None:
         return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
     if wanted not in models:
-        raise StartupError(f"default model {wanted!r} is not in {settings.models_dir}; there are: {', '.join(models)}")
+        raise StartupError(
+            f"default model {wanted!r} is not in {models_folder(settings)}; there are: {', '.join(models)}"
+        )
     return wanted

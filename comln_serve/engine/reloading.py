@@ -77,10 +77,10 @@ class ServedModels:
 
 
 def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, Reloaded]:
-    """Open and warm the bundles of `settings.models_dir` that are new or have changed; take the others over.
+    """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
 
     Args:
-        processes: of this server; see `load_models`.
+        processes: of this server; each does this.
 
     Raises:
         ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.

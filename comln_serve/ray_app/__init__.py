@@ -2,7 +2,7 @@
 
     serve run comln_serve.ray_app:build models_dir=/models database_url=postgresql://...
 
-Needs `pip install "comln-serve[ray]"`. The plain server never imports this package.
+Needs `pip install "comln-serve[cpu,ray]"`. The plain server never imports this package.
 """
 
 from comln_serve.ray_app.application import build

@@ -35,7 +35,7 @@ class Options(Configuration):
 
     @model_validator(mode="after")
     def _absolute_paths(self) -> Self:
-        if not self.models_dir.is_absolute():
+        if self.models_dir is not None and not self.models_dir.is_absolute():
             raise ValueError(
                 f"models_dir must be an absolute path, the same on every machine, got {str(self.models_dir)!r}"
             )

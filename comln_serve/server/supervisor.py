@@ -18,8 +18,7 @@ from comln_serve.server.hangup import on_hangup
 
 logger = logging.getLogger(__name__)
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = (*_ENDING, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # A process whose event loop has not run for so long is killed. Nothing that clients can ask for holds it for a second.
 _HANGS_AFTER_S = 30.0
@@ -47,9 +46,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit status: that of the first process if it never gets ready."""
-        for number in _ENDING:
-            signal.signal(number, self._end)
-        on_hangup(lambda: self._pass_on(signal.SIGHUP))
+        for number in _SIGNALS:
+            signal.signal(number, self._pass_on)
+        on_hangup(self._pass_on_hangup)
         self._start(0)
         while not self._shared.of(0, Count.READY):
             if (status := self._running[0].exitcode) is not None:
@@ -81,10 +80,9 @@ class Supervisor:
         """Serve, in the new process."""
         # Ctrl-C reaches every process of a terminal's group; this one is to get it from its parent alone.
         os.setpgid(0, 0)
-        for number in _ENDING:
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a process that has not loaded its models need not reload them
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # SIGHUP waits until the models are there
         self._shared.process = place
         self._shared.set(Count.PID, os.getpid())
         raise SystemExit(self._work())
@@ -111,11 +109,14 @@ class Supervisor:
             self._shared.replace(place)
             mark_process_dead(process.pid)
 
-    def _end(self, number: int, _frame: FrameType | None) -> None:
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
-        self._pass_on(number)
+        self._send(number)
 
-    def _pass_on(self, number: int) -> None:
+    def _pass_on_hangup(self) -> None:
+        self._send(signal.SIGHUP)
+
+    def _send(self, number: int) -> None:
         for process in self._running.values():
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
@@ -124,8 +125,9 @@ class Supervisor:
 @contextmanager
 def _signals_held() -> Generator[None, None, None]:
     """Deliver no signal during the block: a process that is being started has its parent's handlers."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    held = [*_SIGNALS, signal.SIGHUP]
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)

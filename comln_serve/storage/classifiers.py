@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, 
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import Reference, parse_reference
+from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import idempotency, rows, versions
@@ -95,8 +96,8 @@ class TenantStore:
         page = [rows.to_record(row) for row in found[:limit]]
         return page, found[limit - 1].position if len(found) > limit else None
 
-    def made_by(self, key: IdempotencyKey) -> str | None:
-        """The id of the classifier that an earlier request with this key made, or None.
+    def made_by(self, key: IdempotencyKey) -> tuple[str, tuple[Rejected, ...]] | None:
+        """The classifier's id and the rejected images of an earlier request with this key, or None.
 
         Raises:
             ServiceError: IDEMPOTENCY_MISMATCH.

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
+from comln_serve.domain.rejected import Rejected
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
 from comln_serve.storage.tables import idempotency_keys as keys
@@ -18,11 +19,13 @@ class IdempotencyKey:
         key: chosen by the client.
         fingerprint: of the request; equal for equal requests only.
         expires_at: UTC, when the key is forgotten.
+        rejected: images that the request went on without, for the answer to a repeated request.
     """
 
     key: str
     fingerprint: str
     expires_at: datetime
+    rejected: tuple[Rejected, ...] = ()
 
 
 class KeyTakenError(Exception):
@@ -36,7 +39,12 @@ def claim(connection: Connection, tenant: str, key: IdempotencyKey, classifier_i
     Raises:
         KeyTakenError: the key is stored already.
     """
-    values = {"fingerprint": key.fingerprint, "classifier": classifier_id, "expires_at": key.expires_at}
+    values = {
+        "fingerprint": key.fingerprint,
+        "classifier": classifier_id,
+        "expires_at": key.expires_at,
+        "rejected": [one.facts() for one in key.rejected],
+    }
     insert = upsert(connection, keys).values(tenant=tenant, key=key.key, **values)
     claimed = connection.execute(
         insert.on_conflict_do_update(
@@ -47,14 +55,17 @@ def claim(connection: Connection, tenant: str, key: IdempotencyKey, classifier_i
         raise KeyTakenError
 
 
-def made_by(connection: Connection, tenant: str, key: IdempotencyKey, now: datetime) -> str | None:
-    """The id of the classifier that an earlier request with this key made, or None.
+def made_by(
+    connection: Connection, tenant: str, key: IdempotencyKey, now: datetime
+) -> tuple[str, tuple[Rejected, ...]] | None:
+    """The id of the classifier that an earlier request with this key made, and the images that the
+    request went on without; None if there was none.
 
     Raises:
         ServiceError: IDEMPOTENCY_MISMATCH, the earlier request was a different one.
     """
     row = connection.execute(
-        select(keys.c.fingerprint, keys.c.classifier).where(
+        select(keys.c.fingerprint, keys.c.classifier, keys.c.rejected).where(
             keys.c.tenant == tenant, keys.c.key == key.key, keys.c.expires_at > now
         )
     ).first()
@@ -66,4 +77,4 @@ def made_by(connection: Connection, tenant: str, key: IdempotencyKey, now: datet
             "This Idempotency-Key came with another request before. Send a new key with a new "
             "request, and the same key only to repeat a request as it was.",
         )
-    return str(row.classifier)
+    return str(row.classifier), tuple(map(Rejected.of, row.rejected or ()))

@@ -137,6 +137,7 @@ idempotency_keys = Table(
     Column("fingerprint", Text, nullable=False),
     Column("classifier", Text, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
+    Column("rejected", JsonText),
     Index("idempotency_keys_by_expiry", "expires_at"),
 )
 

@@ -91,8 +91,8 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     assert body["required"]
     form = body["content"]["multipart/form-data"]["schema"]
     options = {
-        "/adapt": {"model", "name", "horizon", "promote", "metadata", "expires_in_seconds"},
-        "/predict": {"classifier", "top_k", "unknown"},
+        "/adapt": {"model", "name", "horizon", "promote", "metadata", "expires_in_seconds", "partial"},
+        "/predict": {"classifier", "top_k", "unknown", "partial"},
     }[path]
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images

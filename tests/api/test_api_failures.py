@@ -182,12 +182,12 @@ def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> No
 
 
 def test_a_classifier_of_a_changed_model_is_refused(
-    client: TestClient, settings: Settings, make_engine: MakeEngine, tmp_path: Path
+    client: TestClient, settings: Settings, models_dir: Path, make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     models = tmp_path / "models"
     models.mkdir()
-    (models / "other").symlink_to(settings.models_dir / "tiny", target_is_directory=True)
+    (models / "other").symlink_to(models_dir / "tiny", target_is_directory=True)
     update = {"models_dir": models, "default_model": "other"}
     later = TestClient(create_app(make_engine(settings.model_copy(update=update))))
     error = check_error(later.post("/predict", **predict_form(RED)), ErrorCode.MODEL_CHANGED)

@@ -1,11 +1,7 @@
 """The web page: what is served to browsers and programs, and what the page is allowed."""
 
 import re
-import subprocess
-import sys
-import zipfile
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
@@ -215,35 +211,3 @@ def test_the_example_photos_state_their_licence(client: TestClient) -> None:
     assert "Grocery Store data set" in text
     assert "The MIT License" in text
     assert sum(path.endswith(".jpg") for path in page_files()) == 21
-
-
-def test_a_wheel_carries_the_files(tmp_path: Path) -> None:
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])",
-            str(tmp_path),
-        ],
-        cwd=_sources(tmp_path / "sources"),
-        capture_output=True,
-        check=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"comln_serve/api/page/{path}" for path in ("index.html", *page_files())} <= names
-
-
-def _sources(folder: Path) -> Path:
-    """As much as the build backend needs, where it may leave its folders."""
-    page = folder / FOLDER.relative_to(REPOSITORY)
-    for path in FOLDER.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
-            copy = page / path.relative_to(FOLDER)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    for package in (folder / "comln_serve", folder / "comln_serve" / "api"):
-        (package / "__init__.py").touch()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        (folder / name).write_bytes((REPOSITORY / name).read_bytes())
-    return folder

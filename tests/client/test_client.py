@@ -279,34 +279,52 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
 def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
     comln.adapt(*PAIR, name="pair")
     line.requests.clear()
-    damaged = image_bytes((200, 30, 30), (64, 64), "JPEG")[:400]
-    bad: list[Any] = [tmp_path / "gone.png", b"", b"text", damaged]
-    for image, reason in zip(
-        bad, ["cannot be read: No such file", "is empty", "is no image", "is damaged"], strict=True
-    ):
+    bad: list[Any] = [tmp_path / "gone.png", b"", b"text"]
+    for image, reason in zip(bad, ["cannot be read: No such file", "is empty", "is no image"], strict=True):
         with pytest.raises(BadImageError, match=reason) as caught:
             comln.predict([RED, image], "pair")
         assert caught.value.image == (str(image) if isinstance(image, Path) else "image 2")
     assert line.requests == []
     found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
-    assert [item.image for item in found] == ["image 1", "image 6"]
-    assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4", "image 5"]
-    with pytest.raises(InputError, match=r"none of the 4 images can be used; the first: .*gone.png cannot be read"):
+    assert [item.image for item in found] == ["image 1", "image 5"]
+    assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4"]
+    with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png cannot be read"):
         comln.predict(bad, "pair", on_bad="skip")
 
 
-def test_images_that_the_server_refuses(comln: Client, tmp_path: Path) -> None:
-    """As the client cannot tell: a HEIC file is sent as it is."""
+def test_images_that_the_server_refuses(comln: Client, line: Wire) -> None:
+    """They are sent once, with the others: the answer says which they are."""
     comln.adapt(*PAIR, name="pair")
-    video = b"\0\0\0\x18ftypqt  " + bytes(100)
-    found = comln.predict([RED, video, GREEN, video], "pair", on_bad="skip")
-    assert [item.image for item in found] == ["image 1", "image 3"]
-    assert [item.image for item in found.skipped] == ["image 2", "image 4"]
-    assert "QuickTime" in found.skipped[0].reason
+    line.requests.clear()
+    video, damaged = b"\0\0\0\x18ftypqt  " + bytes(100), image_bytes(size=(64, 64), fmt="JPEG")[:400]
+    found = comln.predict([damaged, RED, video, GREEN, video], "pair", on_bad="skip")
+    assert [item.image for item in found] == ["image 2", "image 4"]
+    assert [item.label for item in found] == [item.label for item in comln.predict([RED, GREEN], "pair")]
+    assert [item.image for item in found.skipped] == ["image 1", "image 3", "image 5"]
+    assert "QuickTime" in found.skipped[1].reason
     assert not found.skipped[0].reason.startswith("Image")
+    shop = comln.adapt([RED, video, GREEN], ["red", "green", "green"], on_bad="skip")
+    assert (shop.images, [item.image for item in shop.skipped]) == (("image 1", "image 3"), ["image 2"])
+    more = comln.add_examples(shop, [video, GREEN], ["red", "green"], on_bad="skip")
+    assert [item.examples for item in more.classes] == [1, 2]
+    assert line.requests == ["POST /predict"] * 2 + ["POST /adapt", f"POST /classifiers/{shop.id}/examples"]
     with pytest.raises(BadImageError, match=r"image 2: .*QuickTime") as caught:
         comln.adapt([RED, video], ["red", "green"])
     assert (caught.value.code, caught.value.image) == ("invalid_image", "image 2")
+
+
+def test_a_class_that_loses_all_its_images(comln: Client, line: Wire) -> None:
+    """No classifier lacks a class without anybody having said so; more examples may be left out."""
+    images, labels = [RED, GREEN, b"\0\0\0\x18ftypqt  " + bytes(100), b"text"], ["red", "green", "blue", "blue"]
+    with pytest.raises(InputError, match=r"no image of class 'blue' can be used; the last of them: image 3: .*Quick"):
+        comln.adapt(images, labels, on_bad="skip")
+    assert comln.classifiers() == []
+    comln.adapt(*PAIR, name="pair")
+    line.requests.clear()
+    found = comln.add_examples("pair", images, labels, on_bad="skip")
+    assert [item.examples for item in found.classes] == [2, 2]
+    assert [item.image for item in found.skipped] == ["image 4", "image 3"]
+    assert line.requests == ["POST /classifiers/pair/examples"] * 2
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1"])
@@ -395,7 +413,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 17
+    assert len(calls) == 18
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

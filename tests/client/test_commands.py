@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -67,7 +68,7 @@ def printed(result: Result) -> Any:
 def test_version_and_help(comln: Run) -> None:
     assert comln("--version").stdout == f"{__version__}\n"
     text = comln("--help").stdout
-    for command in ("adapt", "predict", "classifiers", "models", "open"):
+    for command in ("adapt", "predict", "classifiers", "examples", "models", "open"):
         assert f"\n  {command} " in text
     assert "Exit status: 0 done" in text
 
@@ -101,6 +102,37 @@ def test_adapt(comln: Run, photos: Path) -> None:
     assert (with_notes["metadata"], with_notes["horizon"]) == ({"by": "me=you"}, 5.0)
     unnamed = comln("adapt", photos, "--expires-in-seconds", "60").stdout.splitlines()[0]
     assert unnamed.startswith("clf_")
+
+
+def test_examples(comln: Run, photos: Path, tmp_path: Path) -> None:
+    """Added from a folder, with a new class; removed by the numbers that are listed."""
+    comln("adapt", photos, "--name", "growing", "--horizon", "1000")
+    more = class_folder(tmp_path / "more", each=6)
+    (more / "red").rename(more / "pink")
+    (more / "pink" / "bad.png").write_bytes(b"none")
+    (more / "green" / "blue.png").write_bytes(image_bytes(COLOURS["blue"], seed=9))
+    result = comln("examples", "add", "growing", more)
+    assert result.exit_code == 0
+    # Suspects are named by their numbers: the files of the first examples are not known here.
+    assert re.search(r"  example \d+: green, or rather blue", result.stdout), result.stdout
+    assert "): 4 classes, 28 images, model tiny-prototype, promoted" in result.stdout
+    assert result.stdout.startswith("growing@2 (clf_")
+    assert "1 file was skipped" in result.stderr
+    numbers = {label: [] for label in [*COLOURS, "pink"]}
+    for line in comln("examples", "ls", "growing").stdout.splitlines()[1:]:
+        number, label = line.split()
+        numbers[label].append(int(number))
+    assert {label: len(found) for label, found in numbers.items()} == {"red": 3, "green": 10, "blue": 9, "pink": 6}
+    made = printed(comln("examples", "rm", "growing", *numbers["pink"], numbers["red"][0], "--no-promote", "--json"))
+    assert {item["label"]: item["examples"] for item in made["classes"]} == {"red": 2, "green": 10, "blue": 9}
+    assert not made["promoted"]
+    listed = printed(comln("examples", "ls", made["id"], "--json"))["examples"]
+    assert len(listed) == 21
+    assert printed(comln("classifiers", "show", "growing", "--json"))["version"] == 2
+    refused = comln("examples", "rm", "growing", "99")
+    assert (refused.exit_code, "has no example 99" in refused.stderr) == (1, True)
+    assert comln("examples", "add", "growing", more, "--on-bad", "raise").exit_code == 2
+    assert comln("examples", "rm", "growing").exit_code == 2
 
 
 def test_adapt_tells_of_mislabelled_and_bad_files(comln: Run, tmp_path: Path) -> None:

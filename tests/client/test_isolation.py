@@ -72,7 +72,7 @@ main(prog_name="comln")
 """)
     assert done.returncode == 2
     assert done.stderr.startswith("comln: --local needs the server, and ")
-    assert "is not installed: pip install comln-serve" in done.stderr
+    assert "is not installed: pip install 'comln-serve[cpu]'" in done.stderr
 
 
 def test_the_command_says_what_is_missing() -> None:

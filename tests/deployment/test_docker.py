@@ -152,11 +152,9 @@ def test_the_document_names_what_there_is() -> None:
 
 def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    rest = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
-    assert len(rest) == len(project["dependencies"]) - 2
     extras = project["optional-dependencies"]
-    assert required("common") == [*rest, *extras["postgres"], *extras["otel"]]
-    assert not any("torch" in line for line in required("common"))
+    assert required("common") == [*project["dependencies"], *extras["postgres"], *extras["otel"]]
+    assert not any("torch" in line or "onnxruntime" in line for line in required("common"))
     (runtime,) = required("cpu")
     assert re.fullmatch(r"onnxruntime>=[\d.]+", runtime), runtime
     driver, runtime = required("cuda")
@@ -164,23 +162,12 @@ def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
     assert re.fullmatch(r"onnxruntime-gpu\[cuda,cudnn\]>=[\d.]+", runtime), runtime
 
 
-def test_another_variant_is_refused(tmp_path: Path) -> None:
+def test_another_variant_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, str(REQUIREMENTS), "tpu"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
     assert "received 'tpu'; the variants are common, cpu, cuda" in done.stderr
-    # Nor is an image built from a project whose runtimes it does not understand.
-    text = (REPOSITORY / "pyproject.toml").read_text()
-    (tmp_path / "pyproject.toml").write_text(re.sub(r'    "onnxruntime>=.*\n', "", text))
-    done = subprocess.run(
-        [sys.executable, str(REQUIREMENTS), "cpu", str(tmp_path / "pyproject.toml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "must name each of" in done.stderr
 
 
 @pytest.mark.slow

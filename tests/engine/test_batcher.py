@@ -177,6 +177,16 @@ def test_what_was_announced_and_given_up_is_not_waited_for(bench: Bench) -> None
     waiting.result(SOON)
 
 
+def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench) -> None:
+    job = Job(3, bench.limits)
+    with bench.batcher.expect(job) as put:
+        put(1, None)
+        put(2, image_of(2))
+        assert bench.network.batches == []
+        put(0, None)
+        np.testing.assert_array_equal(job.wait(), embeddings_of(2))
+
+
 def test_a_full_batch_waits_for_nothing(bench: Bench) -> None:
     with bench.batcher.expect(Job(1, bench.limits)):
         bench.send(1, 2, 3, 4).result(SOON)

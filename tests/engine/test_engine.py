@@ -10,10 +10,12 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier
+from comln_serve.engine.models import load_bundles, models_folder
 from comln_serve.errors import ErrorCode, StartupError
 from tests.support.bundles import edit_manifest, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
+from tests.support.paths import REPOSITORY
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -155,6 +157,24 @@ def test_some_format_has_to_be_readable(
     assert make_engine(settings.model_copy(update={"image_formats": "HEIC,PNG"})).formats == ("PNG",)
     with pytest.raises(StartupError, match="image_formats is HEIC, and no decoder of these is installed"):
         make_engine(settings.model_copy(update={"image_formats": "HEIC"}))
+
+
+def test_bundles_are_found_without_being_told_where(
+    settings: Settings, models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the working folder, else with the package: here the repository's."""
+    monkeypatch.chdir(tmp_path)
+    unset = settings.model_copy(update={"models_dir": None, "default_model": None})
+    assert models_folder(settings) == models_dir
+    assert models_folder(unset) == REPOSITORY / "models"
+    (tmp_path / "models" / "of-something-else").mkdir(parents=True)
+    assert models_folder(unset) == REPOSITORY / "models"
+    shutil.copytree(models_dir / "tiny", tmp_path / "models" / "tiny")
+    assert models_folder(unset) == Path("models")
+    assert [bundle.name for bundle in load_bundles(unset)] == ["tiny"]
+    monkeypatch.setattr("comln_serve.engine.models._FOLDERS", (Path("a"), tmp_path / "b"))
+    with pytest.raises(StartupError, match=f"there is no model bundle in {tmp_path}/a, {tmp_path}/b; name a folder"):
+        load_bundles(unset)
 
 
 def test_default_model(settings: Settings, make_engine: MakeEngine) -> None:

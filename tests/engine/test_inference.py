@@ -1,12 +1,12 @@
 """The backbone in ONNX Runtime: batches, padding, interruption."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from comln_serve.bundle import load_bundle
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.backbone import OnnxBackbone, batch_sizes
 
@@ -14,9 +14,9 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 6, 8])
-def test_padded_batches_give_what_single_images_give(settings: Settings, max_batch_size: int) -> None:
+def test_padded_batches_give_what_single_images_give(models_dir: Path, max_batch_size: int) -> None:
     """The path of accelerators, run on the CPU."""
-    bundle = load_bundle(settings.models_dir / "tiny")
+    bundle = load_bundle(models_dir / "tiny")
     backbone = OnnxBackbone(bundle, "cpu", max_batch_size=max_batch_size)
     images = np.random.default_rng(0).integers(0, 256, (13, 16, 16, 3), dtype=np.uint8)
     alone = np.concatenate([backbone.embed(images[i : i + 1]) for i in range(13)])
@@ -35,8 +35,8 @@ def test_batch_sizes() -> None:
     assert batch_sizes(64) == (1, 2, 4, 8, 16, 32, 64)
 
 
-def test_an_interrupted_backbone_raises_and_goes_on(settings: Settings) -> None:
-    backbone = OnnxBackbone(load_bundle(settings.models_dir / "tiny"), "cpu")
+def test_an_interrupted_backbone_raises_and_goes_on(models_dir: Path) -> None:
+    backbone = OnnxBackbone(load_bundle(models_dir / "tiny"), "cpu")
     images = np.zeros((4000, 16, 16, 3), dtype=np.uint8)
     cancellation = Cancellation()
     with ThreadPoolExecutor(1) as pool:

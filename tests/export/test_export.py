@@ -25,6 +25,7 @@ from comln_serve.bundle import Bundle, find_bundles, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.models import models_folder
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.onnx_file import onnx_file
@@ -219,7 +220,7 @@ def test_a_batch_is_its_images(client: TestClient, named: str) -> None:
 
 def test_both_files_say_what_they_are(client: TestClient, named: str, settings: Settings) -> None:
     shown = client.get(f"/classifiers/{named}").json()
-    bundle = load_bundle(settings.models_dir / "tiny")
+    bundle = load_bundle(models_folder(settings) / "tiny")
     expected = {
         "format_version": "1",
         "classifier_id": shown["id"],
@@ -292,7 +293,7 @@ def backbone_with(opset: int) -> bytes:
 @pytest.fixture
 def odd(settings: Settings, make_engine: Callable[[Settings], Engine]) -> tuple[Classifier, Bundle]:
     """A classifier of embeddings that are the 8 x 8 pixels themselves, without a backbone."""
-    bundle = load_bundle(settings.models_dir / "tiny")
+    bundle = load_bundle(models_folder(settings) / "tiny")
     preprocessing = bundle.manifest.preprocessing.model_copy(update={"image_size": 8})
     update = {"preprocessing": preprocessing, "embedding_size": 192}
     W = np.random.default_rng(0).normal(size=(3, 192)).astype(np.float32)
@@ -361,7 +362,7 @@ def test_a_changed_model_is_not_exported(
     tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     models = tmp_path / "models"
-    shutil.copytree(settings.models_dir / "tiny", models / "tiny")
+    shutil.copytree(models_folder(settings) / "tiny", models / "tiny")
     settings = settings.model_copy(update={"models_dir": models})
     engine = make_engine(settings)
     adapted = engine.adapt(colour_support()).classifier.id

@@ -216,6 +216,13 @@ def test_every_api_replica_answers(application: Application) -> None:
 def test_errors_of_the_application_have_the_one_shape(application: Application) -> None:
     check_error(application.predict(*[QUERIES[0]] * 9), ErrorCode.TOO_MANY_IMAGES)
     check_error(application.predict(b"not an image"), ErrorCode.INVALID_IMAGE)
+    partial = predict_form(b"not an image", QUERIES[0], partial=True)
+    found = http.post(f"{application.url}/predict", timeout=120, **partial).raise_for_status().json()
+    assert [one and one["label"] for one in found["predictions"]] == [
+        None,
+        application.predict(QUERIES[0]).json()["predictions"][0]["label"],
+    ]
+    assert [one["index"] for one in found["rejected"]] == [0]
     form = predict_form(QUERIES[0]) | {"data": {"classifier": "nobody"}}
     check_error(http.post(f"{application.url}/predict", **form), ErrorCode.CLASSIFIER_NOT_FOUND)
     check_error(http.get(f"{application.url}/nowhere"), ErrorCode.ROUTE_NOT_FOUND)

@@ -36,6 +36,7 @@ ABOVE = {
         "counts",
         "domain",
         "engine",
+        "entry",
         "errors",
         "export",
         "flow",

@@ -104,19 +104,22 @@ POLICY = Preprocessing(image_size=8)
 LIMITS = JobLimits(max_queue_s=60.0, max_run_s=60.0)
 
 
-def decode(decoders: Decoders, files: list[bytes], job: Job | None = None) -> Future[Any]:
+def decode(decoders: Decoders, files: list[bytes], job: Job | None = None, *, partial: bool = False) -> Future[Any]:
     """Begin to decode the files of a request; the embedding of an image is its mean colour."""
     job = job or Job(len(files), LIMITS)
 
-    def embed(position: int, pixels: NDArray[np.uint8]) -> None:
-        job.deliver(position, pixels.mean(axis=(0, 1)).astype(np.float32))
+    def embed(position: int, pixels: NDArray[np.uint8] | None) -> None:
+        if pixels is None:
+            job.skip(position)
+        else:
+            job.deliver(position, pixels.mean(axis=(0, 1)).astype(np.float32))
 
-    decoders.submit(job, files, POLICY, embed)
+    upload = decoders.submit(job, files, POLICY, embed, partial=partial)
     found: Future[Any] = Future()
 
     def wait() -> None:
         try:
-            found.set_result(job.wait())
+            found.set_result((job.wait(), upload.rejected) if partial else job.wait())
         except ServiceError as error:
             found.set_exception(error)
 
@@ -133,6 +136,19 @@ def test_the_first_bad_file_is_named_though_another_is_found_before(decoders: De
     assert caught.value.code is ErrorCode.INVALID_IMAGE
     assert caught.value.message.startswith("Image 2 of 4: ")
     assert caught.value.detail["image"] == 1
+
+
+def test_a_partial_upload_goes_on_without_its_bad_files(decoders: Decoders) -> None:
+    """Large or small, and whichever is looked at first; the error of the first, if there is nothing else."""
+    large, small = solid("RGB"), solid("RGB", 20)
+    bad = [large[: len(large) // 2], b"not an image"]
+    embeddings, rejected = decode(decoders, [bad[0], large, bad[1], small], partial=True).result(60)
+    np.testing.assert_array_equal(embeddings, [[200, 30, 30]] * 2)
+    assert [(one.index, one.code) for one in rejected] == [(0, "invalid_image"), (2, "invalid_image")]
+    with pytest.raises(ServiceError) as caught:
+        decode(decoders, bad, partial=True).result(60)
+    assert caught.value.message == f"Image 1 of 2: {rejected[0].message}"
+    assert [one["index"] for one in caught.value.detail["rejected"]] == [0, 1]
 
 
 def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoders) -> None:

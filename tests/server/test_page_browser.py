@@ -310,7 +310,16 @@ def test_dropped_folders_are_classes(visitor: Visitor, colours: Colours, broken:
     assert "9 images" in visitor.text("#facts")
     visitor.step("images")
     assert visitor.text(".bad .mark").startswith("holiday.heic: ")
-    assert ["422" in entry["message"] for entry in visitor.complaints()] == [True]
+    assert visitor.complaints() == [], "the request is not refused for it"
+
+
+def test_a_class_of_bad_images_only(visitor: Visitor, colours: Colours, broken: Path) -> None:
+    visitor.add_classes({**colours, "odd": [broken]})
+    visitor.adapt()
+    visitor.wait(lambda: "None of the images of" in visitor.messages())
+    assert "None of the images of “odd” can be used: holiday.heic: " in visitor.messages()
+    assert visitor.text(".bad .mark").startswith("holiday.heic: ")
+    assert visitor.one("#step-images").is_displayed()
 
 
 def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> None:
@@ -450,16 +459,20 @@ def test_a_server_of_low_limits(
         (only,) = get(server, "classifiers")["classifiers"]
         assert only["promoted"]
         assert [entry["examples"] for entry in only["classes"]] == [15, 15, 15]
-        visitor.sort([*colours["red"] * 10, broken])
+        note = tmp_path / "note.png"
+        note.write_bytes(b"none")
+        visitor.sort([*colours["red"] * 10, broken, note])
         assert len(visitor.all("#results .share")) == 30
-        assert "1 file could not be read: holiday.heic." in visitor.text("#sort-status")
+        assert "2 files could not be read: holiday.heic and note.png." in visitor.text("#sort-status")
         visitor.choose("#filter-state", "failed")
-        assert [text.split("\n")[0] for text in visitor.texts("#results .face")] == ["HEIC"]
-        assert "HEIC" in visitor.text("#results .mark")
-        # The page knows the limits before it sends anything.
+        marks = dict(zip(visitor.texts("#results .file"), visitor.texts("#results .mark"), strict=True))
+        assert (set(marks), len(set(marks.values()))) == ({"holiday.heic", "note.png"}, 2)
+        # The page knows the limits before it sends anything, and sends nothing again without the bad ones.
         assert [line["status"] for line in requests_of(server, "/adapt")] == [201]
         assert {line["status"] for line in requests_of(server, "/classifiers/{ref}/examples")} == {200, 201}
-        assert {line["status"] for line in requests_of(server, "/predict")} >= {422, 200}
+        answered = [line for line in requests_of(server, "/predict") if line["status"] != 429]
+        assert (sum(line["images"] for line in answered), {line["status"] for line in answered}) == (32, {200})
+        assert [line["rejected"] for line in answered if "rejected" in line] == [2]
 
 
 def test_stopping_leaves_nothing_half_made(visitor: Visitor, bundles: Path, colours: Colours, tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, free_port, live_server
 from tests.support.messages import adapt_form, predict_form
+from tests.support.processes import needs_proc
 from tests.support.waiting import wait_until
 
+LOGGER = "comln_serve.engine.engine"
 QUERY = image_bytes((220, 30, 30), seed=5)
 
 
@@ -92,9 +94,7 @@ def test_hangup_reloads_and_a_bad_bundle_is_logged(folder: Path, tmp_path: Path)
         shutil.copytree(folder / "tiny", folder / "new")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "new" in served())
-        assert messages(server, "comln_serve.engine.engine")[-1].startswith(
-            "models reloaded: added new; unchanged tiny"
-        )
+        assert messages(server, LOGGER)[-1].startswith("models reloaded: added new; unchanged tiny")
         (folder / "new" / "backbone.onnx").write_bytes(b"x")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: bool(messages(server, "comln_serve.server.hangup")))
@@ -103,6 +103,23 @@ def test_hangup_reloads_and_a_bad_bundle_is_logged(folder: Path, tmp_path: Path)
         assert "new/backbone.onnx: 1 bytes; bundle.json says" in said
         assert "new" in served()
         assert http.post(f"{server.url}/adapt", **adapt_form(model="new")).status_code == 201
+        assert server.process.poll() is None
+
+
+@needs_proc
+@pytest.mark.parametrize("by", ["signal", "request"])
+def test_all_workers_reload(folder: Path, tmp_path: Path, by: str) -> None:
+    """The parent passes the signal on; a worker that was asked by HTTP tells the parent."""
+    with live_server(folder, tmp_path, "--workers", "2") as server:
+        wait_until(lambda: server.log.read_text().count("Application startup complete") == 2)
+        shutil.copytree(folder / "tiny", folder / "new")
+        if by == "signal":
+            server.process.send_signal(signal.SIGHUP)
+        else:
+            assert http.post(f"{server.url}/models/reload").json()["added"] == ["new"]
+        wait_until(lambda: sum("reloaded: added new" in said for said in messages(server, LOGGER)) == 2)
+        served = [len(http.get(f"{server.url}/models").json()["models"]) for _ in range(20)]
+        assert set(served) == {4}
         assert server.process.poll() is None
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import time
 from collections import Counter
@@ -170,17 +169,6 @@ def test_the_signal_to_stop_reaches_all_and_they_finish_what_runs(server: LiveSe
     assert set(statuses) == {200}
     assert server.process.wait(timeout=60) == 0
     assert not any(map(alive, processes))
-
-
-def test_models_are_reloaded_in_all_processes(models_dir: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "models"
-    shutil.copytree(models_dir / "tiny", folder / "tiny")
-    with live_server(folder, tmp_path, "--workers", "2") as server:
-        wait_until(lambda: server.log.read_text().count("Application startup complete") == 2)
-        shutil.copytree(models_dir / "tiny", folder / "other")
-        answer = http.post(f"{server.url}/models/reload")
-        assert answer.json()["added"] == ["other"], answer.text
-        wait_until(lambda: server.log.read_text().count("models reloaded: added other") == 2)
 
 
 def test_processes_whose_parent_was_killed_end(server: LiveServer) -> None:

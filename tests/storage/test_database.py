@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
 from threading import Barrier
@@ -22,7 +23,7 @@ from sqlalchemy import delete, text
 from sqlalchemy.exc import DBAPIError
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import Store, TenantStore, database, open_store, schema
+from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, open_store, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
@@ -174,7 +175,7 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
 
 
 def test_examples_of_before_have_no_hashes(database_url: str) -> None:
-    migrate_to(database_url, "0005")
+    migrate_to(database_url, "0006")
     execute(
         database_url,
         "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
@@ -191,6 +192,19 @@ def test_examples_of_before_have_no_hashes(database_url: str) -> None:
         add(mine, "clf_a")
         execute(database_url, "UPDATE supports SET hashes = NULL")
         assert mine.support("clf_a")[1].hashes == (None,) * len(support())
+
+
+def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
+    """No request went on without an image then."""
+    migrate_to(database_url, "0005")
+    execute(
+        database_url,
+        "INSERT INTO idempotency_keys (tenant, key, fingerprint, classifier, expires_at) VALUES "
+        "('', 'k', 'print', 'clf_1', '2999-01-01 00:00:00')",
+    )
+    with closing(open_store(database_url)) as store:
+        key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
+        assert store.for_tenant("").made_by(key) == ("clf_1", ())
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:
@@ -269,7 +283,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, mon
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", ["0007", "0010", "9999"])
+@pytest.mark.parametrize("version", [f"{int(NEWEST) + 1:04}", "0010", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")

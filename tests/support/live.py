@@ -79,10 +79,11 @@ def running(
     log: Path,
     environment: Mapping[str, str] | None = None,
     verify: ssl.SSLContext | None = None,
+    cwd: Path | None = None,
 ) -> Generator[LiveServer, None, None]:
     """Start a server by a command; wait until it is ready. Stop it at the end if it still runs."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=cwd)
     server = LiveServer(process, url, log)
     try:
         _wait_until_ready(server, verify)

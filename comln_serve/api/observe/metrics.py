@@ -99,6 +99,14 @@ class Metrics:
             ["operation"],
             registry=registry,
         )
+        self._rejected = Counter(
+            "comln_rejected_images",
+            "Images left out of adapt and predict requests with partial, by the code of their error.",
+            ["reason"],
+            registry=registry,
+        )
+        for code in (ErrorCode.INVALID_IMAGE, ErrorCode.IMAGE_TOO_LARGE, ErrorCode.INVALID_REQUEST):
+            self._rejected.labels(code.value)
         self._adaptations = Counter("comln_adaptations", "Classifiers made.", ["model"], registry=registry)
         self._predictions = Counter("comln_predictions", "Images classified.", ["model"], registry=registry)
         self.in_flight = Gauge(
@@ -147,6 +155,8 @@ class Metrics:
         if record.operation is None:
             return
         self._images.labels(record.operation).inc(record.images)
+        for code in record.rejected:
+            self._rejected.labels(code.value).inc()
         waits = [ended - began for name, began, ended in record.stages if name == "queue"]
         if waits:
             self._queue.labels(record.operation).observe(sum(waits) / 1e9)
@@ -157,7 +167,7 @@ class Metrics:
             if record.operation == "adapt":
                 self._adaptations.labels(record.model).inc()
             else:
-                self._predictions.labels(record.model).inc(record.images)
+                self._predictions.labels(record.model).inc(record.images - len(record.rejected))
 
     def _observe(self, models: Mapping[str, Model]) -> None:
         """Count what these models do from now on."""

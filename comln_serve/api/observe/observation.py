@@ -152,6 +152,7 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         "trace_id": record.trace_id,
         "key": record.key,
         "images": None if record.operation is None else record.images,
+        "rejected": len(record.rejected) or None,
         "model": record.model,
         "stages_ms": dict(record.stages_ms) or None,
         "error": record.error,

@@ -7,7 +7,8 @@ from fastapi import Request
 
 from comln_serve.api.open_inference.schemas import InferenceRequest, InputTensor, RequestedOutput
 from comln_serve.api.open_inference.tensors import unpack
-from comln_serve.api.receive.bodies import from_base64, in_parsing_thread, parse_json, whole_body
+from comln_serve.api.receive.bodies import in_parsing_thread, parse_json, whole_body
+from comln_serve.api.receive.images import from_base64
 from comln_serve.api.receive.limits import body_too_large, check_bytes, check_count, json_limit
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode, ServiceError

@@ -27,11 +27,17 @@ export function cut(queue, most) {
   return queue.splice(0, count);
 }
 
+const without = (piece, rejected) => {
+  const left = new Set(rejected.map(({ index }) => index));
+  return piece.filter((_, place) => !left.has(place));
+};
+
 /** Sends items, in order, until all are answered or known to be bad.
  *
  * items: [{blob, ...}]
- * send(piece, last): makes the request for some of them; `last` if none are left after it.
- * done(piece, answer), bad(item, message): what came of them.
+ * send(piece, last): makes the request, a partial one, for some of them; `last` if none are left after it.
+ * done(piece, answer): the answer for those that can be used.
+ * bad(item, message): one that cannot.
  */
 export async function inPieces(items, { images, bytes }, { send, done, bad, signal }) {
   const queue = [];
@@ -44,16 +50,17 @@ export async function inPieces(items, { images, bytes }, { send, done, bad, sign
   while (queue.length > 0) {
     signal?.throwIfAborted();
     let piece = cut(queue, own);
+    const reject = (rejected) => rejected.forEach(({ index, message }) => bad(piece[index], message));
     while (piece.length > 0) {
+      let answer;
       try {
-        done(piece, await send(piece, queue.length === 0));
-        break;
+        answer = await send(piece, queue.length === 0);
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
-        const index = error.detail.image;
-        if (Number.isInteger(index) && index < piece.length) {
-          bad(piece[index], reasonOf(error));
-          piece = piece.filter((_, place) => place !== index);
+        const { rejected = [] } = error.detail;
+        if (rejected.length > 0) {
+          reject(rejected);
+          piece = without(piece, rejected);
         } else if (piece.length > 1 && [408, 413, 504].includes(error.status)) {
           const half = Math.ceil(piece.length / 2);
           if (error.code === "body_too_large" || error.code === "too_many_images") {
@@ -63,15 +70,16 @@ export async function inPieces(items, { images, bytes }, { send, done, bad, sign
           queue.unshift(...piece.slice(half));
           piece = piece.slice(0, half);
         } else if ([408, 413, 504].includes(error.status)) {
-          bad(piece[0], reasonOf(error));
+          bad(piece[0], error.message);
           break;
         } else {
           throw error;
         }
+        continue;
       }
+      done(without(piece, answer.rejected), answer);
+      reject(answer.rejected);
+      break;
     }
   }
 }
-
-/** The server's reason without the image's place in the request, which the user does not know. */
-const reasonOf = ({ message }) => message.replace(/^(Image \d+ of \d+: |images\.\d+ )/, "");

@@ -75,7 +75,7 @@ async function sort(all = false) {
         send: (piece) => predict(id, piece, signal, progress),
         done(piece, answer) {
           ({ unknown_threshold: threshold, calibrated } = answer);
-          answer.predictions.forEach((prediction, place) => {
+          answer.predictions.filter((one) => one !== null).forEach((prediction, place) => {
             piece[place].result = { ...prediction, classifier: id, threshold };
             settled(piece[place]);
           });
@@ -121,6 +121,7 @@ function predict(id, piece, signal, progress) {
   form.append("classifier", id);
   form.append("top_k", String(TOP));
   form.append("unknown", "true");
+  form.append("partial", "true");
   return askPatiently("predict", { method: "POST", body: form, signal }, {
     waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`),
   });

@@ -55,6 +55,7 @@ async function send(signal, progress) {
     const at = first ? "adapt" : `${pathOf(result.made.id)}/examples`;
     whole = last && result.sent.length === 0;
     form.append("promote", String(whole));
+    form.append("partial", "true");
     if (first) {
       const { name, model, horizon } = work.options;
       for (const [field, value] of Object.entries({ name, model, horizon })) if (value) form.append(field, value);

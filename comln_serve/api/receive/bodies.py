@@ -1,7 +1,5 @@
 """Reads request bodies, multipart or JSON, into the wire types and enforces the limits."""
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +10,8 @@ from pydantic_core import from_json
 
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
-from comln_serve.api.receive.limits import body_chunks, check_bytes, check_count, check_label, json_limit
+from comln_serve.api.receive.images import from_base64, read_image
+from comln_serve.api.receive.limits import body_chunks, check_count, check_label, json_limit
 from comln_serve.api.receive.requests import (
     AdaptForm,
     AdaptOptions,
@@ -24,20 +23,24 @@ from comln_serve.api.receive.requests import (
     SupportImage,
 )
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
 MULTIPART, JSON = "multipart/form-data", "application/json"
 _Model = TypeVar("_Model", bound=BaseModel)
+_Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
 _OTHER_SEPARATORS = 2**16
 
-Support = list[tuple[bytes, str]]
+Support = list[tuple[File, str]]
+Names = list[str | None]
+"""File names of a form's images; empty in JSON, which has none."""
 
 
-async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions]:
-    """Support images (file bytes, label) and options of `POST /adapt`.
+async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions, Names]:
+    """Support images (file, label), options and file names of `POST /adapt`.
 
     Raises:
         ServiceError: anything wrong with the body.
@@ -47,36 +50,38 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     return await _read_json(request, settings, _adapt_of_json)
 
 
-def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions]:
+def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions, Names]:
     body = parse_json(AdaptRequest, text, settings)
     options = AdaptOptions.model_construct(**body.model_dump(exclude={"support"}))
-    return _support_of(body.support, settings), options
+    return _support_of(body.support, settings, partial=body.partial), options, []
 
 
-async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions]:
-    """Support images (file bytes, label) and options of `POST /classifiers/{ref}/examples`.
+async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions, Names]:
+    """Support images (file, label), options and file names of `POST /classifiers/{ref}/examples`.
 
     Raises:
         ServiceError: anything wrong with the body.
     """
     if _is_multipart(request):
-        support, options = await _form(request, settings, ExamplesOptions)
+        read = await _form(request, settings, ExamplesOptions)
     else:
-        support, options = await _read_json(request, settings, _examples_of_json)
-    _need_an_image(support)
-    return support, options
+        read = await _read_json(request, settings, _examples_of_json)
+    _need_an_image(read[0])
+    return read
 
 
-def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, ExamplesOptions]:
+def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, ExamplesOptions, Names]:
     body = parse_json(ExamplesRequest, text, settings)
-    return _support_of(body.support, settings), ExamplesOptions(promote=body.promote)
+    options = ExamplesOptions.model_construct(**body.model_dump(exclude={"support"}))
+    return _support_of(body.support, settings, partial=body.partial), options, []
 
 
-async def _form(request: Request, settings: Settings, model: type[_Model]) -> tuple[Support, _Model]:
-    """Read a form's labelled images, and its other fields as `model`."""
+async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:
+    """Read a form's labelled images, its other fields as `model`, and the images' names."""
     form = await multipart.read_form(request, settings)
-    files, labels = multipart.files(form, settings), multipart.texts(form, "labels")
     options = _validate(model, multipart.options(form, model, {"images", "labels"}))
+    files, names = multipart.files(form, settings, partial=options.partial)
+    labels = multipart.texts(form, "labels")
     if len(files) != len(labels):
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
@@ -88,37 +93,43 @@ async def _form(request: Request, settings: Settings, model: type[_Model]) -> tu
     for position, label in enumerate(labels):
         check_label(position, label, settings)
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
-    return list(zip(files, labels, strict=True)), options
+    return list(zip(files, labels, strict=True)), options, names
 
 
-def _support_of(items: list[SupportImage], settings: Settings) -> Support:
+def _support_of(items: list[SupportImage], settings: Settings, *, partial: bool) -> Support:
     check_count(len(items), settings)
     for position, item in enumerate(items):
         check_label(position, item.label, settings)
-    return [(from_base64(f"support.{i}.image", item.image, settings), item.label) for i, item in enumerate(items)]
+    return [
+        (read_image(from_base64, f"support.{i}.image", item.image, settings, partial=partial), item.label)
+        for i, item in enumerate(items)
+    ]
 
 
-async def read_predict(request: Request, settings: Settings) -> tuple[list[bytes], PredictOptions]:
-    """Images (file bytes) and options of `POST /predict`.
+async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
+    """Images, options and file names of `POST /predict`.
 
     Raises:
         ServiceError: anything wrong with the body.
     """
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
-        files = multipart.files(form, settings)
         options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
+        files, names = multipart.files(form, settings, partial=options.partial)
     else:
-        files, options = await _read_json(request, settings, _predict_of_json)
+        files, options, names = await _read_json(request, settings, _predict_of_json)
     _need_an_image(files)
-    return files, options
+    return files, options, names
 
 
-def _predict_of_json(text: bytes | bytearray, settings: Settings) -> tuple[list[bytes], PredictOptions]:
+def _predict_of_json(text: bytes | bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
     body = parse_json(PredictRequest, text, settings)
     check_count(len(body.images), settings)
-    files = [from_base64(f"images.{i}", image, settings) for i, image in enumerate(body.images)]
-    return files, PredictOptions.model_construct(**body.model_dump(exclude={"images"}))
+    files = [
+        read_image(from_base64, f"images.{i}", image, settings, partial=body.partial)
+        for i, image in enumerate(body.images)
+    ]
+    return files, PredictOptions.model_construct(**body.model_dump(exclude={"images"})), []
 
 
 def _need_an_image(received: Sequence[object]) -> None:
@@ -204,20 +215,3 @@ def _validate(model: type[_Model], value: Any, *, where: str | None = None) -> _
     except ValidationError as error:
         # No variable: the error's traceback would keep the body until a garbage collection.
         raise invalid_request(error, where) from error
-
-
-def from_base64(where: str, text: str, settings: Settings) -> bytes:
-    """Decode an image file; `where` names its place in the request in error messages.
-
-    Raises:
-        ServiceError: INVALID_REQUEST, the text is not base64; IMAGE_TOO_LARGE.
-    """
-    check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"{where} is not base64 ({error}). Send the image file's bytes in standard base64, "
-            "without line breaks or a data: prefix.",
-        ) from error

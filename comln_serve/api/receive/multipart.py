@@ -7,8 +7,10 @@ from fastapi import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 from pydantic import BaseModel
 
-from comln_serve.api.receive.limits import body_chunks, check_bytes, check_count, too_many
+from comln_serve.api.receive.images import from_file, read_image
+from comln_serve.api.receive.limits import body_chunks, check_count, too_many
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
 # Fields allowed beside the images and labels.
@@ -17,11 +19,19 @@ _OPTIONS = 16
 
 @dataclass(frozen=True)
 class Part:
-    """A field of a form; it is a file if it has a file name."""
+    """A field of a form.
+
+    Attributes:
+        file: name of the file that it is, "" if that cannot be read; None: it is text.
+    """
 
     name: str
-    is_file: bool
+    file: str | None
     content: bytes
+
+    @property
+    def is_file(self) -> bool:
+        return self.file is not None
 
 
 Form = Sequence[Part]
@@ -61,23 +71,26 @@ async def read_form(request: Request, settings: Settings) -> Form:
 def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> None:
     """Refuse a further part if the form already has as many as a request can need."""
     most = settings.max_images
-    is_file = _is_file(segment)
+    is_file = _file_name(segment) is not None
     # Lets one image over the limit pass: check_count then reports how many there are.
     allowed = most + 1 if is_file else most + _OPTIONS
     if len(parts) >= allowed and sum(part.is_file == is_file for part in parts) >= allowed:
         raise too_many(f"more than {most}", most)
 
 
-def _is_file(segment: MultipartSegment) -> bool:
+def _file_name(segment: MultipartSegment) -> str | None:
+    """See `Part.file`."""
     # Some old clients send a file name that is not ASCII only as `filename*`, which the parser
     # ignores.
-    return segment.filename is not None or "filename*=" in str(segment.header("Content-Disposition"))
+    if segment.filename is None and "filename*=" in str(segment.header("Content-Disposition")):
+        return ""
+    return segment.filename
 
 
 def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part:
-    name, is_file = segment.name or "", _is_file(segment)
+    name, file = segment.name or "", _file_name(segment)
     most = max(65536, 4 * settings.max_label_length)
-    if not is_file and len(content) > most:
+    if file is None and len(content) > most:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"Field {name[:100]!r} has {len(content)} bytes; at most {most} are allowed in a text "
@@ -85,21 +98,22 @@ def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part
             received_bytes=len(content),
             allowed_bytes=most,
         )
-    return Part(name, is_file, content)
+    return Part(name, file, content)
 
 
-def files(form: Form, settings: Settings) -> list[bytes]:
-    """The bytes of the `images` parts, in order."""
+def files(form: Form, settings: Settings, *, partial: bool) -> tuple[list[File], list[str | None]]:
+    """The `images` parts in order: files, and their names."""
     parts = [part for part in form if part.name == "images"]
     check_count(len(parts), settings)
+    found: list[File] = []
     for position, part in enumerate(parts):
+        where = f"images.{position}"
         if not part.is_file:
             raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"images.{position} is a text field; send it as a file (curl -F images=@FILE).",
+                ErrorCode.INVALID_REQUEST, f"{where} is a text field; send it as a file (curl -F images=@FILE)."
             )
-        check_bytes(f"images.{position}", len(part.content), settings)
-    return [part.content for part in parts]
+        found.append(read_image(from_file, where, part.content, settings, partial=partial))
+    return found, [part.file or None for part in parts]
 
 
 def texts(form: Form, field: str) -> list[str]:

@@ -95,6 +95,13 @@ Horizon = Annotated[
 Promote = Annotated[
     bool, Field(description="Let the name stand for the new version at once. It always stands for its first version.")
 ]
+Partial = Annotated[
+    bool,
+    Field(
+        description="Leave out images that cannot be used, each with its error in `rejected`, instead of refusing the "
+        "request for the first of them."
+    ),
+]
 Metadata = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
     BeforeValidator(_few_entries),
@@ -136,6 +143,7 @@ class AdaptOptions(_Request):
     promote: Promote = True
     metadata: Metadata | None = None
     expires_in_seconds: Lifetime | None = None
+    partial: Partial = False
 
 
 class AdaptForm(AdaptOptions):
@@ -152,6 +160,7 @@ class ExamplesOptions(_Request):
     """Options of a request for more examples, in JSON or a form."""
 
     promote: Promote = True
+    partial: Partial = False
 
 
 class ExamplesRequest(ExamplesOptions):
@@ -164,6 +173,7 @@ class PredictOptions(_Request):
     classifier: str = Field(description="Id, name or name@version of a classifier.")
     top_k: TopK = 5
     unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
+    partial: Partial = False
 
 
 class PredictRequest(PredictOptions):

@@ -1,5 +1,7 @@
 """`POST /adapt` and `POST /predict`."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 
 from comln_serve.api import schemas
@@ -10,6 +12,7 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
+from comln_serve.api.rejected import Sent, count_rejected
 from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
 from comln_serve.api.work import classify, engine_of
 from comln_serve.engine.engine import NewClassifier, Predicted
@@ -47,7 +50,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
     # Only checks for room: `make` takes a place once the body has arrived, so that slow senders
     # keep nobody out.
     request.app.state.requests.check()
-    support, options = await read_adapt(request, engine.settings)
+    support, options, names = await read_adapt(request, engine.settings)
     record.images = len(support)
     new = NewClassifier(
         model=options.model,
@@ -57,7 +60,13 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
         metadata=options.metadata or {},
         expires_in_seconds=options.expires_in_seconds,
     )
-    return await make(request, lambda caller: engine.adapt(support, new, caller), key=key, status=201)
+    return await make(
+        request,
+        lambda caller: engine.adapt(support, new, caller, partial=options.partial),
+        sent=Sent(options.partial, names, [label for _, label in support]),
+        key=key,
+        status=201,
+    )
 
 
 @router.post(
@@ -73,29 +82,38 @@ async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"
     request.app.state.requests.check()
-    images, options = await read_predict(request, engine_of(request).settings)
+    images, options, names = await read_predict(request, engine_of(request).settings)
+    sent = Sent(options.partial, names)
 
     def write(predicted: Predicted) -> Response:
+        count_rejected(predicted.rejected)
+        rejected = sent.described(predicted.rejected)
         return as_json(
             schemas.PredictResponse(
                 classifier=predicted.classifier.id,
-                predictions=_predictions(predicted, options.top_k),
+                predictions=_predictions(predicted, rejected or (), options.top_k),
+                rejected=rejected,
                 calibrated=predicted.calibrated,
                 unknown_threshold=predicted.unknown_threshold,
                 timings_ms=predicted.timings_ms,
             )
         )
 
-    return await classify(request, images, options.classifier, write, unknown=options.unknown)
+    with sent.naming_errors():
+        return await classify(
+            request, images, options.classifier, write, unknown=options.unknown, partial=options.partial
+        )
 
 
-def _predictions(predicted: Predicted, top_k: int) -> list[schemas.JudgedPrediction | schemas.Prediction]:
+def _predictions(
+    predicted: Predicted, rejected: Sequence[schemas.RejectedImage], top_k: int
+) -> list[schemas.JudgedPrediction | schemas.Prediction | None]:
     labels, images = predicted.classifier.labels, len(predicted.probabilities)
     listed = min(top_k, len(labels))
     of_image = _IMAGE_BYTES + _ENTRY_BYTES * listed
     of_image += bytes_of_longest(labels, listed) + bytes_of_longest(labels, 1)
-    check_answer(images, images * of_image)
-    predictions: list[schemas.JudgedPrediction | schemas.Prediction] = []
+    check_answer(images, images * of_image + sum(len(one.model_dump_json()) for one in rejected))
+    predictions: list[schemas.JudgedPrediction | schemas.Prediction | None] = []
     for image, row in enumerate(predicted.probabilities):
         top = [
             schemas.ClassProbability(label=labels[i], probability=float(row[i]))
@@ -109,4 +127,6 @@ def _predictions(predicted: Predicted, top_k: int) -> list[schemas.JudgedPredict
         unknown = None if threshold is None else alike < threshold
         judged = schemas.JudgedPrediction(label=best, probability=chance, top=top, unknown=unknown, similarity=alike)
         predictions.append(judged)
+    for one in rejected:  # in order, so that each is put where it was
+        predictions.insert(one.index, None)
     return predictions

@@ -11,6 +11,7 @@ from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_examples
+from comln_serve.api.rejected import Sent
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
@@ -54,10 +55,14 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     record = current_record()
     record.operation = "adapt"
     request.app.state.requests.check()
-    support, options = await read_examples(request, engine.settings)
+    support, options, names = await read_examples(request, engine.settings)
     record.images = len(support)
     return await make(
-        request, lambda caller: engine.add_examples(ref, support, caller, promote=options.promote), key=key, status=201
+        request,
+        lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
+        sent=Sent(options.partial, names, [label for _, label in support]),
+        key=key,
+        status=201,
     )
 
 

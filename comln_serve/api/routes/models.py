@@ -32,10 +32,9 @@ async def models(request: Request) -> schemas.ModelList:
 @needs(Scope.ADMIN)
 async def reload(request: Request) -> schemas.ModelsReloaded:
     """Running requests finish on the models they began with. If a bundle cannot be used, nothing is changed."""
-    engine = engine_of(request)
-    reloaded = schemas.ModelsReloaded.model_validate(await change(request, engine.reload))
-    engine.shared.reload_others()
-    return reloaded
+    reloaded = await change(request, engine_of(request).reload)
+    request.app.state.on_reload()
+    return schemas.ModelsReloaded.model_validate(reloaded)
 
 
 def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:

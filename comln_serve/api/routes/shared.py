@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from comln_serve.api import schemas
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
+from comln_serve.api.rejected import Sent, count_rejected
 from comln_serve.api.work import work
 from comln_serve.engine.adapting.adaptation import Adapted
 from comln_serve.engine.cancellation import Caller, Cancellation
@@ -48,6 +49,8 @@ KeyHeader = Annotated[
     ),
 ]
 
+_UNNAMED = Sent()
+
 
 async def change(request: Request, call: Callable[[], _Result]) -> _Result:
     """Run an engine call that writes to the store on the worker threads: writers wait for each
@@ -58,19 +61,32 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
 
 
 async def make(
-    request: Request, call: Callable[[Caller], Adapted], *, key: str | None = None, status: int = 200
+    request: Request,
+    call: Callable[[Caller], Adapted],
+    *,
+    sent: Sent = _UNNAMED,
+    key: str | None = None,
+    status: int = 200,
 ) -> Response:
-    """Run an engine call that makes or changes a classifier. Answer with the classifier."""
+    """Run an engine call that makes or changes a classifier. Answer with the classifier.
+
+    Args:
+        sent: what the request calls its images.
+    """
     record, tenant = current_record(), tenant_of(request)
 
     def written(cancellation: Cancellation) -> Response:
-        adapted = call(Caller(tenant, key, cancellation))
+        with sent.naming_errors():
+            adapted = call(Caller(tenant, key, cancellation))
         record.stages_ms = adapted.timings_ms
         headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
         if not adapted.replayed:
             record.model = adapted.classifier.model
+            count_rejected(adapted.rejected)
         body = schemas.AdaptResponse(
-            **dict(schemas.ClassifierDetail.model_validate(adapted.classifier)), timings_ms=adapted.timings_ms
+            **dict(schemas.ClassifierDetail.model_validate(adapted.classifier)),
+            timings_ms=adapted.timings_ms,
+            rejected=sent.described(adapted.rejected),
         )
         return as_json(body, status, headers)
 

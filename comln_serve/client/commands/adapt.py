@@ -12,6 +12,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import described, left_out
 from comln_serve.client.errors import InputError
+from comln_serve.client.results import Adapted
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 ON_BAD = click.option(
@@ -28,7 +29,11 @@ ON_BAD = click.option(
 @click.option("--name", help="Name of the classifier, which becomes its next version.  [default: none, only an id]")
 @click.option("--model", help="A model of `comln models ls`.  [default: the server's]")
 @click.option("--horizon", metavar="T|learned|auto", help="How far to adapt.  [default: the model's own rule]")
-@click.option("--promote/--no-promote", default=True, help="Whether the name stands for the new version at once.")
+@click.option(
+    "--promote/--no-promote",
+    default=True,
+    help="Whether the name stands for the new version at once, as it does for its first.",
+)
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="A note to keep with it; may be repeated.")
 @click.option("--expires-in-seconds", type=click.IntRange(min=1), help="When it expires.  [default: never]")
 @ON_BAD
@@ -44,7 +49,12 @@ def adapt(
         progress=False if output.as_json else None,
         **options,
     )
-    output.show(made, lambda: described(made))
+    show_made(output, made, files=made.images)
+
+
+def show_made(output: Output, made: Adapted, files: Sequence[str] = ()) -> None:
+    """Show what was made, what was left out, and what could not be cleaned up. See `described`."""
+    output.show(made, lambda: described(made, files))
     if made.leftover:
         output.note(
             f"partial versions could not be deleted: {', '.join(made.leftover)}; comln classifiers rm deletes them"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from comln_serve.client.results import Adapted, ClassifierDetail, Skipped
+from comln_serve.client.results import ClassifierDetail, Skipped
 
 _MOST_LISTED = 20
 
@@ -21,8 +21,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def described(made: ClassifierDetail) -> str:
-    """A classifier and what its report says, in lines. Suspects of what was just made are named by their files."""
+def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
+    """A classifier and what its report says, in lines.
+
+    Args:
+        files: of example 1, 2 and so on; suspects are named by them. Others are named by their numbers.
+    """
     images = sum(item.examples for item in made.classes)
     state = "" if made.name is None else ", promoted" if made.promoted else ", not promoted"
     lines = [
@@ -41,7 +45,6 @@ def described(made: ClassifierDetail) -> str:
         )
         if held.suspects:
             lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
-            files = made.images if isinstance(made, Adapted) else ()
             for item in held.suspects[:_MOST_LISTED]:
                 which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
                 lines.append(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})")

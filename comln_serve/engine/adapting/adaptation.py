@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.rejected import Rejected, without
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
@@ -20,18 +22,27 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
+from comln_serve.engine.embedding.decoders import File
 from comln_serve.engine.models import Model, Models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
 from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, TenantStore, utc_now
 
-Support = Sequence[tuple[bytes, str]]
+Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
-Embedded = tuple[NDArray[np.float32], Sequence[int | None]]
-"""Embeddings (n, d) and perceptual hashes (n,) of images."""
 
-Embed = Callable[[Sequence[bytes], Model, StageClock, Cancellation], Embedded]
+class Embed(Protocol):
+    """See `Engine._embed_and_hash`."""
+
+    def __call__(
+        self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
+    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]: ...
+
+
+Embedded = tuple[NDArray[np.float32], list[int | None], list[str]]
+"""Embeddings (M, d), perceptual hashes (M,) and labels (M,)."""
+
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
 # A solve with thousands of support images takes hundreds of megabytes.
@@ -44,11 +55,13 @@ class Adapted:
 
     Attributes:
         replayed: an earlier request with the same idempotency key made it.
+        rejected: images that it was made without.
     """
 
     classifier: Classifier
     timings_ms: dict[str, float]
     replayed: bool = False
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,12 +88,21 @@ class NewClassifier:
 
 @dataclass(frozen=True)
 class _Call:
-    """One request: its caller, the models served when it began, its idempotency key, and the time of its stages."""
+    """One request: its caller, the models served when it began, its idempotency key, the time of its stages, and the
+    images that it goes on without.
+    """
 
     caller: Caller
     models: Models
     key: IdempotencyKey | None = None
+    partial: bool = False
     clock: StageClock = field(default_factory=StageClock)
+    rejected: list[Rejected] = field(default_factory=list[Rejected])
+
+    @property
+    def stored_key(self) -> IdempotencyKey | None:
+        """The key with what the answer to a repeated request needs beside the classifier."""
+        return None if self.key is None else replace(self.key, rejected=tuple(self.rejected))
 
 
 class ClassifierMaker:
@@ -101,16 +123,17 @@ class ClassifierMaker:
         at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
         self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
 
-    def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller) -> Adapted:
+    def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller, *, partial: bool) -> Adapted:
         """See `Engine.adapt`."""
-        call = self._begin(caller, models, "adapt", support, vars(new))
+        call = self._begin(caller, models, "adapt", support, vars(new), partial=partial)
         return self._once(call, lambda: self._make(support, new, call))
 
     def add_examples(
-        self, models: Models, reference: str, support: Support, caller: Caller, *, promote: bool
+        self, models: Models, reference: str, support: Support, caller: Caller, *, promote: bool, partial: bool
     ) -> Adapted:
         """See `Engine.add_examples`."""
-        call = self._begin(caller, models, "examples", support, {"reference": reference, "promote": promote})
+        options = {"reference": reference, "promote": promote}
+        call = self._begin(caller, models, "examples", support, options, partial=partial)
         return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
 
     def remove_example(self, models: Models, reference: str, number: int, caller: Caller, *, promote: bool) -> Adapted:
@@ -126,13 +149,22 @@ class ClassifierMaker:
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
 
     def _begin(
-        self, caller: Caller, models: Models, operation: str, support: Support, options: Mapping[str, object]
+        self,
+        caller: Caller,
+        models: Models,
+        operation: str,
+        support: Support,
+        options: Mapping[str, object],
+        *,
+        partial: bool,
     ) -> _Call:
         if caller.idempotency_key is None:
-            return _Call(caller, models)
+            return _Call(caller, models, partial=partial)
         expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
+        if partial:  # else left out: the fingerprints of whole requests stay what they were
+            options = {**options, "partial": True}
         key = IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
-        return _Call(caller, models, key)
+        return _Call(caller, models, key, partial)
 
     def _once(self, call: _Call, make: Callable[[], Classifier]) -> Adapted:
         """Make a classifier, or return the one that a request with the same key has made."""
@@ -140,9 +172,10 @@ class ClassifierMaker:
         while True:
             earlier = None if call.key is None else store.made_by(call.key)
             if earlier is not None:
-                if store.resolve(earlier) is None:
-                    raise _gone(earlier)
-                return Adapted(store.find(earlier), call.clock.milliseconds(), replayed=True)
+                identifier, rejected = earlier
+                if store.resolve(identifier) is None:
+                    raise _gone(identifier)
+                return Adapted(store.find(identifier), call.clock.milliseconds(), replayed=True, rejected=rejected)
             try:
                 made = make()
             except KeyTakenError:
@@ -153,7 +186,7 @@ class ClassifierMaker:
                     continue  # that request took the last place
                 raise
             self._catalogue.remember(made)
-            return Adapted(made, call.clock.milliseconds())
+            return Adapted(made, call.clock.milliseconds(), rejected=tuple(call.rejected))
 
     def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
         model, labels = call.models.find(new.model), [label for _, label in support]
@@ -161,7 +194,8 @@ class ClassifierMaker:
         self._check_size(len(labels))
         self._check_room(call)
         with self._images.admit(len(support)):
-            examples = SupportSet.of(*self._embedded(support, model, call), labels)
+            examples = SupportSet.of(*self._embedded(support, model, call))
+            _check_classes_left(labels, examples.classes, call.rejected)
             with self._solves.turn(call.caller.cancellation.check, object()):
                 made = self._fit(model, examples, new.horizon, call)
         lifetime = new.expires_in_seconds
@@ -169,7 +203,7 @@ class ClassifierMaker:
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
         with self._storing(call) as store:
             limit = self._settings.max_classifiers
-            return store.add(made, examples, limit=limit, promote=new.promote, key=call.key)
+            return store.add(made, examples, limit=limit, promote=new.promote, key=call.stored_key)
 
     def _extend(self, reference: str, support: Support, call: _Call, *, promote: bool) -> Classifier:
         labels = [label for _, label in support]
@@ -186,7 +220,9 @@ class ClassifierMaker:
             return embedded[model.embedder_sha256]
 
         def extend(stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
-            return examples.extended(*embed(stored), labels)
+            extended = examples.extended(*embed(stored))
+            _check_classes_left(labels, extended.classes, call.rejected)
+            return extended
 
         with self._images.admit(len(support)):
             # Embeds first, so as not to keep others from solving meanwhile.
@@ -213,14 +249,20 @@ class ClassifierMaker:
                         expected = reference, Resolved(stored.id, stored.revision)
                         limit = self._settings.max_classifiers
                         return store.add(
-                            made, changed, limit=limit, promote=promote, key=call.key, derived_from=expected
+                            made, changed, limit=limit, promote=promote, key=call.stored_key, derived_from=expected
                         )
                     made = replace(made, id=stored.id, created_at=stored.created_at, revision=stored.revision + 1)
-                    store.replace(made, changed, key=call.key)
+                    store.replace(made, changed, key=call.stored_key)
                     return made
 
     def _embedded(self, support: Support, model: Model, call: _Call) -> Embedded:
-        return self._embed([data for data, _ in support], model, call.clock, call.caller.cancellation)
+        """The images that can be used. Notes the others in the call."""
+        files = [file for file, _ in support]
+        embeddings, hashes, rejected = self._embed(
+            files, model, call.clock, call.caller.cancellation, partial=call.partial
+        )
+        call.rejected[:] = rejected
+        return embeddings, hashes, without([label for _, label in support], rejected)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
         return fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
@@ -252,6 +294,30 @@ class ClassifierMaker:
                 received_images=examples,
                 allowed_images=self._settings.max_examples,
             )
+
+
+def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Sequence[Rejected]) -> None:
+    """Check that images that cannot be used took no class with them.
+
+    Args:
+        labels: (M,) of the request's images, those in `rejected` included.
+        left: the classes of the support set without these.
+
+    Raises:
+        ServiceError: CANNOT_ADAPT.
+    """
+    lost = [label for label in dict.fromkeys(labels) if label not in left]
+    if not lost:
+        return
+    first = next(one for one in rejected if labels[one.index] == lost[0])
+    raise ServiceError(
+        ErrorCode.CANNOT_ADAPT,
+        f"None of the images labelled {lost[0]!r} can be used. Image {first.index + 1} of {len(labels)}: "
+        f"{first.message} Send one that can be used, or leave the label out; the detail has all such labels and "
+        "images.",
+        lost_classes=lost,
+        rejected=[one.facts() for one in rejected],
+    )
 
 
 def _no_example(reference: str, number: int) -> ServiceError:

@@ -58,7 +58,7 @@ class OnnxBackbone:
         if provider == "cuda" and self.provider != "cuda":
             raise StartupError(
                 "provider is cuda, but ONNX Runtime could not use CUDA and would run on the CPU. "
-                "Check the driver and install comln-serve[cuda], or start with --provider cpu"
+                "Check the driver and install comln-serve[cuda] instead of [cpu], or start with --provider cpu"
             )
         self._check_signature(bundle)
         self._one_core = self._session

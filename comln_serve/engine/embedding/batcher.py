@@ -111,26 +111,30 @@ class Batcher:
         return self._queued
 
     @contextmanager
-    def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8]], None], None, None]:
+    def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8] | None], None], None, None]:
         """Announce the images of a job for the duration of the block. Yields a function `put`.
 
-        Call `put`, from any thread, with each image's position and pixels (S, S, 3).
+        Call `put`, from any thread, with each image's position and pixels (S, S, 3); None: the job
+        goes on without it.
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
         """
         left = job.count
 
-        def put(position: int, image: NDArray[np.uint8]) -> None:
+        def put(position: int, image: NDArray[np.uint8] | None) -> None:
             nonlocal left
             with self._changed:
                 if left:  # 0 once the block has ended: nobody waits for the image
                     left -= 1
                     self._coming -= 1
-                    item = _Item(job, position, image, time.monotonic())
-                    self._waiting.setdefault(job, deque()).append(item)
-                    self._queued += 1
+                    if image is not None:
+                        item = _Item(job, position, image, time.monotonic())
+                        self._waiting.setdefault(job, deque()).append(item)
+                        self._queued += 1
                     self._changed.notify()
+            if image is None:
+                job.skip(position)
 
         with self._changed:
             if self._closing:

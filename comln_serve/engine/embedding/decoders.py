@@ -16,6 +16,7 @@ from threading import Condition, Thread, current_thread
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
@@ -30,30 +31,46 @@ SMALL = 4_000_000
 # this many images of the largest allowed size, per thread: a few seconds of work.
 _MOST_WAITING = 8
 
-Deliver = Callable[[int, NDArray[np.uint8]], None]
+File = bytes | ServiceError
+"""An image file; or, in a partial upload, the error of one that was refused when it was received."""
+
+Deliver = Callable[[int, NDArray[np.uint8] | None], None]
 
 
 class Upload:
-    """A request's files, decoded in order. Guarded by the decoders' lock."""
+    """A request's files, decoded in order. Guarded by the decoders' lock.
 
-    def __init__(self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver) -> None:
-        self.job, self.files, self.policy, self.deliver = job, files, policy, deliver
+    Attributes:
+        partial: bad files are left out; the request fails only if all are bad.
+        bad: errors of bad files, by position.
+    """
+
+    def __init__(
+        self, job: Job, files: Sequence[File], policy: Preprocessing, deliver: Deliver, *, partial: bool
+    ) -> None:
+        self.job, self.files, self.policy, self.deliver, self.partial = job, files, policy, deliver, partial
         self.taken = 0
         self.decoding = 0  # files taken but not finished, queued large ones included
         self.large: deque[tuple[int, ImageFile]] = deque()
-        self.first_bad: tuple[int, ServiceError] | None = None
+        self.bad: dict[int, ServiceError] = {}
 
     @property
     def has_more(self) -> bool:
-        return self.taken < len(self.files) and self.first_bad is None and not self.job.over
+        return self.taken < len(self.files) and (self.partial or not self.bad) and not self.job.over
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """The bad files in upload order: all of them, once the job is over."""
+        return tuple(Rejected(i, error.code, error.message, error.detail) for i, error in sorted(self.bad.items()))
 
     def failure(self) -> ServiceError | None:
         """The error of the first bad file in upload order, once no file is being decoded."""
-        if self.first_bad is None or self.decoding:
+        if not self.bad or self.decoding or (self.partial and len(self.bad) < len(self.files)):
             return None
-        position, error = self.first_bad
-        message = f"Image {position + 1} of {len(self.files)}: {error.message}"
-        return ServiceError(error.code, message, image=position, **error.detail)
+        first = self.rejected[0]
+        message = f"Image {first.index + 1} of {len(self.files)}: {first.message}"
+        more = {"rejected": [one.facts() for one in self.rejected]} if self.partial else {}
+        return ServiceError(first.code, message, image=first.index, **first.detail, **more)
 
 
 @dataclass(eq=False)
@@ -96,11 +113,14 @@ class Decoders:
         self._most_waiting_pixels = _MOST_WAITING * for_large * max_pixels
         self._large_threads = [self._start(self._next_large) for _ in range(for_large)]
 
-    def submit(self, job: Job, files: Sequence[bytes], policy: Preprocessing, deliver: Deliver) -> None:
+    def submit(
+        self, job: Job, files: Sequence[File], policy: Preprocessing, deliver: Deliver, *, partial: bool = False
+    ) -> Upload:
         """Decode the files of a job. The job fails with the error of the first bad file.
 
         Args:
             deliver: called from any thread with each image's position and backbone input (S, S, 3).
+            partial: deliver None for bad files; the job fails only if all are bad.
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
@@ -108,8 +128,10 @@ class Decoders:
         with self._changed:
             if self._closing:
                 raise stopping()
-            self._uploads.append(Upload(job, files, policy, deliver))
+            upload = Upload(job, files, policy, deliver, partial=partial)
+            self._uploads.append(upload)
             self._changed.notify_all()
+        return upload
 
     @property
     def waiting_pixels(self) -> int:
@@ -195,14 +217,13 @@ class Decoders:
         upload, position, job = task.upload, task.position, task.upload.job
         if job.over:
             return None
+        data = upload.files[position]
+        if isinstance(data, ServiceError):
+            return data
         began = time.perf_counter()
         try:
             file = task.file or open_for(
-                upload.policy,
-                upload.files[position],
-                max_pixels=self._max_pixels,
-                formats=self._formats,
-                check=job.check,
+                upload.policy, data, max_pixels=self._max_pixels, formats=self._formats, check=job.check
             )
             if task.file is None and file.pixels > SMALL:
                 task.parked = self._park(upload, position, file)
@@ -246,9 +267,11 @@ class Decoders:
                 self._held_pixels -= task.file.pixels
             if not task.parked:
                 upload.decoding -= 1
-            if error is not None and (upload.first_bad is None or task.position < upload.first_bad[0]):
-                upload.first_bad = task.position, error
+            if error is not None:
+                upload.bad[task.position] = error
             failure = upload.failure()
             self._changed.notify_all()
         if failure is not None:
             upload.job.fail(failure)
+        elif error is not None and upload.partial:
+            upload.deliver(task.position, None)

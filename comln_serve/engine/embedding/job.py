@@ -64,19 +64,20 @@ class Job:
         self._runs: dict[Run | None, list[float]] = {}  # start times
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
+        self._skipped: list[int] = []
         self._error: Exception | None = None
 
     @property
     def over(self) -> bool:
         """Whether the job has all its embeddings or an error."""
-        return self._error is not None or self._delivered == self.count
+        return self._error is not None or self._delivered + len(self._skipped) == self.count
 
     def decoding_share(self) -> float:
         """Share of the work so far that was decoding."""
         return self.decoding_s / ((self.decoding_s + self.embedding_s) or 1.0)
 
     def wait(self) -> NDArray[np.float32]:
-        """Wait for the embeddings (count, d).
+        """Wait for the embeddings (count, d); rows of skipped images are left out.
 
         Raises:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
@@ -96,7 +97,7 @@ class Job:
             raise self._error
         if self._embeddings is None:
             raise RuntimeError("a job ended with neither embeddings nor an error")
-        return self._embeddings
+        return np.delete(self._embeddings, self._skipped, axis=0) if self._skipped else self._embeddings
 
     def cancel(self) -> None:
         """End the job, as its client has disconnected."""
@@ -151,6 +152,12 @@ class Job:
             self._delivered += 1
             if not self.over:
                 return
+            self._changed.notify_all()
+
+    def skip(self, position: int) -> None:
+        """Go on without one image. One at least has to be delivered."""
+        with self._changed:
+            self._skipped.append(position)
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:

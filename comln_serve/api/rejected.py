@@ -1,0 +1,53 @@
+"""Images that a partial request goes on without: in its answer or error, log line and metrics."""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from comln_serve.api.context import current_record
+from comln_serve.api.schemas import RejectedImage
+from comln_serve.domain.rejected import Rejected
+from comln_serve.errors import ServiceError
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a request calls its images.
+
+    Attributes:
+        partial: the request goes on without images that cannot be used.
+        names: file names, one for each image; empty: it has none.
+        labels: one for each image; empty: they have none.
+    """
+
+    partial: bool = False
+    names: Sequence[str | None] = ()
+    labels: Sequence[str] = ()
+
+    def described(self, rejected: Iterable[Rejected]) -> list[RejectedImage] | None:
+        """Rejected images as the answer has them; None unless the request is partial."""
+        return [RejectedImage(**self._named(one.facts())) for one in rejected] if self.partial else None
+
+    @contextmanager
+    def naming_errors(self) -> Generator[None, None, None]:
+        """Describe also the images that an error in this block names."""
+        try:
+            yield
+        except ServiceError as error:
+            rejected = error.detail.get("rejected")
+            if rejected is None:
+                raise
+            count_rejected(map(Rejected.of, rejected))
+            detail = {**error.detail, "rejected": [self._named(facts) for facts in rejected]}
+            raise ServiceError(error.code, error.message, **detail) from None
+
+    def _named(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        index = facts["index"]
+        label = {"label": self.labels[index]} if self.labels else {}
+        return {"index": index, "file": self.names[index] if self.names else None, **label, **facts}
+
+
+def count_rejected(rejected: Iterable[Rejected]) -> None:
+    """Note rejected images in the request's record."""
+    current_record().rejected = [one.code for one in rejected]
