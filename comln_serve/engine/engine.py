@@ -17,15 +17,15 @@ from comln_serve.bundle.calibration import calibration_for, temperature, unknown
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
-from comln_serve.domain.rejected import Rejected
-from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, Hashes, NewClassifier, Support
+from comln_serve.domain.rejected import Rejected, without
+from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedding.decoders import Decoders, File
+from comln_serve.engine.embedding.decoders import Decoders, Deliver, File
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
@@ -280,15 +280,15 @@ class Engine:
 
     def _embed_and_hash(
         self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
-    ) -> tuple[NDArray[np.float32], Hashes, tuple[Rejected, ...]]:
-        """Like `_embed`; also the perceptual hash of each image as the model sees it, None if it is rejected."""
+    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]:
+        """Like `_embed`; also the perceptual hash of each of these images as the model sees it."""
         hashes: list[int | None] = [None] * len(files)
 
-        def take_hash(position: int, pixels: NDArray[np.uint8]) -> None:
-            hashes[position] = difference_hash(pixels)
+        def take_hash(position: int, pixels: NDArray[np.uint8] | None) -> None:
+            hashes[position] = None if pixels is None else difference_hash(pixels)
 
-        embeddings, rejected = self._embed(files, model, clock, cancellation, partial=partial, see=take_hash)
-        return embeddings, hashes, rejected
+        embeddings, rejected = self._embed(files, model, clock, cancellation, take_hash, partial=partial)
+        return embeddings, without(hashes, rejected), rejected
 
     def _embed(
         self,
@@ -296,9 +296,9 @@ class Engine:
         model: Model,
         clock: StageClock,
         cancellation: Cancellation,
+        see: Deliver = lambda _position, _pixels: None,
         *,
         partial: bool,
-        see: Callable[[int, NDArray[np.uint8]], None] = lambda _position, _pixels: None,
     ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]:
         """Embeddings (n, d) of n >= 1 image files, which the caller has admitted. If `partial`, of
         those that can be used, and the others.
@@ -319,8 +319,7 @@ class Engine:
         ):
 
             def deliver(position: int, pixels: NDArray[np.uint8] | None) -> None:
-                if pixels is not None:
-                    see(position, pixels)
+                see(position, pixels)
                 put(position, pixels)
 
             policy = model.bundle.manifest.preprocessing

@@ -174,21 +174,8 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
 
 
-def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
-    """No request went on without an image then."""
-    migrate_to(database_url, "0005")
-    execute(
-        database_url,
-        "INSERT INTO idempotency_keys (tenant, key, fingerprint, classifier, expires_at) VALUES "
-        "('', 'k', 'print', 'clf_1', '2999-01-01 00:00:00')",
-    )
-    with closing(open_store(database_url)) as store:
-        key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
-        assert store.for_tenant("").made_by(key) == ("clf_1", ())
-
-
 def test_examples_of_before_have_no_hashes(database_url: str) -> None:
-    migrate_to(database_url, "0005")
+    migrate_to(database_url, "0006")
     execute(
         database_url,
         "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
@@ -205,6 +192,19 @@ def test_examples_of_before_have_no_hashes(database_url: str) -> None:
         add(mine, "clf_a")
         execute(database_url, "UPDATE supports SET hashes = NULL")
         assert mine.support("clf_a")[1].hashes == (None,) * len(support())
+
+
+def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
+    """No request went on without an image then."""
+    migrate_to(database_url, "0005")
+    execute(
+        database_url,
+        "INSERT INTO idempotency_keys (tenant, key, fingerprint, classifier, expires_at) VALUES "
+        "('', 'k', 'print', 'clf_1', '2999-01-01 00:00:00')",
+    )
+    with closing(open_store(database_url)) as store:
+        key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
+        assert store.for_tenant("").made_by(key) == ("clf_1", ())
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:

@@ -32,20 +32,16 @@ Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
 
-Hashes = Sequence[int | None]
-"""Perceptual hashes (n,) of images."""
-
-
 class Embed(Protocol):
     """See `Engine._embed_and_hash`."""
 
     def __call__(
         self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
-    ) -> tuple[NDArray[np.float32], Hashes, tuple[Rejected, ...]]: ...
+    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]: ...
 
 
-Embedded = tuple[NDArray[np.float32], Hashes, list[str]]
-"""Embeddings (M, d), hashes (M,) and labels (M,) of the support images that can be used."""
+Embedded = tuple[NDArray[np.float32], list[int | None], list[str]]
+"""Embeddings (M, d), perceptual hashes (M,) and labels (M,)."""
 
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
@@ -260,13 +256,13 @@ class ClassifierMaker:
                     return made
 
     def _embedded(self, support: Support, model: Model, call: _Call) -> Embedded:
-        """Embed the images that can be used. Notes the others in the call."""
+        """The images that can be used. Notes the others in the call."""
         files = [file for file, _ in support]
         embeddings, hashes, rejected = self._embed(
             files, model, call.clock, call.caller.cancellation, partial=call.partial
         )
         call.rejected[:] = rejected
-        return embeddings, without(hashes, rejected), without([label for _, label in support], rejected)
+        return embeddings, hashes, without([label for _, label in support], rejected)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
         return fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
