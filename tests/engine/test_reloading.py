@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from threading import enumerate as running_threads
 from typing import Any
 
@@ -52,11 +52,23 @@ def describe(folder: Path, name: str = "tiny") -> None:
     edit_manifest(folder / name, lambda content: content.update(description="Another."))
 
 
-def embedding_threads() -> list[str]:
-    return sorted({thread.name for thread in running_threads() if thread.name.startswith("embed-")})
+EmbeddingThreads = Callable[[], set[Thread]]
 
 
-def test_what_was_added_replaced_removed_and_left(live: Engine, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def embedding_threads() -> EmbeddingThreads:
+    """The threads that embed for engines of this test; those of other tests may still run."""
+    earlier = set(running_threads())
+    return lambda: {thread for thread in set(running_threads()) - earlier if thread.name.startswith("embed-")}
+
+
+def names(threads: set[Thread]) -> set[str]:
+    return {thread.name for thread in threads}
+
+
+def test_what_was_added_replaced_removed_and_left(
+    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert live.default_model == "tiny"
     before = dict(live.models)
     assert live.reload() == Reloaded("tiny", (), (), (), ("tiny", "tiny-learned", "tiny-prototype"))
@@ -76,7 +88,7 @@ def test_what_was_added_replaced_removed_and_left(live: Engine, folder: Path, ca
     assert live.models["tiny-learned"] is before["tiny-learned"]
     assert live.models["tiny-prototype"].bundle.manifest.description == "Another."
     assert live.adapt(colour_support()).classifier.model == "a-new-one"
-    wait_until(lambda: embedding_threads() == ["embed-a-new-one", "embed-tiny-learned", "embed-tiny-prototype"])
+    wait_until(lambda: names(embedding_threads()) == {"embed-a-new-one", "embed-tiny-learned", "embed-tiny-prototype"})
 
 
 def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path) -> None:
@@ -117,7 +129,9 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_bundle_changes_nothing(live: Engine, folder: Path, case: str) -> None:
+def test_a_bad_bundle_changes_nothing(
+    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, case: str
+) -> None:
     made = live.adapt(colour_support()).classifier
     before = live.models
     if folder.exists():
@@ -129,7 +143,7 @@ def test_a_bad_bundle_changes_nothing(live: Engine, folder: Path, case: str) -> 
     assert "Nothing was changed; put it right, and reload again." in error.message
     assert live.models is before
     assert live.predict(QUERY, made.id).classifier.id == made.id
-    assert embedding_threads() == ["embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"]
+    assert names(embedding_threads()) == {"embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"}
 
 
 def test_the_default_model_of_the_settings_has_to_stay(
@@ -142,9 +156,12 @@ def test_the_default_model_of_the_settings_has_to_stay(
 
 
 @pytest.mark.parametrize("operation", ["predict", "adapt", "add examples"])
-def test_a_running_request_finishes_on_the_model_it_began_with(live: Engine, folder: Path, operation: str) -> None:
+def test_a_running_request_finishes_on_the_model_it_began_with(
+    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, operation: str
+) -> None:
     made = live.adapt(colour_support(), NewClassifier(name="shop")).classifier
-    old, old_threads = weakref.ref(live.models["tiny"]), set(running_threads())
+    old = weakref.ref(live.models["tiny"])
+    of_old = {thread for thread in embedding_threads() if thread.name == "embed-tiny"}
     began, go_on = Event(), Event()
 
     def hold(_images: int) -> None:
@@ -168,11 +185,10 @@ def test_a_running_request_finishes_on_the_model_it_began_with(live: Engine, fol
         # New requests are answered by the new model meanwhile.
         assert live.adapt(colour_support()).classifier.embedder_sha256 == new.embedder_sha256
         fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, made.id))
-        assert {thread for thread in old_threads if thread.name == "embed-tiny"} <= set(running_threads())
+        assert of_old <= set(running_threads())
         go_on.set()
         assert running.result(SOON).embedder_sha256 == made.embedder_sha256
         del running
-    of_old = {thread for thread in old_threads if thread.name == "embed-tiny"}
     wait_until(lambda: of_old.isdisjoint(running_threads()))
     wait_until(lambda: gc.collect() >= 0 and old() is None)
 
