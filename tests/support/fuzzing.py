@@ -22,6 +22,8 @@ OPERATIONS = [
     *OPERATIONS_WITH_INPUT,
     ("GET", "/metrics"),
     ("GET", "/models"),
+    ("POST", "/models/reload"),
+    ("GET", "/limits"),
     ("GET", "/classifiers/{ref}"),
     ("DELETE", "/classifiers/{ref}"),
     ("POST", "/classifiers/{ref}/promote"),
