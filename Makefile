@@ -48,6 +48,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.adaptation
 	$(BIN)/python -m benchmarks.meta_gradient
+	$(BIN)/python -m benchmarks.workers
 	for bundle in models/*/; do \
 	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
 	done

@@ -26,6 +26,7 @@ from comln_serve.machine import usable_cpus
 RESULTS = Path(__file__).parent / "results"
 _PROGRAM = """
 import sys, time
+import comln_serve.starting
 from comln_serve.cli import main
 print('imported', time.time(), flush=True)
 sys.exit(main())

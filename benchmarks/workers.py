@@ -1,0 +1,114 @@
+"""Throughput and memory of several processes behind one socket, next to one process.
+
+All servers run at once, and are loaded in turns, so that a noisy machine disturbs them alike. The load comes from a
+process on the same machine, so what it costs is part of the figures.
+
+    python -m benchmarks.workers [models/photos-efficientnet-lite0] [--workers 1 2] [--rounds 5] [--seconds 5]
+
+Prints Markdown and writes it to benchmarks/results/workers-BUNDLE.md.
+"""
+
+import argparse
+import contextlib
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.serving import RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
+from comln_serve.machine import usable_cpus
+
+START_SECONDS = 60
+
+
+def main() -> None:
+    """Measure what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path, nargs="?", default=ROOT / "models/photos-efficientnet-lite0")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    arguments = parser.parse_args()
+    text = measure(arguments)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"workers-{arguments.bundle.name}.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def measure(arguments: argparse.Namespace) -> str:
+    """The figures of every number of workers, in one run, as Markdown."""
+    rng = np.random.default_rng(0)
+    files = [photo(rng, 500, 375) for _ in range(WAYS * SHOTS)]
+    numbers: list[int] = arguments.workers
+    used: list[float] = []
+    for number in numbers:  # each alone: what it shared with another server would be counted as less
+        with running_server(arguments.bundle, "--workers", str(number)) as server:
+            _warmed_up(server, number, files, arguments.clients)
+            used.append(memory(server))
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(running_server(arguments.bundle, "--workers", str(n))) for n in numbers]
+        bodies = [
+            _warmed_up(server, number, files, arguments.clients)
+            for server, number in zip(servers, numbers, strict=True)
+        ]
+        rates: list[list[float]] = [[] for _ in servers]
+        for _ in range(arguments.rounds):
+            for server, sent, rate in zip(servers, bodies, rates, strict=True):
+                outcome = server.load(sent, clients=arguments.clients, seconds=arguments.seconds)
+                rate.append(outcome.answered / outcome.seconds)
+    machine = f"{usable_cpus()} CPU cores ({platform.machine()})"
+    what = (
+        f"{arguments.bundle.name} on {machine}; {arguments.clients} clients with one JPEG of 500x375 a request on the "
+        f"same cores; {arguments.rounds} rounds of {arguments.seconds:g} s in turns."
+    )
+    head = f"| workers | images/s, median (range) | over {numbers[0]}, median of rounds (range) | memory, MB |"
+    lines = [what, "", head, "|---|---|---|---|"]
+    for number, rate, megabytes in zip(numbers, rates, used, strict=True):
+        ratios = [own / first for own, first in zip(rate, rates[0], strict=True)]
+        lines.append(f"| {number} | {_spread(rate, '.0f')} | {_spread(ratios, '.2f')} | {megabytes:.0f} |")
+    return "\n".join([*lines, "", "Memory: of all processes, after some load; what they share is counted once."])
+
+
+def _warmed_up(server: Server, workers: int, files: Sequence[bytes], clients: int) -> list[bytes]:
+    """Wait for all workers, make a classifier, and load them for a moment. Returns requests that use the classifier."""
+    _wait_for(server, workers)
+    made = server.call("POST", "/adapt", form(files, [("labels", f"class {i // SHOTS}") for i in range(len(files))]))
+    bodies = [form([data], [("classifier", made["id"])]) for data in files]
+    server.load(bodies, clients=clients, seconds=3.0)
+    return bodies
+
+
+def memory(server: Server) -> float:
+    """Memory of a server's processes in MB, shared pages divided among those that share them."""
+    return sum(_pss(pid) for pid in (server.process.pid, *_children(server))) / 1024
+
+
+def _pss(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def _children(server: Server) -> list[int]:
+    pid = server.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def _wait_for(server: Server, workers: int) -> None:
+    """Wait until all of them serve."""
+    log, end = server.folder / "log", time.monotonic() + START_SECONDS
+    while log.read_text("utf-8").count("Application startup complete") < workers:
+        if time.monotonic() > end:
+            raise RuntimeError(f"{workers} workers did not start:\n{log.read_text('utf-8')}")
+        time.sleep(0.1)
+
+
+def _spread(values: list[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+if __name__ == "__main__":
+    main()
