@@ -72,7 +72,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
             return
         freeze_garbage_collector()
         shared.set(Count.READY, 1)
-        if shared.total(Count.READY) == 1:
+        if shared.total(Count.READY) == shared.processes:
             logger.info("ready: the page is at %s", address(settings, sockets))
 
     def after_reload() -> None:

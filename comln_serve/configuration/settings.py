@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from comln_serve.errors import StartupError
@@ -25,6 +25,14 @@ MOST_PER_MINUTE = 10_000_000
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+
+
+def _a_number_or_auto(value: object) -> object:
+    """One message instead of one for each of the two types."""
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if number != "auto" and (type(number) is not int or not 1 <= number <= MOST_WORKERS):
+        raise ValueError(f"must be a number from 1 to {MOST_WORKERS}, or auto")
+    return number
 
 
 class Settings(BaseSettings):
@@ -49,7 +57,7 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8000, description="TCP port to listen on; 0 picks a free one.")
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | Literal["auto"] = Field(
+    workers: Annotated[int | Literal["auto"], BeforeValidator(_a_number_or_auto)] = Field(
         1,
         description="Processes that serve behind this port, each with its share of the usable CPUs; auto is one for "
         "two CPUs, and fewer where memory is short. The limits below are of all processes together.",

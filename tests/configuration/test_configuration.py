@@ -294,3 +294,14 @@ def test_a_server_is_run_from_a_file(models_dir: Path, tmp_path: Path) -> None:
         models = http.get(f"{server.url}/models").json()["models"]
         assert [item["name"] for item in models if item["default"]] == ["tiny-prototype"]
     assert " INFO " in server.log.read_text()
+
+
+@pytest.mark.parametrize("value", ["0", "129", "1.5", "many", ""])
+def test_a_wrong_number_of_workers_has_one_message(value: str) -> None:
+    with pytest.raises(StartupError, match=r"^flag --workers: must be a number from 1 to 128, or auto, got '.*'$"):
+        read_configuration([f"--workers={value}"])
+
+
+@pytest.mark.parametrize("value", [1, 128, "auto"])
+def test_a_number_of_workers(value: int | str) -> None:
+    assert read_configuration([f"--workers={value}"]).workers == value

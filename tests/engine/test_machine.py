@@ -1,4 +1,4 @@
-"""The number of CPUs the process may use, from made-up control groups."""
+"""The CPUs and the memory that the process may use, from made-up control groups, and how many workers suit them."""
 
 from pathlib import Path
 
@@ -35,3 +35,32 @@ def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch, quota: float | None
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     monkeypatch.setattr(machine, "_cgroup_quota", lambda _: quota)
     assert machine.usable_cpus() == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gigabytes", "gpu", "provider", "workers"),
+    [
+        (1, 64, False, "auto", 1),
+        (16, 64, False, "auto", 8),
+        (16, 64, True, "auto", 1),
+        (16, 64, True, "cpu", 8),
+        (16, 2, False, "cpu", 4),  # half of it, without what the first takes
+        (16, 0.5, False, "cpu", 1),
+    ],
+)
+def test_suitable_workers(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, gigabytes: float, gpu: bool, provider: str, workers: int
+) -> None:
+    monkeypatch.setattr(machine, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(machine, "usable_memory", lambda: int(gigabytes * 2**30))
+    monkeypatch.setattr(machine, "may_have_gpu", lambda: gpu)
+    assert machine.suitable_workers(provider) == workers
+
+
+def test_the_limit_of_the_container_is_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    all_of_it = machine.usable_memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.usable_memory() == all_of_it
+    (tmp_path / "memory.max").write_text(f"{2**20}\n")
+    assert machine.usable_memory() == 2**20
