@@ -1,6 +1,6 @@
 """Meta-learning algorithms trained on equal terms: the same network, data, tasks and CPU time for all.
 
-    python -m benchmarks.algorithms --data miniimagenet=PATH --data omniglot=PATH [--shots 5 1] [--budget 1200] [--seeds 3]
+    python -m benchmarks.algorithms --data miniimagenet=PATH --data omniglot=PATH [--shots 5 1] [--budget 1200]
     python -m benchmarks.algorithms --table     # writes docs/algorithms.md and its figure of what has been run
 
 The budget is CPU time of this process with one thread, so that other work on the machine takes nothing from anybody.
@@ -25,7 +25,7 @@ from benchmarks.rivals.listing import RIVALS
 from benchmarks.rivals.record import Cell, Measured, Result
 from benchmarks.rivals.rival import Rival
 from benchmarks.rivals.tasks import PROBLEMS, draw
-from benchmarks.rivals.training import episodes, seconds_of, train
+from benchmarks.rivals.training import episodes, seconds_of, train, yardstick
 from training.data import DataError, Episode, load_split
 from training.data.resident import ResidentImages
 from training.memory import keep_freed_memory
@@ -45,7 +45,9 @@ def run(cell: Cell, images: ResidentImages, validation: ResidentImages, count: i
     rival = RIVALS[cell.algorithm].build(PROBLEMS[cell.data], cell.ways)
     measured = episodes(validation, count, ways=cell.ways, shots=cell.shots)
     curve: list[Measured] = []
+    speeds: list[float] = []
     for point in train(rival, images, ways=cell.ways, shots=cell.shots, budget=cell.budget, seed=cell.seed):
+        speeds.append(yardstick())
         chosen = measured if point.last else measured[:few]
         curve.append(measure(rival, validation, chosen, point.seconds, point.updates))
         print(f"  {point.seconds:7.0f} s, {point.updates:5} updates: {curve[-1].usual}", flush=True)
@@ -61,6 +63,7 @@ def run(cell: Cell, images: ResidentImages, validation: ResidentImages, count: i
         tuple(curve),
         gradient_ms=1e3 * seconds_of(gradient, _GRADIENTS),
         gradient_mb=float(np.median([extra_memory(gradient)[0] for _ in range(3)])),
+        yardstick_ms=1e3 * float(np.median(speeds)),
         machine=processor(),
         torch=torch.__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),

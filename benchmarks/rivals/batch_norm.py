@@ -10,21 +10,19 @@ class PlainBatchNorm(nn.BatchNorm2d):
     The second derivative of torch's own takes twice as long on a CPU.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name in torch)
         n, c, height, width = input.shape
         rows = input.permute(0, 2, 3, 1).reshape(-1, c)
-        mean, var = self.running_mean, self.running_var
-        if self.training:
-            mean = rows.mean(dim=0)
+        last_mean, last_var = self.running_mean, self.running_var
+        if last_mean is None or last_var is None:
+            raise TypeError("keeps statistics: track_running_stats is needed")
+        mean = rows.mean(dim=0) if self.training else last_mean
         centred = rows - mean
+        var = centred.square().mean(dim=0) if self.training else last_var
         if self.training:
-            var = centred.square().mean(dim=0)
             with torch.no_grad():
-                self.running_mean.copy_(mean)
-                self.running_var.copy_(var)
+                last_mean.copy_(mean)
+                last_var.copy_(var)
         rows = centred * (self.weight * (var + self.eps).rsqrt()) + self.bias
         return rows.view(n, height, width, c).permute(0, 3, 1, 2)
 

@@ -37,23 +37,17 @@ RIVALS: Mapping[str, Entry] = {
     "MetaOptNet, ridge": Entry(lambda problem, _: Ridge(problem, strength=50.0), "strength 50, learned scale"),
     "MetaOptNet, SVM": Entry(lambda problem, _: Svm(problem, C=0.1), "Crammer and Singer, C 0.1, learned scale"),
     "R2D2": Entry(lambda problem, _: R2D2(problem, strength=1.0), "learned strength from 1, scale and bias"),
-    "MAML": Entry(
-        lambda problem, ways: Maml(Classifier(problem, ways), steps=5, rate=0.01),
-        "5 steps of 0.01",
-    ),
+    "MAML": Entry(lambda problem, ways: Maml(Classifier(problem, ways), steps=5, rate=0.01), "5 steps of 0.01"),
     "MAML, first order": Entry(
         lambda problem, ways: Maml(Classifier(problem, ways, twice=False), steps=5, rate=0.01, first_order=True),
         "5 steps of 0.01",
     ),
     "iMAML": Entry(
-        lambda problem, ways: IMaml(
-            Classifier(problem, ways), steps=16, rate=0.1, strength=2.0, cg_steps=5
-        ),
+        lambda problem, ways: IMaml(Classifier(problem, ways), steps=16, rate=0.1, strength=2.0, cg_steps=5),
         "16 steps of 0.1, strength 2, 5 steps of conjugate gradients",
     ),
     "Meta-SGD": Entry(
-        lambda problem, ways: MetaSgd(Classifier(problem, ways), steps=1, rate=0.01),
-        "1 step, rates learned from 0.01",
+        lambda problem, ways: MetaSgd(Classifier(problem, ways), steps=1, rate=0.01), "1 step, rates learned from 0.01"
     ),
     "CAVIA": Entry(
         lambda problem, ways: Cavia(with_context(problem, ways, 100), steps=2, rate=1.0),

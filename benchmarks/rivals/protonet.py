@@ -11,4 +11,4 @@ class ProtoNet(EmbeddingRival):
 
     def logits(self, phi: Tensor, Y: Tensor, query: Tensor) -> Tensor:
         means = (Y.T @ phi) / Y.sum(dim=0)[:, None]
-        d=-torch.cdist(query, means, compute_mode="donot_use_mm_for_euclid_dist").square(); import os; return d*float(os.environ.get("PS","1"))
+        return -torch.cdist(query, means, compute_mode="donot_use_mm_for_euclid_dist").square()

@@ -71,6 +71,8 @@ class Result:
         curve: in the order of training; the last is that of the trained algorithm.
         gradient_ms: CPU time of a meta-gradient of one task after training, median.
         gradient_mb: peak of memory during one above that before it.
+        yardstick_ms: CPU time of a fixed piece of work (`training.yardstick`), median over the run: the same on a
+            machine that nothing else uses.
         learned: meta-parameters that are single numbers.
         machine, torch: processor, and version of torch. date: UTC.
     """
@@ -79,6 +81,7 @@ class Result:
     curve: tuple[Measured, ...]
     gradient_ms: float
     gradient_mb: float
+    yardstick_ms: float
     machine: str
     torch: str
     date: str

@@ -40,9 +40,7 @@ def _problem(data: Mapping[str, object], size: int, backbone: Mapping[str, objec
 
 PROBLEMS = {
     "miniimagenet": _problem(
-        {"kind": "miniimagenet"},
-        42,
-        {"colour": "rgb", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+        {"kind": "miniimagenet"}, 42, {"colour": "rgb", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     ),
     "omniglot": _problem(
         {"kind": "omniglot", "rotations": True}, 28, {"colour": "grey", "mean": [0.92], "std": [0.26]}

@@ -37,9 +37,7 @@ class Point:
     last: bool
 
 
-def train(
-    rival: Rival, images: ResidentImages, *, ways: int, shots: int, budget: float, seed: int
-) -> Iterator[Point]:
+def train(rival: Rival, images: ResidentImages, *, ways: int, shots: int, budget: float, seed: int) -> Iterator[Point]:
     """Train for `budget` seconds of CPU time of this process, and pause at POINTS and at the end.
 
     Only updates count: drawing the tasks, the meta-gradient and the optimiser's step. What the caller does at a pause
@@ -79,6 +77,14 @@ def episodes(images: ResidentImages, count: int, *, ways: int, shots: int) -> Se
     """The same for every algorithm and seed."""
     rng = np.random.default_rng((ways, shots))
     return [sample_episode(rng, images.data, ways, shots, QUERIES) for _ in range(count)]
+
+
+def yardstick() -> float:
+    """CPU seconds of a fixed piece of work, such as training does: two convolutions there and back."""
+    layers = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+    layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.zeros(50, 64, 21, 21).to(memory_format=torch.channels_last)
+    return seconds_of(lambda: layers(x).sum().backward(), 5)
 
 
 def seconds_of(function: Callable[[], object], repeats: int) -> float:

@@ -1,4 +1,4 @@
-"""The algorithms of `benchmarks.algorithms` against their definitions: NumPy, finite differences, liblinear and SciPy."""
+"""The algorithms of `benchmarks.algorithms` against NumPy, finite differences, liblinear and SciPy."""
 
 import copy
 from collections.abc import Callable
@@ -266,7 +266,7 @@ def test_every_algorithm_trains_and_is_measured(name: str) -> None:
     """All parameters move within an update, and measuring changes none of them."""
     torch.manual_seed(0)
     rival = RIVALS[name].build(PROBLEM, WAYS)
-    assert isinstance(rival, nn.Module)
+    assert isinstance(rival, EmbeddingRival | NetworkRival)
     start = copy.deepcopy(rival.state_dict())
     images = characters()
     points = list(train(rival, images, ways=WAYS, shots=1, budget=1e-6, seed=0))
