@@ -10,6 +10,7 @@ from benchmarks import algorithms, algorithms_page
 from benchmarks.rivals import record
 from benchmarks.rivals.listing import RIVALS
 from benchmarks.rivals.record import Cell, Measured, Result
+from tests.support.characters import characters
 from tests.support.paths import REPOSITORY
 
 
@@ -96,9 +97,6 @@ def test_bad_options_are_refused(
 
 
 def test_a_cell_is_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Omniglot's example images, as class folders of that data set."""
-    from tests.repository.test_rivals import characters  # noqa: PLC0415 (only this test needs images)
-
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     images = characters()
     cell = Cell("omniglot", 5, 1, "ProtoNet", 0, 0.2)

@@ -26,8 +26,7 @@ from benchmarks.rivals.ridge import Ridge
 from benchmarks.rivals.svm import Svm, dual_solution, free_entries
 from benchmarks.rivals.tasks import PROBLEMS, Task
 from benchmarks.rivals.training import episodes, train
-from training.data import ImageSet
-from training.data.resident import ResidentImages
+from tests.support.characters import characters
 
 PROBLEM = PROBLEMS["omniglot"]
 WAYS, SHOTS, D = 3, 2, 64
@@ -249,16 +248,6 @@ def test_plain_batch_norm_is_batch_norm() -> None:
     torch.testing.assert_close(torch.autograd.grad(plain(x), x, up), torch.autograd.grad(usual(x), x, up))
     plain.eval()
     torch.testing.assert_close(plain(x[:1]), usual(x)[:1])
-
-
-def characters(classes: int = 6, each: int = 20) -> ResidentImages:
-    """Classes of one shape each with some noise, 28 px."""
-    rng = np.random.default_rng(0)
-    shapes = rng.integers(0, 2, (classes, 1, 28, 28, 1)) * 200
-    images = np.clip(shapes + rng.normal(0, 20, (classes, each, 28, 28, 1)), 0, 255).astype(np.uint8)
-    members = tuple(np.arange(each) + each * c for c in range(classes))
-    data = ImageSet(np.repeat(images.reshape(-1, 28, 28, 1), 3, axis=3), members, tuple(map(str, range(classes))))
-    return ResidentImages(data, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", RIVALS)
