@@ -62,7 +62,7 @@ def rows(found: Mapping[str, Sequence[Result]], data: str, ways: int, shots: int
     table: list[list[str]] = []
     for name in RIVALS:
         if name not in found:
-            table.append([name, NOT_RUN, *[""] * 6])
+            table.append([name, NOT_RUN, *[""] * 7])
             continue
         runs = found[name]
         final = [run.final for run in runs]
@@ -78,11 +78,12 @@ def rows(found: Mapping[str, Sequence[Result]], data: str, ways: int, shots: int
                 f"{np.mean([point.updates for point in final]):.0f}",
                 f"{np.median([run.gradient_ms for run in runs]):.0f}",
                 f"{np.median([run.gradient_mb for run in runs]):.0f}",
+                " to ".join(dict.fromkeys(f"{of([run.yardstick_ms for run in runs]):.0f}" for of in (min, max))),
                 learned,
             ]
         )
     if data == "miniimagenet":
-        table += [[name, f"cited: {CITED[name].get((ways, shots), NOT_RUN)}", *[""] * 6] for name in CITED]
+        table += [[name, f"cited: {CITED[name].get((ways, shots), NOT_RUN)}", *[""] * 7] for name in CITED]
     return table
 
 
@@ -101,7 +102,7 @@ def verdict(found: Mapping[str, Sequence[Result]]) -> str:
         places[place].append(f"{name} ({100 * (other.mean - ours.mean):+.1f})")
     return "\n".join(
         [
-            f"- Ahead of {OURS} by more than both intervals together: {', '.join(places['ahead']) or 'none'}.",
+            f"- Ahead of {OURS} by more than the interval of the difference: {', '.join(places['ahead']) or 'none'}.",
             f"- Level with it: {', '.join(places['level']) or 'none'}.",
             f"- Behind it: {', '.join(places['behind']) or 'none'}.",
         ]
@@ -112,7 +113,6 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
     """A table with its heading and verdict."""
     data, ways, shots, budget = key
     runs = [run for members in found.values() for run in members]
-    speeds = [run.yardstick_ms for run in runs]
     header = [
         "algorithm",
         "accuracy, %",
@@ -121,6 +121,7 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
         "updates",
         "ms a task",
         "MB a task",
+        "yardstick, ms",
         "learned (seed 0)",
     ]
     tasks = " or ".join(map(str, sorted({run.final.episodes for run in runs})))
@@ -131,8 +132,6 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
 {markdown(header, rows(found, data, ways, shots))}
 
 Accuracy on {tasks} tasks of the validation classes ({machines}, {dates}).
-A fixed piece of work took {min(speeds):.0f} to {max(speeds):.0f} ms of CPU time while these ran: other programs on the
-machine slow a CPU second down.
 
 {verdict(found)}
 """
@@ -156,13 +155,15 @@ computation, not what it reaches in the end ([results.md](results.md), [paper.md
 
 {figure}{body}
 "MB a task" is the peak of memory during one meta-gradient above that before it, "ms a task" its CPU time after
-training, one task at a time. By number of gradient steps, and for the paper's claim that COMLN's memory does not depend
-on T: [Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
+training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran: where it is longer,
+other programs slowed the CPU's seconds down, and the algorithm did that much less in them. By number of gradient steps,
+and for the paper's claim that COMLN's memory does not depend on T:
+[Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
 
 ## What is equal
 
-- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation. Quarter turns of
-  Omniglot's training characters are classes of their own.
+- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation.
+  Quarter turns of Omniglot's training characters are classes of their own.
 - **Budget**: CPU time of one process with one thread, spent on drawing tasks, meta-gradients and the optimiser.
   Measuring does not count. Wall-clock time would have depended on what else the machine did.
 - **Optimiser**: Adam, {RATE:g}, falling to 0 along a cosine over the budget; {SCALAR_RATE:g} times that for parameters
