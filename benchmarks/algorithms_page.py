@@ -23,6 +23,8 @@ PAGE, FIGURE = DOCS / "algorithms.md", DOCS / "images" / "algorithms.png"
 OURS, NOT_RUN = "COMLN", "not run"
 NAMES = {"miniimagenet": "miniImageNet", "omniglot": "Omniglot"}
 
+_LEGEND = 2.1  # inches
+
 Group = tuple[str, int, int, float]
 """Data, ways, shots and budget: what one table compares."""
 
@@ -155,7 +157,7 @@ computation, not what it reaches in the end ([results.md](results.md), [paper.md
 
 {figure}{body}
 "MB a task" is the peak of memory during one meta-gradient above that before it, "ms a task" its CPU time after
-training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran: where it is longer,
+training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran: where it is more,
 other programs slowed the CPU's seconds down, and the algorithm did that much less in them. By number of gradient steps,
 and for the paper's claim that COMLN's memory does not depend on T:
 [Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
@@ -198,7 +200,8 @@ solver, qpth, needs NumPy 1. The SVM is solved by scikit-learn; COMLN is this pr
 def plot(results: Sequence[Result]) -> None:
     """Accuracy over CPU time, a line for each seed; a panel for each table."""
     tables = grouped(results)
-    figure, axes = plt.subplots(1, len(tables), figsize=(6.2 * len(tables), 4.6), squeeze=False)
+    width = 6.2 * len(tables) + _LEGEND
+    figure, axes = plt.subplots(1, len(tables), figsize=(width, 4.6), squeeze=False)
     colours = matplotlib.colormaps["tab20"]
     for axis, ((data, ways, shots, budget), found) in zip(axes[0], tables.items(), strict=True):
         for index, name in enumerate(RIVALS):
@@ -222,7 +225,7 @@ def plot(results: Sequence[Result]) -> None:
     lines = [line for axis in axes[0] for line in axis.get_lines()]
     handles = {str(line.get_label()): line for line in lines if not str(line.get_label()).startswith("_")}
     figure.legend(handles.values(), handles.keys(), loc="center right", fontsize=8)
-    figure.tight_layout(rect=(0, 0, 1 - 1.9 / (6.2 * len(tables)), 1))
+    figure.tight_layout(rect=(0, 0, 1 - _LEGEND / width, 1))
     FIGURE.parent.mkdir(exist_ok=True)
     figure.savefig(FIGURE, dpi=100, metadata={"Software": None})
     plt.close(figure)
