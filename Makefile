@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench paper docs site browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench bench-peers paper docs site browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -51,6 +51,12 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.workers
 	for bundle in models/*/; do \
 	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
+	done
+
+bench-peers: $(VENV)/.bench  ## this server beside others, each in an environment of its own; for a quiet machine
+	$(BIN)/python -m benchmarks.peers install
+	for bundle in models/photos-efficientnet-lite0 models/miniimagenet-conv4; do \
+	    $(BIN)/python -m benchmarks.peers $$bundle || exit 1; \
 	done
 
 paper: $(VENV)/.dev  ## regenerate docs/paper.md from what has been measured
