@@ -137,8 +137,10 @@ def _insert_counters(connection: Connection, tables: dict[str, Table]) -> None:
     connection.execute(
         insert(tables["names"]).from_select(["tenant", "name", "last_version", "last_promotion"], last)
     )
-    positions = select(of.tenant, func.max(of.position)).group_by(of.tenant)
-    connection.execute(insert(tables["tenants"]).from_select(["tenant", "last_position"], positions))
+    sums = {"last_position": func.max(of.position), "stored": func.count()}
+    columns = [name for name in sums if name in tables["tenants"].columns]
+    tallies = select(of.tenant, *(sums[name] for name in columns)).group_by(of.tenant)
+    connection.execute(insert(tables["tenants"]).from_select(["tenant", *columns], tallies))
 
 
 def _settle(url: str) -> None:

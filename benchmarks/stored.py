@@ -261,6 +261,7 @@ def one_round(side: Side, requests: Requests, turn: int, rng: np.random.Generato
     timed("filter by model, one has it", "GET", f"/classifiers?limit=5&model={OLD_MODEL}")
     timed("describe by name", "GET", f"/classifiers/{other}")
     timed("list the images of one", "GET", f"/classifiers/{other}/examples")
+    side.server.call("POST", f"/classifiers/{name}@{(turn + 1) % VERSIONS + 1}/promote")
     timed("promote", "POST", f"/classifiers/{name}@{turn % VERSIONS + 1}/promote")
     timed("roll back", "POST", f"/classifiers/{name}/rollback")
     timed("ready", "GET", "/health/ready")

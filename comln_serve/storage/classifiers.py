@@ -5,17 +5,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import Reference, parse_reference
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import idempotency, rows, versions
+from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
-from comln_serve.storage.positions import next_position
 from comln_serve.storage.tables import classifiers, supports
 from comln_serve.storage.versions import RowQuery
 
@@ -90,7 +89,9 @@ class TenantStore:
         if name is not None:
             query = query.where(classifiers.c.name == name)
         if model is not None:
-            query = query.where(classifiers.c.model == model)
+            # With a name, no index on the model may be used: most classifiers often have one model.
+            column = classifiers.c.model if name is None else classifiers.c.model.concat("")
+            query = query.where(column == model)
         with self._database.reading() as connection:
             found = connection.execute(query).all()
         page = [rows.to_record(row) for row in found[:limit]]
@@ -112,7 +113,8 @@ class TenantStore:
             ServiceError: TOO_MANY_CLASSIFIERS.
         """
         with self._database.single_read() as connection:
-            self._check_room(connection, limit, self._clock())
+            stored = connection.execute(tallies.STORED, {"of_tenant": self._tenant}).scalar_one_or_none() or 0
+            self._check_room(connection, stored, limit, self._clock())
 
     # --- Writing ---------------------------------------------------------------------------------
 
@@ -147,8 +149,8 @@ class TenantStore:
         with self._database.writing() as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
-            position = next_position(connection, self._tenant)
-            self._check_room(connection, limit, now)
+            tally = tallies.count_new(connection, self._tenant)
+            self._check_room(connection, tally.stored - 1, limit, now)
             if classifier.name is not None:
                 versions.lock(connection, self._tenant, classifier.name)
             if derived_from is not None:
@@ -163,7 +165,10 @@ class TenantStore:
             sequence = connection.execute(
                 insert(classifiers)
                 .values(
-                    tenant=self._tenant, position=position, promotion=promotion, **rows.classifier_values(classifier)
+                    tenant=self._tenant,
+                    position=tally.position,
+                    promotion=promotion,
+                    **rows.classifier_values(classifier),
                 )
                 .returning(classifiers.c.sequence)
             ).scalar_one()
@@ -242,6 +247,7 @@ class TenantStore:
             found = self._resolve(connection, reference)
             if found is None:
                 raise not_found(reference)
+            tallies.count_deleted(connection, self._tenant)
             query = delete(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == found.id)
             if connection.execute(query).rowcount == 0:
                 raise not_found(reference)
@@ -292,8 +298,10 @@ class TenantStore:
             "now": self._clock(),
         }
 
-    def _check_room(self, connection: Connection, limit: int, now: datetime) -> None:
-        stored = connection.execute(_COUNT, {"of_tenant": self._tenant, "now": now}).scalar_one()
+    def _check_room(self, connection: Connection, stored: int, limit: int, now: datetime) -> None:
+        if stored < limit:
+            return
+        stored -= connection.execute(tallies.EXPIRED, {"of_tenant": self._tenant, "now": now}).scalar_one()
         if stored >= limit:
             raise ServiceError(
                 ErrorCode.TOO_MANY_CLASSIFIERS,
@@ -325,11 +333,6 @@ def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> Ro
 
 
 # Built once: building these frequent statements costs more than running them.
-_COUNT = (
-    select(func.count())
-    .select_from(classifiers)
-    .where(classifiers.c.tenant == bindparam("of_tenant"), versions.alive(bindparam("now")))
-)
 _RESOLVE = {
     (by_name, by_version): _where_referenced(
         select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version

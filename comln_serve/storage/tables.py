@@ -90,6 +90,8 @@ classifiers = Table(
     UniqueConstraint("tenant", "name", "version", name="one_of_each_version"),
     Index("classifiers_by_promotion", "tenant", "name", "promotion", "version"),
     Index("classifiers_by_position", "tenant", "position", unique=True),
+    Index("classifiers_by_name", "tenant", "name", "position"),
+    Index("classifiers_by_model", "tenant", "model", "position"),
     Index("classifiers_by_expiry", "tenant", "expires_at"),
     Index("classifiers_by_expiry_of_all", "expires_at"),
     sqlite_autoincrement=True,  # sequence numbers are never reused
@@ -124,9 +126,13 @@ names = Table(
     Column("last_promotion", Integer, nullable=False),
 )
 
-# A transaction that adds a classifier locks its tenant's row first.
+# A transaction that adds or deletes classifiers locks their tenant's row first. `stored` is their number.
 tenants = Table(
-    "tenants", metadata, Column("tenant", Text, primary_key=True), Column("last_position", BigInteger, nullable=False)
+    "tenants",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("last_position", BigInteger, nullable=False),
+    Column("stored", BigInteger, nullable=False),
 )
 
 idempotency_keys = Table(
