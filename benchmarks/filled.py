@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
-from sqlalchemy import Connection, MetaData, Table, func, insert, select, update
+from sqlalchemy import Connection, MetaData, Table, func, insert, select
 
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.reference import ID_PREFIX
@@ -134,9 +134,7 @@ def _insert_counters(connection: Connection, tables: dict[str, Table]) -> None:
     """What the server counts as it adds classifiers."""
     of = tables["classifiers"].c
     last = select(of.tenant, of.name, func.max(of.version), func.max(of.promotion)).group_by(of.tenant, of.name)
-    connection.execute(
-        insert(tables["names"]).from_select(["tenant", "name", "last_version", "last_promotion"], last)
-    )
+    connection.execute(insert(tables["names"]).from_select(["tenant", "name", "last_version", "last_promotion"], last))
     sums = {"last_position": func.max(of.position), "stored": func.count()}
     columns = [name for name in sums if name in tables["tenants"].columns]
     tallies = select(of.tenant, *(sums[name] for name in columns)).group_by(of.tenant)

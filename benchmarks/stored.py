@@ -49,6 +49,8 @@ print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 Times = dict[str, list[float]]
 """Figures by what was measured."""
+Measured = tuple[str, list[list[float]]]
+"""What was measured, and the figures of each database."""
 
 
 @dataclass
@@ -113,21 +115,23 @@ def measure(arguments: argparse.Namespace) -> str:
         for url, count in zip(old, counts, strict=True):
             fill(url, made, count, revision=_OLDEST)
         migrations = [measured_migration(url) for url in old]
+    kind = "SQLite" if arguments.database_url is None else "PostgreSQL"
+    machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
+    what = f"classifiers of {WAYS * SHOTS} images, with {VERSIONS} versions a name"
     lines = [
-        f"{arguments.bundle.name}, {'SQLite' if arguments.database_url is None else 'PostgreSQL'}, on {usable_cpus()} "
-        f"CPU cores ({platform.machine()}), Python {platform.python_version()}; classifiers of {WAYS * SHOTS} images, "
-        f"with {VERSIONS} versions a name. Medians (middle half) of {arguments.rounds} rounds in turns; ratios of medians.",
+        f"{arguments.bundle.name}, {kind}, on {machine}; {what}.",
+        f"Medians (middle half) of {arguments.rounds} rounds in turns; ratios of medians.",
         "",
         f"| | {counts[0]} stored | {counts[1]} stored | ratio |",
         "|---|---|---|---|",
+        *(_row(what, [times[what] for times in asked], ".1f") for what in asked[0]),
+        *(_row(what, figures, ".2f" if what.endswith(", s") else ".0f") for what, figures in (purges, *starts)),
+        *(
+            _row(what, [[found[position]] for found in migrations], ".1f")
+            for position, what in enumerate((f"migration from {_OLDEST}, s", "memory of that, MB"))
+        ),
+        _row("size of the database, MB", [[megabytes] for megabytes in sizes], ".1f"),
     ]
-    for what in asked[0]:
-        lines.append(_row(what, [times[what] for times in asked], ".1f"))
-    for what, figures in (("purge of 500 that have expired, ms", purges), *starts):
-        lines.append(_row(what, figures, ".0f" if "ms" in what or "MB" in what else ".2f"))
-    for position, what in enumerate((f"migration from {_OLDEST}, s", "memory of that, MB")):
-        lines.append(_row(what, [[found[position]] for found in migrations], ".1f"))
-    lines.append(_row("size of the database, MB", [[megabytes] for megabytes in sizes], ".1f"))
     return "\n".join(lines)
 
 
@@ -195,7 +199,7 @@ def size(url: str) -> float:
     return found / 1e6
 
 
-def measured_starts(bundle: Path, urls: Sequence[str]) -> list[tuple[str, list[list[float]]]]:
+def measured_starts(bundle: Path, urls: Sequence[str]) -> list[Measured]:
     """Seconds from start to ready, and memory then, for each of the databases."""
     seconds: list[list[float]] = [[] for _ in urls]
     memory: list[list[float]] = [[] for _ in urls]
@@ -270,7 +274,7 @@ def one_round(side: Side, requests: Requests, turn: int, rng: np.random.Generato
     return times
 
 
-def measured_purges(urls: Sequence[str], made: Sequence[Made]) -> list[list[float]]:
+def measured_purges(urls: Sequence[str], made: Sequence[Made]) -> Measured:
     """Milliseconds to remove classifiers that have expired, from each of the databases."""
     all_times: list[list[float]] = [[] for _ in urls]
     for turn in range(_PURGES):
@@ -286,7 +290,7 @@ def measured_purges(urls: Sequence[str], made: Sequence[Made]) -> list[list[floa
                 times.append(1e3 * (time.perf_counter() - began))
                 if removed != _EXPIRED:
                     raise RuntimeError(f"{removed} classifiers were purged, not {_EXPIRED}")
-    return all_times
+    return f"purge of {_EXPIRED} that have expired, ms", all_times
 
 
 def measured_migration(url: str) -> tuple[float, float]:

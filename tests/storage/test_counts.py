@@ -29,9 +29,9 @@ def store(database_url: str) -> Iterator[Store]:
 
 def counted(url: str) -> dict[str, int]:
     """What is counted, by tenant; the same as there is, or the test fails."""
-    found = {tenant: stored for tenant, stored in execute(url, "SELECT tenant, stored FROM tenants")}
+    found = dict(execute(url, "SELECT tenant, stored FROM tenants"))
     there = dict.fromkeys(found, 0)
-    there |= {tenant: n for tenant, n in execute(url, "SELECT tenant, count(*) FROM classifiers GROUP BY tenant")}
+    there |= dict(execute(url, "SELECT tenant, count(*) FROM classifiers GROUP BY tenant"))
     assert found == there
     return found
 
@@ -195,7 +195,7 @@ def plans_of(store: Store, call: Callable[[], object]) -> list[str]:
     """How the database carries out each statement of a call."""
     database, statements = store._database, list[tuple[str, Any]]()
 
-    def note(_c: object, _cursor: object, statement: str, parameters: Any, _context: object, _many: bool) -> None:  # noqa: FBT001
+    def note(_c: object, _cursor: object, statement: str, parameters: Any, _context: object, _many: bool) -> None:
         if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):
             statements.append((statement, parameters))
 
