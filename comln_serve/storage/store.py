@@ -9,7 +9,7 @@ from comln_serve.storage.classifiers import TenantStore
 from comln_serve.storage.database import Database
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
-from comln_serve.storage.tables import classifiers, idempotency_keys
+from comln_serve.storage.tables import classifiers, idempotency_keys, thumbnails
 from comln_serve.storage.versions import alive
 
 Clock = Callable[[], datetime]
@@ -48,9 +48,9 @@ class Store:
         """The database's file or URL, without its password."""
         return self._database.description
 
-    def for_tenant(self, tenant: str) -> TenantStore:
-        """The classifiers of one tenant. Needs no closing."""
-        return TenantStore(self._database, tenant, self._clock)
+    def for_tenant(self, tenant: str, *, show_thumbnails: bool = False) -> TenantStore:
+        """The classifiers of one tenant, with their thumbnails if asked for. Needs no closing."""
+        return TenantStore(self._database, tenant, self._clock, show_thumbnails=show_thumbnails)
 
     def is_past(self, moment: datetime) -> bool:
         """Whether an expiry time has passed."""
@@ -84,6 +84,25 @@ class Store:
                 break
         with self._database.writing() as connection:
             connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
+        return removed
+
+    def delete_thumbnails(self) -> int:
+        """Delete the thumbnails of all tenants. Returns their number.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        removed = 0
+        some = select(thumbnails.c.classifier).distinct().limit(_AT_ONCE)
+        while True:
+            with self._database.single_read() as connection:
+                lot = connection.execute(some).scalars().all()
+            if not lot:
+                break
+            with self._database.writing() as connection:
+                removed += connection.execute(delete(thumbnails).where(thumbnails.c.classifier.in_(lot))).rowcount
+        if removed:
+            self._database.overwrite_deleted()
         return removed
 
     def close(self) -> None:
