@@ -15,7 +15,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
-from comln_serve.storage.tables import classifiers, supports
+from comln_serve.storage.tables import classifiers, supports, thumbnails
 from comln_serve.storage.versions import RowQuery
 
 
@@ -38,8 +38,17 @@ class TenantStore:
     `resolve`, CLASSIFIER_NOT_FOUND.
     """
 
-    def __init__(self, database: Database, tenant: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
+    ) -> None:
+        """The store of a tenant.
+
+        Args:
+            show_thumbnails: read them; if not, it seems that there are none.
+        """
         self._database, self._tenant, self._clock = database, tenant, clock
+        self._show_thumbnails = show_thumbnails
+        self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS
 
     # --- Reading ---------------------------------------------------------------------------------
 
@@ -62,8 +71,22 @@ class TenantStore:
         """The classifier without its weights, and its support set."""
         of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
-            row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
-        return rows.to_record(row), rows.to_support(row)
+            row = self._row(connection, reference, *rows.SUPPORT, supports.c.classifier, where=of_row)
+            jpegs = self._jpegs(connection, row.classifier) if self._show_thumbnails else {}
+        return rows.to_record(row), rows.to_support(row, jpegs)
+
+    def thumbnail(self, reference: str, number: int) -> bytes | None:
+        """The JPEG file that is kept of an example; None: there is none."""
+        with self._database.reading() as connection:
+            found = self._resolve(connection, reference)
+            if found is None:
+                raise not_found(reference)
+            query = (
+                select(thumbnails.c.jpeg)
+                .join(classifiers, thumbnails.c.classifier == classifiers.c.sequence)
+                .where(classifiers.c.id == found.id, thumbnails.c.number == number)
+            )
+            return connection.execute(query).scalar_one_or_none()
 
     def page(
         self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
@@ -79,7 +102,7 @@ class TenantStore:
         """
         now = self._clock()
         query = (
-            select(*rows.LISTED, versions.is_promoted(now).label("promoted"), classifiers.c.position)
+            select(*rows.LISTED, versions.is_promoted(now).label("promoted"), self._thumbnails, classifiers.c.position)
             .where(classifiers.c.tenant == self._tenant, versions.alive(now))
             .order_by(classifiers.c.position.desc())
             .limit(limit + 1)
@@ -173,6 +196,8 @@ class TenantStore:
                 .returning(classifiers.c.sequence)
             ).scalar_one()
             connection.execute(insert(supports).values(classifier=sequence, **rows.support_values(support)))
+            if support.thumbnails:
+                connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
         return classifier
 
     def replace(self, classifier: Classifier, support: SupportSet, *, key: IdempotencyKey | None = None) -> None:
@@ -202,6 +227,9 @@ class TenantStore:
             connection.execute(
                 update(supports).where(supports.c.classifier == sequence).values(**rows.support_values(support))
             )
+            connection.execute(delete(thumbnails).where(thumbnails.c.classifier == sequence))
+            if support.thumbnails:
+                connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
     def promote(self, reference: str) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.
@@ -266,7 +294,7 @@ class TenantStore:
     def _row(
         self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None
     ) -> Row[Any]:
-        """Columns `rows.INFO`, `promoted` and `more` of the classifier that a reference stands for.
+        """Columns `rows.INFO`, `promoted`, `thumbnails` and `more` of the classifier that a reference stands for.
 
         Args:
             where: joins the table of the columns `more`, if that is another one.
@@ -279,7 +307,9 @@ class TenantStore:
             raise not_found(reference)
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = _where_referenced(
-            select(*rows.INFO, promoted, *more), by_name=parsed.name is not None, by_version=parsed.version is not None
+            select(*rows.INFO, promoted, self._thumbnails, *more),
+            by_name=parsed.name is not None,
+            by_version=parsed.version is not None,
         )
         if where is not None:
             query = query.where(where)
@@ -287,6 +317,11 @@ class TenantStore:
         if row is None:
             raise not_found(reference)
         return row
+
+    def _jpegs(self, connection: Connection, sequence: int) -> dict[int, bytes]:
+        """A classifier's thumbnails by example number."""
+        query = select(thumbnails.c.number, thumbnails.c.jpeg).where(thumbnails.c.classifier == sequence)
+        return {row.number: row.jpeg for row in connection.execute(query)}
 
     def _parameters(self, reference: Reference) -> dict[str, Any]:
         """Values for the parameters of `_where_referenced`."""

@@ -11,7 +11,7 @@ from comln_serve.storage.classifiers import TenantStore
 from comln_serve.storage.database import Database
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
-from comln_serve.storage.tables import classifiers, idempotency_keys
+from comln_serve.storage.tables import classifiers, idempotency_keys, thumbnails
 
 Clock = Callable[[], datetime]
 
@@ -49,9 +49,9 @@ class Store:
         """The database's file or URL, without its password."""
         return self._database.description
 
-    def for_tenant(self, tenant: str) -> TenantStore:
-        """The classifiers of one tenant. Needs no closing."""
-        return TenantStore(self._database, tenant, self._clock)
+    def for_tenant(self, tenant: str, *, show_thumbnails: bool = False) -> TenantStore:
+        """The classifiers of one tenant, with their thumbnails if asked for. Needs no closing."""
+        return TenantStore(self._database, tenant, self._clock, show_thumbnails=show_thumbnails)
 
     def is_past(self, moment: datetime) -> bool:
         """Whether an expiry time has passed."""
@@ -79,6 +79,25 @@ class Store:
             removed += lot
         while self._purge_keys(now):
             pass
+        return removed
+
+    def delete_thumbnails(self) -> int:
+        """Delete the thumbnails of all tenants. Returns their number.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        removed = 0
+        some = select(thumbnails.c.classifier).distinct().limit(_AT_ONCE)
+        while True:
+            with self._database.single_read() as connection:
+                lot = connection.execute(some).scalars().all()
+            if not lot:
+                break
+            with self._database.writing() as connection:
+                removed += connection.execute(delete(thumbnails).where(thumbnails.c.classifier.in_(lot))).rowcount
+        if removed:
+            self._database.overwrite_deleted()
         return removed
 
     def _purge_classifiers(self, now: datetime) -> int:

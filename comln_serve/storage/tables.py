@@ -115,6 +115,24 @@ supports = Table(
     Column("hashes", JsonText),  # null in the rows of releases before there were hashes
 )
 
+# Small JPEGs of some examples, if the operator has the server keep them. A row per class at most.
+thumbnails = Table(
+    "thumbnails",
+    metadata,
+    Column(
+        "classifier",
+        _Sequence,
+        ForeignKey("classifiers.sequence", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("position", Integer, nullable=False),
+    Column("jpeg", LargeBinary, nullable=False),
+    # Lists of classifiers read these columns only, not the JPEGs.
+    Index("thumbnails_by_position", "classifier", "position", "number"),
+)
+
 # The last numbers used under a name. Rows outlive the versions, whose numbers are not reused. A
 # transaction that changes a name's versions locks the name's row first.
 names = Table(

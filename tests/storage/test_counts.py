@@ -119,7 +119,7 @@ def test_keys_are_purged_in_parts(store: Store, database_url: str, monkeypatch: 
 
 
 def test_classifiers_of_before_are_counted(database_url: str) -> None:
-    migrate_to(database_url, "0007")
+    migrate_to(database_url, "0008")
     for number, tenant in enumerate(("", "", "theirs"), 1):
         execute(
             database_url,

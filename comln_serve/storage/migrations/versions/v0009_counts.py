@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 _tenants = sa.table("tenants", sa.column("tenant", sa.Text), sa.column("stored", sa.BigInteger))
 _classifiers = sa.table("classifiers", sa.column("tenant", sa.Text))
