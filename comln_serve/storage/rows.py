@@ -1,4 +1,6 @@
-"""Converts between rows and values. Arrays are stored as little-endian float32, row by row."""
+"""Converts between rows and values. Arrays are stored as little-endian float32, row by row; embeddings that are rounded to
+16 bits (`comln_serve.domain.sixteen_bits`) as int16 and their scales as float32.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,6 +12,7 @@ from sqlalchemy import Row, Text, cast, func, null, select
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.report import Report
+from comln_serve.domain.sixteen_bits import from_int16, to_int16
 from comln_serve.domain.support import SupportSet
 from comln_serve.storage.tables import classifiers, supports, thumbnails
 
@@ -33,6 +36,7 @@ SUPPORT = (
     supports.c.numbers,
     supports.c.next_number,
     supports.c.embeddings,
+    supports.c.scales,
     supports.c.hashes,
 )
 
@@ -62,7 +66,7 @@ def support_values(support: SupportSet) -> dict[str, Any]:
         "labels": support.labels,
         "numbers": support.numbers,
         "next_number": support.next_number,
-        "embeddings": _bytes(support.embeddings),
+        **_embeddings_values(support.embeddings),
         "hashes": support.hashes,
     }
 
@@ -80,8 +84,7 @@ def to_support(row: Row[Any], jpegs: Mapping[int, bytes]) -> SupportSet:
     """Convert a row of `SUPPORT`, and the thumbnails by number."""
     labels = tuple(row.example_labels)
     hashes = (None,) * len(labels) if row.hashes is None else tuple(row.hashes)
-    embeddings = _matrix(row.embeddings, len(labels))
-    return SupportSet(embeddings, hashes, labels, tuple(row.numbers), row.next_number, jpegs)
+    return SupportSet(_embeddings(row, len(labels)), hashes, labels, tuple(row.numbers), row.next_number, jpegs)
 
 
 def _values(row: Row[Any]) -> dict[str, Any]:
@@ -103,6 +106,21 @@ def _by_class(thumbnails: str | None, classes: int) -> tuple[int | None, ...]:
     pairs = (pair.split() for pair in thumbnails.split(","))
     numbers = {int(position): int(number) for position, number in pairs}
     return tuple(map(numbers.get, range(classes)))
+
+
+def _embeddings_values(embeddings: NDArray[np.float32]) -> dict[str, bytes | None]:
+    packed = to_int16(embeddings)
+    if packed is None:
+        return {"embeddings": _bytes(embeddings), "scales": None}
+    numbers, scales = packed
+    return {"embeddings": numbers.astype("<i2").tobytes(), "scales": _bytes(scales)}
+
+
+def _embeddings(row: Row[Any], examples: int) -> NDArray[np.float32]:
+    if row.scales is None:
+        return _matrix(row.embeddings, examples)
+    numbers = np.frombuffer(row.embeddings, dtype="<i2").reshape(examples, -1)
+    return from_int16(numbers, np.frombuffer(row.scales, dtype="<f4"))
 
 
 def _bytes(matrix: NDArray[np.float32]) -> bytes:

@@ -112,6 +112,7 @@ supports = Table(
     Column("numbers", JsonText, nullable=False),
     Column("next_number", Integer, nullable=False),
     Column("embeddings", LargeBinary, nullable=False),
+    Column("scales", LargeBinary),  # null where the embeddings are float32, not int16
     Column("hashes", JsonText),  # null in the rows of releases before there were hashes
 )
 
