@@ -19,6 +19,7 @@ from sqlalchemy import Connection, MetaData, Table, func, insert, select
 
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.reference import ID_PREFIX
+from comln_serve.domain.sixteen_bits import rounded, to_int16
 from comln_serve.domain.support import SupportSet
 from comln_serve.storage import rows, sqlite_file
 from comln_serve.storage.database import Database
@@ -85,7 +86,10 @@ def _another(made: Made, number: int, n_names: int, rng: np.random.Generator) ->
         expires_at=created_at + timedelta(days=30) if number % _EXPIRING == 1 else None,
         W=_altered(classifier.W, rng),
     )
-    return named, replace(support, embeddings=_altered(support.embeddings, rng))
+    embeddings = _altered(support.embeddings, rng)
+    if to_int16(support.embeddings) is not None:
+        embeddings = rounded(embeddings)
+    return named, replace(support, embeddings=embeddings)
 
 
 def _altered(values: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:

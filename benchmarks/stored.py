@@ -1,6 +1,6 @@
 """What requests cost when many classifiers are stored, next to the same with few.
 
-    python -m benchmarks.stored [models/omniglot-conv4] [--classifiers 100000] [--rounds 15] [--database-url URL]
+    python -m benchmarks.stored [models/omniglot-conv4] [--classifiers 100000] [--rounds 40] [--database-url URL]
 
 Fills two databases (`benchmarks.filled`), runs a server on each, and sends requests to both in turns, so that a noisy
 machine disturbs both alike. Without --database-url the databases are SQLite files in a folder of their own; with it,
@@ -11,7 +11,9 @@ Prints Markdown and writes it to benchmarks/results/stored-BUNDLE-KIND.md.
 
 import argparse
 import contextlib
+import json
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from sqlalchemy import text
 
 from benchmarks.filled import OLD_MODEL, TENANT, VERSIONS, Made, fill, name_of
 from benchmarks.serving import RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
+from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.machine import usable_cpus
 from comln_serve.storage import open_store, sqlite_file, utc_now
 from comln_serve.storage.database import Database
@@ -86,15 +89,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path, nargs="?", default=ROOT / "models/omniglot-conv4")
     parser.add_argument("--classifiers", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--database-url", help="a PostgreSQL database; default: SQLite files")
+    parser.add_argument("--int16-examples", action="store_true", help="as if the bundle said so (docs/bundle.md)")
     parser.add_argument("--folder", type=Path, help="where SQLite files are made; default: the temporary folder")
     arguments = parser.parse_args()
-    answer = measure(arguments)
-    kind = "sqlite" if arguments.database_url is None else "postgresql"
+    name = f"stored-{arguments.bundle.name}-{'sqlite' if arguments.database_url is None else 'postgresql'}"
+    with contextlib.ExitStack() as stack:
+        if arguments.int16_examples:
+            name += "-int16"
+            arguments.bundle = stack.enter_context(_with_int16_examples(arguments.bundle))
+        answer = measure(arguments)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"stored-{arguments.bundle.name}-{kind}.md").write_text(answer + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.md").write_text(answer + "\n", encoding="utf-8")
     print(answer)
+
+
+@contextlib.contextmanager
+def _with_int16_examples(bundle: Path) -> Generator[Path, None, None]:
+    """A copy of a bundle that says that examples are stored in 16 bits, whatever that changes."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(bundle, Path(folder) / bundle.name))
+        content = json.loads((copy / MANIFEST).read_text(encoding="utf-8"))
+        content |= {"stored_embeddings": "int16", "format_version": 4}
+        (copy / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+        yield copy
 
 
 def measure(arguments: argparse.Namespace) -> str:
@@ -118,6 +137,8 @@ def measure(arguments: argparse.Namespace) -> str:
     kind = "SQLite" if arguments.database_url is None else "PostgreSQL"
     machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
     what = f"classifiers of {WAYS * SHOTS} images, with {VERSIONS} versions a name"
+    if arguments.int16_examples:
+        what += "; their embeddings in 16 bits"
     lines = [
         f"{arguments.bundle.name}, {kind}, on {machine}; {what}.",
         f"Medians (middle half) of {arguments.rounds} rounds in turns; ratios of medians.",

@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, inspect
 
 from benchmarks.filled import OLD_MODEL, VERSIONS, fill, name_of
 from comln_serve.domain.report import Report
+from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.storage import open_store
 from comln_serve.storage.schema import NEWEST
 from tests.support.classifiers import classifier, same, support
@@ -54,6 +55,11 @@ def test_no_two_classifiers_are_alike(database_url: str) -> None:
         assert len(set(embeddings)) == COUNT
         first = store.for_tenant("").find(listed[-1].id)
         assert np.allclose(first.W, MADE[0][0].W, rtol=0.1)
+
+
+def test_rounded_embeddings_stay_rounded(database_url: str) -> None:
+    fill(database_url, [(made, replace(s, embeddings=rounded(s.embeddings))) for made, s in MADE], COUNT)
+    assert execute(database_url, "SELECT count(*) FROM supports WHERE scales IS NULL") == [(0,)]
 
 
 def test_a_database_of_before_is_migrated(database_url: str) -> None:
