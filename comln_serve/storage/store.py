@@ -15,6 +15,7 @@ from comln_serve.storage.versions import alive
 Clock = Callable[[], datetime]
 
 _AT_ONCE = 500  # expired classifiers deleted in a transaction
+_THUMBNAILS_AT_ONCE = 50  # classifiers whose thumbnails are: 15 MB at most
 
 
 def utc_now() -> datetime:
@@ -93,7 +94,7 @@ class Store:
             ServiceError: STORAGE_UNAVAILABLE.
         """
         removed = 0
-        some = select(thumbnails.c.classifier).distinct().limit(_AT_ONCE)
+        some = select(thumbnails.c.classifier).distinct().limit(_THUMBNAILS_AT_ONCE)
         while True:
             with self._database.single_read() as connection:
                 lot = connection.execute(some).scalars().all()
