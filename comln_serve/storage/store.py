@@ -16,6 +16,7 @@ from comln_serve.storage.tables import classifiers, idempotency_keys, thumbnails
 Clock = Callable[[], datetime]
 
 _AT_ONCE = 500  # rows deleted in a transaction
+_THUMBNAILS_AT_ONCE = 50  # classifiers whose thumbnails are: 15 MB at most
 
 
 def utc_now() -> datetime:
@@ -88,7 +89,7 @@ class Store:
             ServiceError: STORAGE_UNAVAILABLE.
         """
         removed = 0
-        some = select(thumbnails.c.classifier).distinct().limit(_AT_ONCE)
+        some = select(thumbnails.c.classifier).distinct().limit(_THUMBNAILS_AT_ONCE)
         while True:
             with self._database.single_read() as connection:
                 lot = connection.execute(some).scalars().all()

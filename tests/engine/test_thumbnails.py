@@ -1,7 +1,6 @@
 """Which images get a thumbnail, and that a server that is to keep none holds none."""
 
 import io
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from comln_serve.engine.classifiers import housekeeping
 from comln_serve.engine.embedding import decoders
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import StoppedError
 from tests.support.databases import execute
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import image_bytes

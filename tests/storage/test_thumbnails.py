@@ -133,7 +133,7 @@ def test_gone_when_the_classifier_expires_and_deleted_with_its_row(database_url:
 def test_all_are_deleted_and_nothing_else(
     store: Store, mine: TenantStore, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_AT_ONCE", 2)
+    monkeypatch.setattr(store_module, "_THUMBNAILS_AT_ONCE", 2)
     for number in range(3):
         put(mine, f"clf_{number}")
     put(store.for_tenant("other"), "clf_o")

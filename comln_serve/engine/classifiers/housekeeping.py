@@ -45,9 +45,9 @@ class Housekeeping:
             try:
                 self._purge()
             except ServiceError as error:
-                logger.warning("what has expired was not removed: %s", error)
+                logger.warning("expired classifiers were not removed, or thumbnails: %s", error)
             except Exception:  # the thread must go on
-                logger.exception("what has expired was not removed")
+                logger.exception("expired classifiers were not removed, or thumbnails")
             if self._closing.wait(_EVERY_SECONDS):
                 return
 
