@@ -13,7 +13,8 @@ FormatVersion = Literal[1, 2, 3, 4]
 FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
-sets; version 4 adds `stored_embeddings`. A bundle has the lowest version that can hold its content, so that older servers can read it.
+sets; version 4 adds `stored_embeddings`. A bundle has the lowest version that can hold its content,
+so that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"

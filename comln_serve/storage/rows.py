@@ -1,5 +1,5 @@
-"""Converts between rows and values. Arrays are stored as little-endian float32, row by row; embeddings that are rounded to
-16 bits (`comln_serve.domain.sixteen_bits`) as int16 and their scales as float32.
+"""Converts between rows and values. Arrays are stored as little-endian float32, row by row; embeddings
+that are rounded to 16 bits (`comln_serve.domain.sixteen_bits`) as int16, and their scales as float32.
 """
 
 from collections.abc import Mapping

@@ -20,6 +20,7 @@ from tests.support.image_files import colour_support, image_bytes
 def halved(settings: Settings, tmp_path: Path) -> Settings:
     """Settings of a server of such a bundle."""
     folder = tmp_path / "halved"
+    assert settings.models_dir is not None
     shutil.copytree(settings.models_dir / "tiny-prototype", folder / "tiny-prototype")
     edit_manifest(
         folder / "tiny-prototype", lambda content: content.update(stored_embeddings="int16", format_version=4)
