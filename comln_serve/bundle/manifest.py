@@ -7,6 +7,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from comln_serve.bundle.calibration import Calibration, Part
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Start, Weighting
+from comln_serve.bundle.stored import StoredEmbeddings
 from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2, 3, 4]
@@ -20,9 +21,6 @@ so that older servers can read it.
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
 
 Count = Annotated[int, Field(ge=1)]
-
-StoredEmbeddings = Literal["float32", "int16"]
-"""How servers store support embeddings: as they are, or rounded to 16 bits (`comln_serve.domain.sixteen_bits`)."""
 
 Shots = int | tuple[int, int]
 """Support images of a class: a number, or the range from which each class's number is drawn."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from comln_serve.bundle import AccuracyEntry, Calibration, ComparisonEntry, Manifest
-from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, StoredEmbeddings, format_version
+from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, format_version
+from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.card import render_card
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from comln_serve.bundle import Calibration, Head
-from comln_serve.bundle.manifest import StoredEmbeddings
+from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.manifest import record_calibration
 from training.commands.domains import Domain, find_domains
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command

@@ -2,10 +2,10 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from comln_serve.bundle import Calibration, Head
-from comln_serve.domain.classifier import softmax
-from comln_serve.domain.sixteen_bits import rounded
+from comln_serve.bundle.stored import as_stored
 from comln_serve.report import adapt
 from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
 
@@ -21,8 +21,9 @@ def largest_change(head: Head, calibration: Calibration, episodes: OpenSetEpisod
         def probabilities(phi: NDArray[np.float32]) -> NDArray[np.float64]:
             solution = adapt(head, phi, episode.classes, episodes.task.ways, judge=False).solution
             W = solution.W.astype(np.float32).astype(np.float64)
-            return softmax(episode.query.astype(np.float64) @ W.T, temperature)
+            found: NDArray[np.float64] = softmax(episode.query.astype(np.float64) @ W.T / temperature, axis=1)
+            return found
 
-        return float(np.abs(probabilities(rounded(episode.phi)) - probabilities(episode.phi)).max())
+        return float(np.abs(probabilities(as_stored(episode.phi, "int16")) - probabilities(episode.phi)).max())
 
     return max(episodes.map(run))

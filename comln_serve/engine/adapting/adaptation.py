@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
+from comln_serve.bundle.stored import as_stored
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
-from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.domain.support import SupportSet, labels_to_show
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
@@ -277,9 +277,8 @@ class ClassifierMaker:
             files, model, call.clock, call.caller.cancellation, seen.take, partial=call.partial
         )
         call.rejected[:] = rejected
-        if model.bundle.manifest.stored_embeddings == "int16":
-            # Before adapting: examples that are added later then give the same classifier as all of them at once.
-            embeddings = rounded(embeddings)
+        # Before adapting: examples that are added later then give the same classifier as all of them at once.
+        embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
         return embeddings, seen.hashes(rejected), without(labels, rejected), seen.thumbnails(rejected)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
