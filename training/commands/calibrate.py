@@ -52,7 +52,7 @@ def add_calibrate(commands: Any) -> None:
     command.add_argument(
         "--int16-examples",
         action="store_true",
-        help="have servers store the embeddings of examples in 16 bits, for half the database, if that changes no "
+        help="have servers store the embeddings of examples in 16 bits, in half the room, if that changes no "
         f"probability by more than {ALLOWED_CHANGE:g} in these episodes",
     )
     command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
