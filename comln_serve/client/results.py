@@ -8,10 +8,15 @@ from typing import Any, overload
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
-    """A class and its number of support images."""
+    """A class and its number of support images.
+
+    Attributes:
+        thumbnail: number of the example that the server keeps a thumbnail of; None: of none.
+    """
 
     label: str
     examples: int
+    thumbnail: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +294,7 @@ class Limits:
 
     Attributes:
         image_formats: that the server can decode: "JPEG", "HEIC" and so on.
+        keep_thumbnails: whether the server keeps a small JPEG of one image of each class.
         requests_per_minute: with the client's API key; None: any number.
     """
 
@@ -306,6 +312,7 @@ class Limits:
     max_classifiers: int
     max_receive_seconds: float
     requests_per_minute: int | None
+    keep_thumbnails: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

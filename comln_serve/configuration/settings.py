@@ -100,6 +100,11 @@ class Settings(BaseSettings):
         description="Support images of one classifier, later additions included; the time and "
         "memory to adapt grow with them.",
     )
+    keep_thumbnails: CliImplicitFlag[bool] = Field(
+        False,
+        description="Keep a small JPEG of one image of each class, to show classifiers by; the server keeps no images "
+        "otherwise. A server without this setting deletes those that its database holds.",
+    )
     idempotency_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] = Field(
         86_400, description="How long a request's Idempotency-Key is remembered."
     )

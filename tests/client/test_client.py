@@ -413,9 +413,21 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 18
+    assert len(calls) == 19
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
+
+
+def test_thumbnails(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True}))
+    with TestClient(create_app(engine)) as client, client_on(wire_to(client)) as comln:
+        shop = comln.adapt(*PAIR, name="shop")
+        assert comln.limits().keep_thumbnails
+        assert [item.thumbnail for item in shop.classes] == [1, 2]
+        jpegs = [comln.thumbnail("shop", number) for number in (1, 2)]
+        assert [Image.open(io.BytesIO(jpeg)).format for jpeg in jpegs] == ["JPEG", "JPEG"]
+        with pytest.raises(NotFoundError):
+            comln.thumbnail(shop, 3)
 
 
 def test_results_have_fields_of_the_server(client: TestClient) -> None:
@@ -426,7 +438,7 @@ def test_results_have_fields_of_the_server(client: TestClient) -> None:
         results.Adapted: "AdaptResponse",
         results.ClassifierDetail: "ClassifierDetail",
         results.Classifier: "ClassifierInfo",
-        results.ClassCount: "ClassCount",
+        results.ClassCount: "ClassInfo",
         results.Report: "Report",
         results.HeldOut: "HeldOutReport",
         results.Suspect: "Suspect",

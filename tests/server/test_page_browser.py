@@ -19,11 +19,14 @@ from comln_serve.security import Scope
 from comln_serve.storage import open_store
 from tests.support.browser import Visitor, browser_programs, chromium
 from tests.support.image_files import colour_support, frame, image_bytes
-from tests.support.keyed import new_key
+from tests.support.keyed import bearer, new_key
 from tests.support.live import LiveServer, live_server
 from tests.support.paths import REPOSITORY
 from tests.support.tiny import tiny_config, write_bundle
 
+# Pixels of a picture that has been loaded, and where it is from.
+SHOWN = "return [arguments[0].naturalWidth, arguments[0].src.slice(0, 5)]"
+LOADED = "return performance.getEntriesByType('resource').map((e) => e.name).filter((n) => n.endsWith('/thumbnail'))"
 HOSTILE = "<img src=x onerror=alert(1)>"
 Colours = dict[str, list[Path]]
 
@@ -95,13 +98,14 @@ def get(server: LiveServer, path: str) -> Any:
     return answer.json()
 
 
-def adapt_with(server: LiveServer, colours: Colours, **fields: str) -> Any:
+def adapt_with(server: LiveServer, colours: Colours, key: str = "", **fields: str) -> Any:
     """Make a classifier without the page."""
     labelled = [(label, path) for label, paths in colours.items() for path in paths]
     answer = httpx2.post(
         f"{server.url}/adapt",
         data={"labels": [label for label, _ in labelled], **fields},
         files=[("images", (path.name, path.read_bytes())) for _, path in labelled],
+        headers=bearer(key) if key else {},
     )
     answer.raise_for_status()
     return answer.json()
@@ -803,6 +807,82 @@ def test_with_an_api_key(driver: webdriver.Chrome, bundles: Path, tmp_path: Path
         names = "indexedDB.databases().then((all) => arguments[0](all.map((one) => one.name)))"
         assert driver.execute_async_script(names) == ["comln-serve"]  # type: ignore[no-untyped-call]
         assert key not in "".join(path.read_bytes().decode("latin-1") for path in _kept(driver))
+
+
+def test_pictures_that_the_server_keeps(
+    driver: webdriver.Chrome, bundles: Path, tmp_path: Path, colours: Colours
+) -> None:
+    """Of four classes in the list, of all in an opened classifier; only what is in sight is loaded, and once."""
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    key = new_key(open_store(url), "acme", Scope.ADAPT)
+    flags = ("--default-model", "tiny", "--keep-thumbnails", "--require-keys")
+    five = {**colours, HOSTILE: colours["red"], "teal": colours["blue"]}
+    with live_server(bundles, tmp_path, *flags, database_url=url) as server:
+        for number in range(9):
+            adapt_with(server, five, key, name=f"shop-{number}")
+        visitor = Visitor(driver, server.url)
+        visitor.resize(1280, 500)
+        visitor.visit("/?view=classifiers")
+        visitor.complaints()  # of the key
+        visitor.write("#key", key)
+        visitor.wait(lambda: len(visitor.all("#list-table tbody tr")) == 9)
+        first = visitor.one("#list-table tbody tr")
+        visitor.wait(lambda: len(visitor.all(".row-pictures img", first)) == 4)
+        assert [node.get_attribute("alt") for node in visitor.all("img", first)] == [*colours, HOSTILE]
+        assert visitor.run(SHOWN, visitor.one("img", first)) == [16, "blob:"]
+        frames = visitor.all(".row-pictures .frame")
+        assert {tuple(frame.size.values()) for frame in frames} == {(40, 40)}
+        assert len(frames) == 36
+        early = len(visitor.run(LOADED))
+        assert early < 36, "the last rows are out of sight"
+        visitor.run("arguments[0].scrollIntoView()", frames[-1])
+        visitor.wait(lambda: len(visitor.all(".row-pictures img")) > early)
+        visitor.write("#search", "shop-8")  # the list is drawn anew
+        visitor.wait(
+            lambda: len(visitor.all("#list-table tbody tr")) == 1 and len(visitor.all(".row-pictures img")) == 4
+        )
+        asked = visitor.run(LOADED)
+        assert len(asked) == len(set(asked)), "those that were there are not loaded again"
+
+        # An opened classifier: at each class, in place of the pictures that this browser has not sent.
+        visitor.resize(1280, 2000)
+        visitor.press("shop-8@1", "#list-table")
+        visitor.wait(lambda: len(visitor.all("#step-quality .bars img")) == 5)
+        assert visitor.texts("#step-quality .bars .name") == list(five)
+        visitor.step("images")
+        assert visitor.one("#kept-note").is_displayed()
+        visitor.wait(lambda: len(visitor.all(".class-head img")) == 5)
+        visitor.all(".stored")[0].click()
+        visitor.wait(lambda: len(visitor.all("#dialog .frame img")) == 1)
+        assert visitor.texts("#dialog .frame") == ["", "#2", "#3"]
+        visitor.click("#dialog [aria-label=Close]")
+        assert not visitor.all("img[src='x']")
+        assert visitor.complaints() == []
+        visitor.click("#show-key")
+        assert violations(visitor) == []
+
+        # A class whose thumbnail went with its image has none.
+        httpx2.delete(f"{server.url}/classifiers/shop-0/examples/1", headers=bearer(key)).raise_for_status()
+        visitor.visit("/?view=classifiers", anew=False)
+        visitor.write("#key", key)
+        visitor.wait(lambda: visitor.all("#list-table tbody tr"))
+        visitor.press("shop-0@2", "#list-table")
+        visitor.wait(lambda: len(visitor.all("#step-quality .bars img")) == 4)
+        assert len(visitor.all("#step-quality .bars li")) == 5
+        visitor.complaints()
+
+
+def test_no_pictures_where_the_server_keeps_none(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    adapt_with(server, colours, name="plain")
+    visitor.visit("/?view=classifiers")
+    visitor.wait(lambda: visitor.all("#list-table tbody tr"))
+    assert not visitor.all(".row-pictures")
+    visitor.visit("/?classifier=plain")
+    assert not visitor.all(".bars .frame")
+    visitor.step("images")
+    assert not visitor.one("#kept-note").is_displayed()
+    assert not visitor.all(".class-head .frame")
+    assert requests_of(server, "/classifiers/{ref}/examples/{number}/thumbnail") == []
 
 
 def _kept(driver: webdriver.Chrome) -> list[Path]:

@@ -5,7 +5,7 @@ import { installClasses, onExamples, paste } from "./classes.js";
 import { firstPage, installList } from "./classifiers.js";
 import { byId, el, theirs } from "./dom.js";
 import { keepPictures, remembers } from "./memory.js";
-import { loadModels } from "./models.js";
+import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
 import { referenceOf, wordsOf } from "./server.js";
 import { addPhotos, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
@@ -135,6 +135,7 @@ function showKey(visible) {
 async function start() {
   await loadModels();
   drawModels();
+  byId("kept-note").hidden = !limits?.keep_thumbnails;
 }
 
 // --- Start --------------------------------------------------------------------------------------
@@ -168,6 +169,7 @@ byId("show-key").addEventListener("click", () => {
 });
 byId("key").addEventListener("change", async () => {
   quiet();
+  document.dispatchEvent(new CustomEvent("key-changed"));
   await start();
   if (opened === undefined || view() === "list") await route();
 });
