@@ -595,7 +595,7 @@ def test_versions_examples_and_export(
     visitor.run("document.querySelector('#undo').dispatchEvent(new Event('pointerenter'))")
     visitor.click("#undo-button")
     visitor.all(".stored")[0].click()
-    visitor.wait(lambda: visitor.all("#dialog .remove"))
+    visitor.wait(lambda: visitor.one("#dialog .remove").is_displayed())
     visitor.click("#dialog [aria-label='Remove example 1']")
     visitor.run("dispatchEvent(new Event('pagehide'))")  # what is pending becomes final
     visitor.wait(lambda: visitor.texts("#badges .badge")[:1] == ["version 3"])
