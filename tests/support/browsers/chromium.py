@@ -11,6 +11,8 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.support.browsers.base import Browser
 
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
 
 class Chromium(Browser):
     """Chromium with its profile and its downloads in `folder`.
@@ -21,11 +23,8 @@ class Chromium(Browser):
     name = "chromium"
 
     def __init__(self, folder: Path) -> None:
-        programs = _programs()
-        if programs is None:
-            raise FileNotFoundError("there is no chromium or no chromedriver on this machine")
         options = webdriver.ChromeOptions()
-        options.binary_location = programs[0]
+        options.binary_location = self.program()
         for argument in (
             "--headless=new",
             "--no-sandbox",
@@ -40,14 +39,19 @@ class Chromium(Browser):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         # The driver is given, so that none is looked for elsewhere.
-        self._chrome = webdriver.Chrome(options=options, service=Service(programs[1]))
+        self._chrome = webdriver.Chrome(options=options, service=Service(_find("chromedriver")))
         self.driver = self._chrome
         self.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     @staticmethod
     def installed() -> bool:
         """Whether Chromium and its driver are on this machine."""
-        return _programs() is not None
+        return bool(shutil.which("chromedriver") and any(map(shutil.which, _NAMES)))
+
+    @staticmethod
+    def program() -> str:
+        """Path of Chromium. Raises FileNotFoundError if there is none."""
+        return _find(*_NAMES)
 
     def cdp(self, command: str, **parameters: Any) -> Any:
         """A command of the Chrome DevTools protocol."""
@@ -84,9 +88,8 @@ class Chromium(Browser):
         self.driver.quit()
 
 
-def _programs() -> tuple[str, str] | None:
-    """Paths of Chromium and its driver; None if either is missing."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    chromium = next(filter(None, map(shutil.which, names)), None)
-    driver = shutil.which("chromedriver")
-    return None if chromium is None or driver is None else (chromium, driver)
+def _find(*names: str) -> str:
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise FileNotFoundError(f"{' or '.join(names)} is not installed: `make browser` installs it on Debian")
+    return found

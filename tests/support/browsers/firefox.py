@@ -99,7 +99,7 @@ class Firefox(Browser):
     def __init__(self, folder: Path) -> None:
         program = _program()
         if program is None:
-            raise FileNotFoundError("there is no firefox on this machine")
+            raise FileNotFoundError("firefox is not installed: `make browser` installs it on Debian")
         profile = folder / "profile"
         profile.mkdir()
         preferences = {**_PREFERENCES, "browser.download.dir": str(folder)}
