@@ -91,7 +91,8 @@ _LOGGED = """
 class Firefox(Browser):
     """Firefox with its profile and its downloads in `folder`.
 
-    Unlike Chromium it does not log responses of an error status. Raises FileNotFoundError if it is not installed.
+    Unlike Chromium's, its log has no responses of an error status, nor what pages write to the console. Raises
+    FileNotFoundError if it is not installed.
     """
 
     name = "firefox"
