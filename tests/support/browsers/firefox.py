@@ -27,9 +27,9 @@ _PREFERENCES: dict[str, Any] = {
     "browser.download.folderList": 2,
     "browser.download.alwaysOpenPanel": False,
 }
-# Each media feature's preference of Firefox, and what the feature's values are called there.
+# Each media feature's preference of Firefox, and what the feature's values are called there: the default first.
 _FEATURES: dict[str, tuple[str, dict[str, int]]] = {
-    "prefers-color-scheme": ("layout.css.prefers-color-scheme.content-override", {"dark": 0, "light": 1}),
+    "prefers-color-scheme": ("layout.css.prefers-color-scheme.content-override", {"light": 1, "dark": 0}),
     "prefers-reduced-motion": ("ui.prefersReducedMotion", {"no-preference": 0, "reduce": 1}),
     "forced-colors": ("browser.display.document_color_use", {"none": 1, "active": 2}),
 }
@@ -69,10 +69,7 @@ _RESIZE = """
     }
 """
 _PREFER = """
-    for (const [name, value] of Object.entries(arguments[0])) {
-        if (value === null) Services.prefs.clearUserPref(name);
-        else Services.prefs.setIntPref(name, value);
-    }
+    for (const [name, value] of Object.entries(arguments[0])) Services.prefs.setIntPref(name, value);
 """
 _FORGET = """
     const [origin, done] = arguments;
@@ -141,8 +138,12 @@ class Firefox(Browser):
         unknown = set(features) - set(_FEATURES)
         if unknown:
             raise ValueError(f"Firefox has no preference for {', '.join(sorted(unknown))}, only for {list(_FEATURES)}")
-        values = {name: values[features[key]] if key in features else None for key, (name, values) in _FEATURES.items()}
-        self._of_itself(_PREFER, values)
+        wanted = {feature: features.get(feature, next(iter(values))) for feature, (_, values) in _FEATURES.items()}
+        self._of_itself(_PREFER, {_FEATURES[feature][0]: _FEATURES[feature][1][wanted[feature]] for feature in wanted})
+        # The page's process learns of it a little later.
+        query = " and ".join(f"({feature}: {value})" for feature, value in wanted.items())
+        matches = "return matchMedia(arguments[0]).matches"
+        wait_until(lambda: self.driver.execute_script(matches, query))  # type: ignore[no-untyped-call]
 
     def drop(self, target: WebElement, paths: Sequence[Path]) -> None:
         self._for_the_page(_DROP, target, list(map(str, paths)))
