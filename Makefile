@@ -10,6 +10,9 @@ PORT ?= 8000
 # What computes embeddings (the extras of pyproject.toml): gpu where there is an NVIDIA GPU, or where it is installed.
 RUNTIME ?= $(if $(wildcard /dev/nvidia0 /dev/dxg $(VENV)/lib/python3*/site-packages/onnxruntime_gpu-*),gpu,cpu)
 
+# The last one that runs in Debian's node.
+LIGHTHOUSE := 12.8.2
+
 # Test processes; a file is run by one of them. The files that take longest come first (tests/conftest.py).
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -80,9 +83,15 @@ $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 site: $(VENV)/.docs  ## the documentation as a website, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-browser:  ## install Debian's Chromium and its driver, which the tests of the page need (as root)
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-	    { apt-get update -q && apt-get install -q -y --no-install-recommends chromium chromium-driver; }
+browser: $(VENV)/.lighthouse-$(LIGHTHOUSE)  ## what the tests of the page need: Debian's browsers (as root), Lighthouse
+	@command -v chromium && command -v chromedriver && command -v firefox-esr || { apt-get update -q && \
+	    apt-get install -q -y --no-install-recommends chromium chromium-driver firefox-esr; }
+
+$(VENV)/.lighthouse-$(LIGHTHOUSE): | $(VENV)/bin/python
+	@command -v npm || { apt-get update -q && apt-get install -q -y --no-install-recommends nodejs npm; }
+	npm install --prefix $(VENV)/lighthouse --ignore-scripts --no-audit --no-fund lighthouse@$(LIGHTHOUSE)
+	ln -sf ../lighthouse/node_modules/.bin/lighthouse $(BIN)/lighthouse
+	@touch $@
 
 screenshots: $(VENV)/.dev  ## the pictures in docs/images, by the page itself
 	$(BIN)/python -m tests.support.screenshots docs/images

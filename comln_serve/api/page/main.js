@@ -70,7 +70,7 @@ async function route({ focus = false } = {}) {
   const query = new URLSearchParams(location.search);
   const listing = view() === "list";
   byId("list").hidden = !listing;
-  byId("workspace").hidden = listing;
+  if (listing) byId("workspace").hidden = true;
   const wanted = query.get("classifier");
   for (const [id, current] of [["go-draft", !listing && wanted === null], ["go-classifiers", listing]]) {
     if (current) byId(id).setAttribute("aria-current", "page");
@@ -99,6 +99,7 @@ async function route({ focus = false } = {}) {
     }
   }
   if (mine !== turn) return;
+  byId("workspace").hidden = false; // not before it is filled: what is shown does not move then
   drawStep();
   drawTitle();
   if (focus) byId("title").focus();
