@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench paper docs site browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench paper docs site notebook browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -72,6 +72,9 @@ $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 
 site: $(VENV)/.docs  ## the documentation as a website, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+notebook: $(VENV)/.dev  ## run docs/notebook.ipynb, its outputs in place
+	$(BIN)/python -m tests.support.notebook docs/notebook.ipynb
 
 browser:  ## install Debian's Chromium and its driver, which the tests of the page need (as root)
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
