@@ -236,6 +236,7 @@ def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
             classes.setdefault(product, []).append(path)
     visitor.add_classes(classes)
     visitor.make()
+    assert visitor.text("#title") == "Classifier without a name"
     assert visitor.texts(".near-duplicates .hint") == [path.name for path in classes["banana"]]
     assert len(visitor.all(".near-duplicates img")) == 5
     assert "5 images are nearly the same photo as others" in visitor.text("#worth")
@@ -600,6 +601,7 @@ def test_versions_examples_and_export(
 
     # Versions: roll back, open an older report, promote.
     visitor.step("use")
+    visitor.wait(lambda: visitor.all("#rollback"))
     visitor.wait(lambda: visitor.texts("#versions a") == ["goods@3", "goods@2", "goods@1"])
     visitor.click("#rollback")
     visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3"])
