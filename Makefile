@@ -22,7 +22,7 @@ demo: $(VENV)/.server  ## start a server, adapt it to example images, print its 
 	$(BIN)/python examples/demo.py
 
 serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
-	$(BIN)/comln-serve --port $(PORT) --log-format text
+	$(BIN)/comln-serve --port $(PORT)
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
 	$(PYTEST) -m "not slow"
