@@ -95,7 +95,10 @@ def test_adapt(comln: Run, photos: Path) -> None:
     first, *_, last = result.stdout.splitlines()
     assert first.startswith("colours@1 (clf_")
     assert first.endswith("): 3 classes, 9 images, model tiny-prototype, promoted")
-    assert last.startswith("expected accuracy: ")
+    assert re.fullmatch(
+        r"expected accuracy: [\d.]+ % \(95% interval [\d.]+ % to [\d.]+ %\), of 9 images classified without themselves",
+        last,
+    )
     made = printed(comln("adapt", photos, "--name", "colours", "--no-promote", "--json"))
     assert (made["version"], made["promoted"], made["metadata"], len(made["images"])) == (2, False, {}, 9)
     with_notes = printed(comln("classifiers", "show", "colours", "--json"))
