@@ -289,6 +289,7 @@ def test_a_wrong_key(models_dir: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["models", "ls", "--url", server.url, "--key", "wrong", "--json"])
         assert result.exit_code == 1
         assert json.loads(result.stdout)["error"]["code"] == "unauthorized"
+        assert "COMLN_KEY" in CliRunner().invoke(main, ["models", "ls", "--url", server.url]).stderr
         store = open_store(f"sqlite:///{tmp_path / 'classifiers.db'}")
         key = new_key(store)
         store.close()
