@@ -7,7 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from comln_serve import __version__
-from comln_serve.configuration.settings import Settings, without_password
+from comln_serve.configuration.refusal import refuse
+from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
@@ -25,14 +26,14 @@ def main(argv: list[str] | None = None) -> int:
             return keys_command(arguments[1:])
         settings = read_configuration(arguments)
     except (StartupError, ServiceError) as error:
-        return _refuse(error)
+        return refuse(error)
     if settings.print_config:
         print(settings.text())
         return 0
     try:
         return _serve(settings)
     except (StartupError, ServiceError) as error:
-        return _refuse(error, hide=settings.database_url)
+        return refuse(error, hide=settings.database_url)
 
 
 def _serve(settings: Settings) -> int:
@@ -48,13 +49,6 @@ def _serve(settings: Settings) -> int:
         from comln_serve.starting import run  # noqa: PLC0415 - see above
 
         return run(settings, workers, folder)
-
-
-def _refuse(error: Exception, hide: str | None = None) -> int:
-    """Print why the server does not start, with the password of the URL `hide` masked."""
-    text = str(error) if hide is None else str(error).replace(hide, without_password(hide))
-    print(f"comln-serve: {text}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 8 * 2**20
 
-# Resident memory of a server, and of each process more: docs/deployment.md, "Workers".
+# Resident memory of a server, and of each process more: docs/deployment.md, "Memory" and "Workers".
 _FIRST_WORKER_BYTES = 400 * 2**20
 _WORKER_BYTES = 150 * 2**20
 

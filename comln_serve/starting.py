@@ -11,10 +11,12 @@ from types import FrameType
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
+from comln_serve.configuration.refusal import refuse
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.engine import Engine, load_models
+from comln_serve.errors import ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
@@ -52,7 +54,10 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
 
         def work() -> int:
             log_worker(shared.process)
-            return _work(settings, sockets, shared)
+            try:
+                return _work(settings, sockets, shared)
+            except (StartupError, ServiceError) as error:
+                return refuse(error, hide=settings.database_url)
 
         return Supervisor(shared, work, _prepare).run()
 

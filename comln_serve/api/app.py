@@ -52,8 +52,8 @@ def create_app(
 
     Args:
         hosts: host names that the server answers under; default: any.
-        on_reload: called after a request has reloaded the models.
         on_warm: called once the engine is `ready`, or has set `failure` and never will be.
+        on_reload: called after a request has reloaded the models.
     """
 
     def warm() -> None:

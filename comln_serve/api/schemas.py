@@ -220,7 +220,7 @@ class Limits(BaseModel):
     max_classifiers: int = Field(description="Classifiers of a tenant; each version of a name counts.")
     max_receive_seconds: float = Field(description="Time the body of a request may take to arrive.")
     requests_per_minute: int | None = Field(
-        description="Requests a minute with the caller's API key, on each server process; null: any number."
+        description="Requests a minute with the caller's API key, on each server; null: any number."
     )
 
 

@@ -18,7 +18,8 @@ from comln_serve.server.hangup import on_hangup
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_HELD = (*_ENDING, signal.SIGHUP)
 
 # A process whose event loop has not run for so long is killed. Nothing that clients can ask for holds it for a second.
 _HANGS_AFTER_S = 30.0
@@ -46,9 +47,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit status: that of the first process if it never gets ready."""
-        for number in _SIGNALS:
-            signal.signal(number, self._pass_on)
-        on_hangup(self._pass_on_hangup)
+        for number in _ENDING:
+            signal.signal(number, self._end)
+        on_hangup(lambda: self._send(signal.SIGHUP))
         self._start(0)
         while not self._shared.of(0, Count.READY):
             if (status := self._running[0].exitcode) is not None:
@@ -62,7 +63,7 @@ class Supervisor:
             self._forget_dead()
         for process in self._running.values():
             process.join()
-        return max((abs(process.exitcode or 0) for process in self._running.values()), default=0)
+        return max((_status(process) for process in self._running.values()), default=0)
 
     def _start_missing(self) -> None:
         for place in range(self._shared.processes):
@@ -80,9 +81,9 @@ class Supervisor:
         """Serve, in the new process."""
         # Ctrl-C reaches every process of a terminal's group; this one is to get it from its parent alone.
         os.setpgid(0, 0)
-        for number in _SIGNALS:
+        for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # SIGHUP waits until the models are there
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # SIGHUP waits until the models are there
         self._shared.process = place
         self._shared.set(Count.PID, os.getpid())
         raise SystemExit(self._work())
@@ -109,12 +110,9 @@ class Supervisor:
             self._shared.replace(place)
             mark_process_dead(process.pid)
 
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+    def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
         self._send(number)
-
-    def _pass_on_hangup(self) -> None:
-        self._send(signal.SIGHUP)
 
     def _send(self, number: int) -> None:
         for process in self._running.values():
@@ -122,12 +120,17 @@ class Supervisor:
                 os.kill(process.pid, number)
 
 
+def _status(process: BaseProcess) -> int:
+    """Exit status of a process that was told to end. One that was still loading dies of the signal, as it should."""
+    status = process.exitcode or 0
+    return 0 if -status in _ENDING else abs(status)
+
+
 @contextmanager
 def _signals_held() -> Generator[None, None, None]:
     """Deliver no signal during the block: a process that is being started has its parent's handlers."""
-    held = [*_SIGNALS, signal.SIGHUP]
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

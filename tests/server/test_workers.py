@@ -2,7 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,12 +19,13 @@ from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
+from comln_serve.server.supervisor import Supervisor
 from comln_serve.storage import open_store
 from tests.support import http
 from tests.support.engines import fails
 from tests.support.image_files import image_bytes
 from tests.support.keyed import bearer, new_key
-from tests.support.live import LiveServer, live_server
+from tests.support.live import START_SECONDS, LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import needs_proc
 from tests.support.waiting import wait_until
@@ -169,6 +173,38 @@ def test_the_signal_to_stop_reaches_all_and_they_finish_what_runs(server: LiveSe
     assert set(statuses) == {200}
     assert server.process.wait(timeout=60) == 0
     assert not any(map(alive, processes))
+
+
+@forks
+def test_a_process_that_is_told_to_end_while_it_loads_is_no_failure() -> None:
+    shared = SharedCounts(2)
+
+    def work() -> int:
+        if shared.process == 0:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            shared.set(Count.READY, 1)
+        else:
+            os.kill(shared.parent, signal.SIGTERM)
+        while True:
+            signal.pause()
+
+    def supervise() -> None:
+        shared.parent = os.getpid()
+        assert Supervisor(shared, work, lambda: None).run() == 0
+
+    assert forked(supervise) == 0
+
+
+def test_a_bundle_that_cannot_be_used_ends_the_start(models_dir: Path, tmp_path: Path) -> None:
+    """As it does with one process: a message, and the status of a wrong configuration."""
+    folder = shutil.copytree(models_dir / "tiny", tmp_path / "models" / "tiny")
+    (folder / "head.safetensors").write_bytes(b"x")
+    command = [sys.executable, "-m", "comln_serve.cli", "--models-dir", str(folder.parent), "--provider", "cpu"]
+    command += ["--workers", "2", "--port", "0", "--database-url", f"sqlite:///{tmp_path / 'classifiers.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    assert done.returncode == 2
+    assert f"comln-serve: {folder / 'head.safetensors'}: 1 bytes; bundle.json says" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_processes_whose_parent_was_killed_end(server: LiveServer) -> None:
