@@ -1,4 +1,4 @@
-"""The example photos are of a data set that the shipped head was learned on; the documents say what difference it makes."""
+"""The example photos are of a data set that the shipped head was learned on; the documents say what that changes."""
 
 import math
 import re
@@ -19,7 +19,7 @@ SHIPPED, LEFT_OUT = "photos-efficientnet-lite0", "without-groceries"
 
 
 def head_learned_without(name: str) -> tuple[float, ...]:
-    """alpha, similarity, r, and T at 5-way 1-shot, 5-way 5-shot and 20-way 5-shot, as measured with a data set left out."""
+    """alpha, similarity, r, and T at 5-way 1-shot, 5-way 5-shot and 20-way 5-shot, learned without a data set."""
     text = (REPOSITORY / "benchmarks" / "results" / "domains.md").read_text(encoding="utf-8")
     (row,) = re.findall(rf"^\| {name} \| (\d.*) \|$", text, re.MULTILINE)
     return tuple(map(float, row.split(" | ")))
