@@ -592,7 +592,8 @@ def test_versions_examples_and_export(
     visitor.run("document.querySelector('#undo').dispatchEvent(new Event('pointerenter'))")
     visitor.click("#undo-button")
     visitor.all(".stored")[0].click()
-    visitor.wait(lambda: visitor.all("#dialog .remove"))
+    # The closed dialog still holds what it showed before.
+    visitor.wait(lambda: visitor.one("#dialog [aria-label='Remove example 1']").is_displayed())
     visitor.click("#dialog [aria-label='Remove example 1']")
     visitor.run("dispatchEvent(new Event('pagehide'))")  # what is pending becomes final
     visitor.wait(lambda: visitor.texts("#badges .badge")[:1] == ["version 3"])
