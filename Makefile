@@ -19,13 +19,13 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench bench-peers paper docs site browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench bench-peers paper docs site notebook browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
 
 serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
-	$(BIN)/comln-serve --port $(PORT) --log-format text
+	$(BIN)/comln-serve --port $(PORT)
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
 	$(PYTEST) -m "not slow"
@@ -82,6 +82,9 @@ $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 
 site: $(VENV)/.docs  ## the documentation as a website, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+notebook: $(VENV)/.dev  ## run docs/notebook.ipynb, its outputs in place
+	$(BIN)/python -m tests.support.notebook docs/notebook.ipynb
 
 browser: $(VENV)/.lighthouse-$(LIGHTHOUSE)  ## what the tests of the page need: Debian's browsers (as root), Lighthouse
 	@command -v chromium && command -v chromedriver && command -v firefox-esr || { apt-get update -q && \

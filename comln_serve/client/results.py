@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import sqrt
 from typing import Any, overload
+
+_Z = 1.959964  # of a normal distribution, 95 % lie within so many standard deviations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,14 @@ class HeldOut:
     confusion: tuple[tuple[int, ...], ...]
     suspects: tuple[Suspect, ...]
     predicted: tuple[int | None, ...] | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the accuracy that so many images can show (Wilson's), as on the page."""
+        margin = _Z**2 / self.judged
+        middle = (self.accuracy + margin / 2) / (1 + margin)
+        half = sqrt(self.accuracy * (1 - self.accuracy) * margin + margin**2 / 4) / (1 + margin)
+        return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,11 @@ class Settings(BaseSettings):
         pattern="^(debug|info|warning|error)$",
         description="debug, info, warning or error. Health checks and scrapes that succeed are logged at debug.",
     )
-    log_format: LogFormat = Field("json", description="json (one object per line) or text, to standard error.")
+    log_format: LogFormat = Field(
+        "auto",
+        description="Lines of the log, on standard error: json (one object per line) or text. auto: text in a "
+        "terminal, json elsewhere.",
+    )
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
         None,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from scipy.stats import binomtest
 
 from comln_serve.api.app import create_app
 from comln_serve.client import (
@@ -26,6 +27,7 @@ from comln_serve.client import (
     results,
     wire,
 )
+from comln_serve.client.results import HeldOut
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire, client_on, hurry, times, wire_to
@@ -471,3 +473,10 @@ def test_json_is_that_of_the_server(client: TestClient, comln: Client) -> None:
         back = wire.to_json(wire.parse(kind, sent))
         plain = [re.sub(r"\+00:00|Z", "", json.dumps(value, sort_keys=True)) for value in (back, sent)]
         assert plain[0] == plain[1], path
+
+
+@pytest.mark.parametrize(("right", "judged"), [(0, 1), (1, 1), (44, 50), (19, 20), (10, 10), (0, 25)])
+def test_the_interval_of_the_held_out_accuracy(right: int, judged: int) -> None:
+    held_out = HeldOut(folds=1, judged=judged, accuracy=right / judged, confusion=(), suspects=())
+    expected = binomtest(right, judged).proportion_ci(0.95, method="wilson")
+    assert held_out.interval == pytest.approx((expected.low, expected.high), abs=1e-6)

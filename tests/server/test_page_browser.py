@@ -246,6 +246,7 @@ def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
             classes.setdefault(product, []).append(path)
     visitor.add_classes(classes)
     visitor.make()
+    assert visitor.text("#title") == "Classifier without a name"
     assert visitor.texts(".near-duplicates .hint") == [path.name for path in classes["banana"]]
     assert len(visitor.all(".near-duplicates img")) == 5
     assert "5 images are nearly the same photo as others" in visitor.text("#worth")
@@ -601,7 +602,8 @@ def test_versions_examples_and_export(
     visitor.run("document.querySelector('#undo').dispatchEvent(new Event('pointerenter'))")
     visitor.click("#undo-button")
     visitor.all(".stored")[0].click()
-    visitor.wait(lambda: visitor.one("#dialog .remove").is_displayed())
+    # The closed dialog still holds what it showed before.
+    visitor.wait(lambda: visitor.one("#dialog [aria-label='Remove example 1']").is_displayed())
     visitor.click("#dialog [aria-label='Remove example 1']")
     visitor.run("dispatchEvent(new Event('pagehide'))")  # what is pending becomes final
     visitor.wait(lambda: visitor.texts("#badges .badge")[:1] == ["version 3"])
@@ -610,6 +612,7 @@ def test_versions_examples_and_export(
 
     # Versions: roll back, open an older report, promote.
     visitor.step("use")
+    visitor.wait(lambda: visitor.all("#rollback"))
     visitor.wait(lambda: visitor.texts("#versions a") == ["goods@3", "goods@2", "goods@1"])
     visitor.click("#rollback")
     visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3"])

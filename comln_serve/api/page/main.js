@@ -44,8 +44,8 @@ function addressOf(reference, name) {
 
 function drawTitle() {
   const { classifier } = work;
-  const name = classifier?.name ?? classifier?.id;
-  byId("title").replaceChildren(isDraft() && !classifier ? "New classifier" : theirs(name ?? ""));
+  const unnamed = classifier ? "Classifier without a name" : isDraft() ? "New classifier" : "";
+  byId("title").replaceChildren(classifier?.name ? theirs(classifier.name) : unnamed);
   const badges = [];
   if (classifier?.name) badges.push(el("span", { class: "badge" }, `version ${classifier.version}`), classifier.promoted && el("span", { class: "badge" }, "promoted"));
   if (classifier && !classifier.name && classifier.revision > 1) badges.push(el("span", { class: "badge" }, `revision ${classifier.revision}`));

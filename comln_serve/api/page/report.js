@@ -165,8 +165,8 @@ const named = (number) => [
 ];
 
 function nearDuplicates(groups) {
-  return widePart("Nearly the same photo", ...groups.slice(0, MOST_GROUPS).map((numbers) =>
-    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number))))),
+  return widePart("Nearly the same photo", el("div", { class: "groups" }, groups.slice(0, MOST_GROUPS).map((numbers) =>
+    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number)))))),
     groups.length > MOST_GROUPS && el("p", {}, `and ${counted(groups.length - MOST_GROUPS, "group")} more`),
     el("p", { class: "hint" }, "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more."));
 }
