@@ -200,7 +200,7 @@ COMLN, accuracy in percent:
 The nearest bundle had 900 updates of four tasks on a CPU, from the weights of another bundle, instead of 60,000 of
 eight, and was measured on the classes that chose its checkpoint.
 
-The other rows, all cited, none run here:
+The other rows, all cited; [algorithms.md](algorithms.md) has these algorithms trained here, on equal terms:
 
 {markdown(four, [row for row in rows(TABLE_2) if row[0] != "COMLN"])}
 
