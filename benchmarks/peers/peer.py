@@ -232,12 +232,13 @@ PEERS = (
     ),
     Peer(
         name="mlserver",
-        packages=("mlserver>=1.6",),
+        # Its processes do not start with newer releases of uvloop (seen with 1.7.1 and 0.22).
+        packages=("mlserver>=1.6", "uvloop<0.22"),
         source="with_mlserver.py",
         command=_start_mlserver,
         request=_protocol,
         label=_protocol_label,
-        ready="/v2/health/ready",
+        ready="/v2/models/photos/ready",
         settings=(Setting(1, 2), Setting(2, 1), Setting(1, 2, 32), Setting(2, 1, 32)),
     ),
     Peer(
