@@ -23,6 +23,8 @@ PAGE, FIGURE = DOCS / "algorithms.md", DOCS / "images" / "algorithms.png"
 OURS, NOT_RUN = "COMLN", "not run"
 NAMES = {"miniimagenet": "miniImageNet", "omniglot": "Omniglot"}
 
+_LEGEND = 2.1  # inches
+
 Group = tuple[str, int, int, float]
 """Data, ways, shots and budget: what one table compares."""
 
@@ -62,7 +64,7 @@ def rows(found: Mapping[str, Sequence[Result]], data: str, ways: int, shots: int
     table: list[list[str]] = []
     for name in RIVALS:
         if name not in found:
-            table.append([name, NOT_RUN, *[""] * 6])
+            table.append([name, NOT_RUN, *[""] * 7])
             continue
         runs = found[name]
         final = [run.final for run in runs]
@@ -78,11 +80,12 @@ def rows(found: Mapping[str, Sequence[Result]], data: str, ways: int, shots: int
                 f"{np.mean([point.updates for point in final]):.0f}",
                 f"{np.median([run.gradient_ms for run in runs]):.0f}",
                 f"{np.median([run.gradient_mb for run in runs]):.0f}",
+                " to ".join(dict.fromkeys(f"{of([run.yardstick_ms for run in runs]):.0f}" for of in (min, max))),
                 learned,
             ]
         )
     if data == "miniimagenet":
-        table += [[name, f"cited: {CITED[name].get((ways, shots), NOT_RUN)}", *[""] * 6] for name in CITED]
+        table += [[name, f"cited: {CITED[name].get((ways, shots), NOT_RUN)}", *[""] * 7] for name in CITED]
     return table
 
 
@@ -101,7 +104,7 @@ def verdict(found: Mapping[str, Sequence[Result]]) -> str:
         places[place].append(f"{name} ({100 * (other.mean - ours.mean):+.1f})")
     return "\n".join(
         [
-            f"- Ahead of {OURS} by more than both intervals together: {', '.join(places['ahead']) or 'none'}.",
+            f"- Ahead of {OURS} by more than the interval of the difference: {', '.join(places['ahead']) or 'none'}.",
             f"- Level with it: {', '.join(places['level']) or 'none'}.",
             f"- Behind it: {', '.join(places['behind']) or 'none'}.",
         ]
@@ -112,7 +115,6 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
     """A table with its heading and verdict."""
     data, ways, shots, budget = key
     runs = [run for members in found.values() for run in members]
-    speeds = [run.yardstick_ms for run in runs]
     header = [
         "algorithm",
         "accuracy, %",
@@ -121,6 +123,7 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
         "updates",
         "ms a task",
         "MB a task",
+        "yardstick, ms",
         "learned (seed 0)",
     ]
     tasks = " or ".join(map(str, sorted({run.final.episodes for run in runs})))
@@ -131,8 +134,6 @@ def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
 {markdown(header, rows(found, data, ways, shots))}
 
 Accuracy on {tasks} tasks of the validation classes ({machines}, {dates}).
-A fixed piece of work took {min(speeds):.0f} to {max(speeds):.0f} ms of CPU time while these ran: other programs on the
-machine slow a CPU second down.
 
 {verdict(found)}
 """
@@ -156,13 +157,15 @@ computation, not what it reaches in the end ([results.md](results.md), [paper.md
 
 {figure}{body}
 "MB a task" is the peak of memory during one meta-gradient above that before it, "ms a task" its CPU time after
-training, one task at a time. By number of gradient steps, and for the paper's claim that COMLN's memory does not depend
-on T: [Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
+training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran: where it is more,
+other programs slowed the CPU's seconds down, and the algorithm did that much less in them. By number of gradient steps,
+and for the paper's claim that COMLN's memory does not depend on T:
+[Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
 
 ## What is equal
 
-- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation. Quarter turns of
-  Omniglot's training characters are classes of their own.
+- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation.
+  Quarter turns of Omniglot's training characters are classes of their own.
 - **Budget**: CPU time of one process with one thread, spent on drawing tasks, meta-gradients and the optimiser.
   Measuring does not count. Wall-clock time would have depended on what else the machine did.
 - **Optimiser**: Adam, {RATE:g}, falling to 0 along a cosine over the budget; {SCALAR_RATE:g} times that for parameters
@@ -197,7 +200,8 @@ solver, qpth, needs NumPy 1. The SVM is solved by scikit-learn; COMLN is this pr
 def plot(results: Sequence[Result]) -> None:
     """Accuracy over CPU time, a line for each seed; a panel for each table."""
     tables = grouped(results)
-    figure, axes = plt.subplots(1, len(tables), figsize=(6.2 * len(tables), 4.6), squeeze=False)
+    width = 6.2 * len(tables) + _LEGEND
+    figure, axes = plt.subplots(1, len(tables), figsize=(width, 4.6), squeeze=False)
     colours = matplotlib.colormaps["tab20"]
     for axis, ((data, ways, shots, budget), found) in zip(axes[0], tables.items(), strict=True):
         for index, name in enumerate(RIVALS):
@@ -221,7 +225,7 @@ def plot(results: Sequence[Result]) -> None:
     lines = [line for axis in axes[0] for line in axis.get_lines()]
     handles = {str(line.get_label()): line for line in lines if not str(line.get_label()).startswith("_")}
     figure.legend(handles.values(), handles.keys(), loc="center right", fontsize=8)
-    figure.tight_layout(rect=(0, 0, 1 - 1.9 / (6.2 * len(tables)), 1))
+    figure.tight_layout(rect=(0, 0, 1 - _LEGEND / width, 1))
     FIGURE.parent.mkdir(exist_ok=True)
     figure.savefig(FIGURE, dpi=100, metadata={"Software": None})
     plt.close(figure)
