@@ -10,19 +10,22 @@ PORT ?= 8000
 # What computes embeddings (the extras of pyproject.toml): gpu where there is an NVIDIA GPU, or where it is installed.
 RUNTIME ?= $(if $(wildcard /dev/nvidia0 /dev/dxg $(VENV)/lib/python3*/site-packages/onnxruntime_gpu-*),gpu,cpu)
 
+# The last one that runs in Debian's node.
+LIGHTHOUSE := 12.8.2
+
 # Test processes; a file is run by one of them. The files that take longest come first (tests/conftest.py).
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench paper docs site browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow coverage lint format bench bench-peers paper docs site notebook browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
 
 serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
-	$(BIN)/comln-serve --port $(PORT) --log-format text
+	$(BIN)/comln-serve --port $(PORT)
 
 test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
 	$(PYTEST) -m "not slow"
@@ -49,8 +52,15 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.adaptation
 	$(BIN)/python -m benchmarks.meta_gradient
 	$(BIN)/python -m benchmarks.workers
+	$(BIN)/python -m benchmarks.stored
 	for bundle in models/*/; do \
 	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
+	done
+
+bench-peers: $(VENV)/.bench  ## this server beside others, each in an environment of its own; for a quiet machine
+	$(BIN)/python -m benchmarks.peers install
+	for bundle in models/photos-efficientnet-lite0 models/miniimagenet-conv4; do \
+	    $(BIN)/python -m benchmarks.peers $$bundle || exit 1; \
 	done
 
 paper: $(VENV)/.dev  ## regenerate docs/paper.md from what has been measured
@@ -73,9 +83,18 @@ $(BIN)/helm: tests/support/install_helm.py | $(VENV)/bin/python
 site: $(VENV)/.docs  ## the documentation as a website, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-browser:  ## install Debian's Chromium and its driver, which the tests of the page need (as root)
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-	    { apt-get update -q && apt-get install -q -y --no-install-recommends chromium chromium-driver; }
+notebook: $(VENV)/.dev  ## run docs/notebook.ipynb, its outputs in place
+	$(BIN)/python -m tests.support.notebook docs/notebook.ipynb
+
+browser: $(VENV)/.lighthouse-$(LIGHTHOUSE)  ## what the tests of the page need: Debian's browsers (as root), Lighthouse
+	@command -v chromium && command -v chromedriver && command -v firefox-esr || { apt-get update -q && \
+	    apt-get install -q -y --no-install-recommends chromium chromium-driver firefox-esr; }
+
+$(VENV)/.lighthouse-$(LIGHTHOUSE): | $(VENV)/bin/python
+	@command -v npm || { apt-get update -q && apt-get install -q -y --no-install-recommends nodejs npm; }
+	npm install --prefix $(VENV)/lighthouse --ignore-scripts --no-audit --no-fund lighthouse@$(LIGHTHOUSE)
+	ln -sf ../lighthouse/node_modules/.bin/lighthouse $(BIN)/lighthouse
+	@touch $@
 
 screenshots: $(VENV)/.dev  ## the pictures in docs/images, by the page itself
 	$(BIN)/python -m tests.support.screenshots docs/images

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -35,6 +35,7 @@ class Job:
         steady: with a rate, all clients send at the same pace, each from a random moment on, as
             cameras do; otherwise requests come at random moments, as from many strangers.
         requests: stop after this many, whatever the time.
+        headers: more of each request; its bodies then have one length in them, if any.
     """
 
     url: str
@@ -48,6 +49,7 @@ class Job:
     steady: bool = False
     requests: int | None = None
     seed: int = 0
+    headers: Sequence[tuple[str, str]] = ()
 
 
 @dataclass
@@ -183,8 +185,9 @@ async def send_load(job: Job, bodies: list[bytes]) -> Outcome:
 
 
 def _request(job: Job, host: str, body: bytes) -> bytes:
+    more = "".join(f"{name}: {value}\r\n" for name, value in job.headers)
     head = (
-        f"POST {job.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {job.content_type}\r\n"
+        f"POST {job.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {job.content_type}\r\n{more}"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

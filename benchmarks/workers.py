@@ -84,10 +84,11 @@ def _warmed_up(server: Server, workers: int, files: Sequence[bytes], clients: in
 
 def memory(server: Server) -> float:
     """Memory of a server's processes in MB, shared pages divided among those that share them."""
-    return sum(_pss(pid) for pid in (server.process.pid, *_children(server))) / 1024
+    return sum(proportional_kilobytes(pid) for pid in (server.process.pid, *_children(server))) / 1024
 
 
-def _pss(pid: int) -> int:
+def proportional_kilobytes(pid: int) -> int:
+    """Memory of a process, shared pages divided among those that share them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 

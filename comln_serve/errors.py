@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     CLASSIFIER_NOT_FOUND = "classifier_not_found"
     EXAMPLE_NOT_FOUND = "example_not_found"
+    THUMBNAIL_NOT_FOUND = "thumbnail_not_found"
     MODEL_CHANGED = "model_changed"
     TOO_MANY_CLASSIFIERS = "too_many_classifiers"
     NOTHING_TO_ROLL_BACK_TO = "nothing_to_roll_back_to"

@@ -2,12 +2,13 @@
 
 import json
 import logging
+import sys
 import warnings
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-LogFormat = Literal["json", "text"]
+LogFormat = Literal["auto", "json", "text"]
 
 # The id of the current request, which is added to every log record.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -27,9 +28,11 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
 
     Args:
         level: "debug", "info", "warning" or "error".
+        log_format: "auto" is text where standard error is a terminal, else JSON.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    as_text = sys.stderr.isatty() if log_format == "auto" else log_format == "text"
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     # No format shows these, so that looking them up for every record would be wasted.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

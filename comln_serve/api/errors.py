@@ -35,6 +35,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.MODEL_NOT_FOUND: 404,
     ErrorCode.CLASSIFIER_NOT_FOUND: 404,
     ErrorCode.EXAMPLE_NOT_FOUND: 404,
+    ErrorCode.THUMBNAIL_NOT_FOUND: 404,
     ErrorCode.MODEL_CHANGED: 409,
     ErrorCode.TOO_MANY_CLASSIFIERS: 409,
     ErrorCode.NOTHING_TO_ROLL_BACK_TO: 409,

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
-from comln_serve.domain.classifier import ClassCount, ClassifierRecord, HorizonOrigin
+from comln_serve.domain.classifier import ClassifierRecord, HorizonOrigin
 from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
@@ -15,6 +15,19 @@ from comln_serve.errors import ErrorCode
 
 def _is_none(value: object) -> bool:
     return value is None
+
+
+class ClassInfo(BaseModel):
+    """A class, and its number of support images."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from a `ClassCount`
+
+    label: str
+    examples: int
+    thumbnail: int | None = Field(
+        description="Number of the example that the server keeps a thumbnail of, "
+        "GET /classifiers/{ref}/examples/{number}/thumbnail; null: of none."
+    )
 
 
 class ClassifierInfo(BaseModel):
@@ -28,7 +41,7 @@ class ClassifierInfo(BaseModel):
     promoted: bool = Field(description="Whether its name stands for it.")
     revision: int = Field(description="Starts at 1; each change in place adds 1.")
     model: str
-    classes: list[ClassCount]
+    classes: list[ClassInfo]
     horizon: float = Field(description="The T used, in flow time.")
     horizon_rule: HorizonOrigin = Field(
         description="Whether T was given, is the model's learned one, or was chosen from the "
@@ -218,6 +231,9 @@ class Limits(BaseModel):
     min_classes: int = Field(description="Classes of a classifier; a model may require a number of them (`ways`).")
     max_examples: int = Field(description="Support images of one classifier, later additions included.")
     max_classifiers: int = Field(description="Classifiers of a tenant; each version of a name counts.")
+    keep_thumbnails: bool = Field(
+        description="Whether the server keeps a small JPEG of one image of each class. It keeps no images otherwise."
+    )
     max_receive_seconds: float = Field(description="Time the body of a request may take to arrive.")
     requests_per_minute: int | None = Field(
         description="Requests a minute with the caller's API key, on each server; null: any number."

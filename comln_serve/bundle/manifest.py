@@ -1,4 +1,4 @@
-"""The schema of `bundle.json`. Format versions 1 to 3."""
+"""The schema of `bundle.json`. Format versions 1 to 4."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -7,13 +7,15 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from comln_serve.bundle.calibration import Calibration, Part
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Start, Weighting
+from comln_serve.bundle.stored import StoredEmbeddings
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2, 3]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3)
+FormatVersion = Literal[1, 2, 3, 4]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
-sets. A bundle has the lowest version that can hold its content, so that older servers can read it.
+sets; version 4 adds `stored_embeddings`. A bundle has the lowest version that can hold its content,
+so that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
@@ -160,8 +162,11 @@ def format_version(
     accuracy: Sequence[AccuracyEntry],
     comparisons: Sequence[ComparisonEntry],
     calibration: Calibration | None = None,
+    stored_embeddings: StoredEmbeddings = "float32",
 ) -> FormatVersion:
-    """The lowest version that can hold this head and these measurements."""
+    """The lowest version that can hold this head, these measurements and this setting."""
+    if stored_embeddings != "float32":
+        return 4
     measured = calibration.tasks if calibration is not None else ()
     named = any(entry.data is not None for entry in (*accuracy, *comparisons, *measured))
     if named or head.whitening or head.horizon_rule != "learned":
@@ -188,15 +193,17 @@ class Manifest(Part):
     # Left out if empty: version 1 has no such keys.
     comparisons: Annotated[tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)] = ()
     calibration: Annotated[Calibration | None, Field(exclude_if=lambda c: c is None)] = None
+    # Left out at its default: versions 1 to 3 have no such key.
+    stored_embeddings: Annotated[StoredEmbeddings, Field(exclude_if=lambda stored: stored == "float32")] = "float32"
 
     @model_validator(mode="after")
     def _version_of_the_content(self) -> Self:
-        needed = format_version(self.head, self.accuracy, self.comparisons, self.calibration)
+        needed = format_version(self.head, self.accuracy, self.comparisons, self.calibration, self.stored_embeddings)
         if self.format_version < needed:
             raise ValueError(
                 f"the content of this bundle needs format_version {needed}, got "
                 f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
                 "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
-                "data sets"
+                "data sets, 4 stored_embeddings"
             )
         return self

@@ -288,6 +288,19 @@ def examples(session: Session, classifier: str | Classifier) -> Flow[tuple[Examp
     return found.examples
 
 
+def thumbnail(session: Session, classifier: str | Classifier, number: int) -> Flow[bytes]:
+    """The small JPEG that the server keeps of one example of a class, where its operator allows it.
+
+    Args:
+        number: of an example; `thumbnail` of each of a classifier's `classes` has it.
+
+    Raises:
+        NotFoundError: there is no such classifier, or the server keeps none of that example.
+    """
+    answer = yield from ask(session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
+    return answer.content
+
+
 def delete(session: Session, classifier: str | Classifier) -> Flow[ClassifierDetail]:
     """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
 

@@ -24,7 +24,8 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
     (n, height, width, 3) or (n, height, width), uint8.
 
     Args:
-        url, key, timeout, max_side: of the server, as for `Client`.
+        url, key, timeout, max_side: of the server, as for `Client`. scikit-learn prints parameters, so rather set the
+            environment's COMLN_KEY than `key`.
         name, model, horizon, expires_in_seconds: as for `Client.adapt`. Every fit makes a classifier on the server:
             the name's next version, or one without a name. Let it expire where many are fitted, as in
             cross-validation.

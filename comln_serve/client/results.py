@@ -3,15 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import sqrt
 from typing import Any, overload
+
+_Z = 1.959964  # of a normal distribution, 95 % lie within so many standard deviations
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
-    """A class and its number of support images."""
+    """A class and its number of support images.
+
+    Attributes:
+        thumbnail: number of the example that the server keeps a thumbnail of; None: of none.
+    """
 
     label: str
     examples: int
+    thumbnail: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,14 @@ class HeldOut:
     confusion: tuple[tuple[int, ...], ...]
     suspects: tuple[Suspect, ...]
     predicted: tuple[int | None, ...] | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the accuracy that so many images can show (Wilson's), as on the page."""
+        margin = _Z**2 / self.judged
+        middle = (self.accuracy + margin / 2) / (1 + margin)
+        half = sqrt(self.accuracy * (1 - self.accuracy) * margin + margin**2 / 4) / (1 + margin)
+        return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +305,7 @@ class Limits:
 
     Attributes:
         image_formats: that the server can decode: "JPEG", "HEIC" and so on.
+        keep_thumbnails: whether the server keeps a small JPEG of one image of each class.
         requests_per_minute: with the client's API key; None: any number.
     """
 
@@ -306,6 +323,7 @@ class Limits:
     max_classifiers: int
     max_receive_seconds: float
     requests_per_minute: int | None
+    keep_thumbnails: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

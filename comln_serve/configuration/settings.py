@@ -100,6 +100,11 @@ class Settings(BaseSettings):
         description="Support images of one classifier, later additions included; the time and "
         "memory to adapt grow with them.",
     )
+    keep_thumbnails: CliImplicitFlag[bool] = Field(
+        False,
+        description="Keep a small JPEG of one image of each class, to show classifiers by; the server keeps no images "
+        "otherwise. A server without this setting deletes those that its database holds.",
+    )
     idempotency_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] = Field(
         86_400, description="How long a request's Idempotency-Key is remembered."
     )
@@ -192,7 +197,11 @@ class Settings(BaseSettings):
         pattern="^(debug|info|warning|error)$",
         description="debug, info, warning or error. Health checks and scrapes that succeed are logged at debug.",
     )
-    log_format: LogFormat = Field("json", description="json (one object per line) or text, to standard error.")
+    log_format: LogFormat = Field(
+        "auto",
+        description="Lines of the log, on standard error: json (one object per line) or text. auto: text in a "
+        "terminal, json elsewhere.",
+    )
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
         None,

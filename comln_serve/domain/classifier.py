@@ -15,10 +15,15 @@ HorizonOrigin = Literal["given", "learned", "auto"]
 
 @dataclass(frozen=True)
 class ClassCount:
-    """A class, and its number of support images."""
+    """A class, and its number of support images.
+
+    Attributes:
+        thumbnail: number of the example that a thumbnail is kept of, or None.
+    """
 
     label: str
     examples: int
+    thumbnail: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class ClassifierRecord:
         metadata: the caller's notes.
         expires_at: UTC; None: never.
         report: None for classifiers made before reports existed, and in lists.
+        thumbnails: (N,) number of the example of each class that a thumbnail is kept of; empty if
+            there are none at all.
     """
 
     id: str
@@ -63,11 +70,13 @@ class ClassifierRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     expires_at: datetime | None = None
     report: Report | None = None
+    thumbnails: tuple[int | None, ...] = ()
 
     @property
     def classes(self) -> list[ClassCount]:
         """(N,) in the order of `labels`."""
-        return [ClassCount(*pair) for pair in zip(self.labels, self.examples, strict=True)]
+        thumbnails = self.thumbnails or (None,) * len(self.labels)
+        return [ClassCount(*facts) for facts in zip(self.labels, self.examples, thumbnails, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

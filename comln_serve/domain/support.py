@@ -1,12 +1,24 @@
 """The support set of a classifier, stored to adapt again without the images."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 MIN_CLASSES = 2
+# Classes of one classifier that a thumbnail is kept of: about 300 kB.
+MOST_THUMBNAILS = 100
+
+
+def labels_to_show(labels: Iterable[str], shown: Mapping[str, int | None]) -> set[str]:
+    """The classes among labels that should get a thumbnail: the first ones that have none.
+
+    Args:
+        shown: number of the example that a thumbnail is kept of, by class; None: none is.
+    """
+    room = MOST_THUMBNAILS - sum(number is not None for number in shown.values())
+    return set([label for label in dict.fromkeys(labels) if shown.get(label) is None][:room])
 
 
 @dataclass(frozen=True)
@@ -20,6 +32,8 @@ class SupportSet:
         labels: (M,).
         numbers: (M,) increasing; callers refer to examples by them.
         next_number: number of the next example; numbers are never reused.
+        thumbnails: JPEG files by example number, of at most one example of a class and of at most
+            `MOST_THUMBNAILS` classes; empty unless the operator has the server keep them.
     """
 
     embeddings: NDArray[np.float32]
@@ -27,12 +41,24 @@ class SupportSet:
     labels: tuple[str, ...]
     numbers: tuple[int, ...]
     next_number: int
+    thumbnails: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
 
     @classmethod
-    def of(cls, embeddings: NDArray[np.float32], hashes: Sequence[int | None], labels: Sequence[str]) -> "SupportSet":
-        """A support set with examples numbered from 1."""
+    def of(
+        cls,
+        embeddings: NDArray[np.float32],
+        hashes: Sequence[int | None],
+        labels: Sequence[str],
+        thumbnails: Mapping[int, bytes] | None = None,
+    ) -> "SupportSet":
+        """A support set with examples numbered from 1.
+
+        Args:
+            thumbnails: JPEG files by position, as the attribute's are by number.
+        """
         count = len(labels)
-        return cls(embeddings, tuple(hashes), tuple(labels), tuple(range(1, count + 1)), count + 1)
+        numbered = {position + 1: jpeg for position, jpeg in (thumbnails or {}).items()}
+        return cls(embeddings, tuple(hashes), tuple(labels), tuple(range(1, count + 1)), count + 1, numbered)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,21 +73,42 @@ class SupportSet:
         index = {label: i for i, label in enumerate(self.classes)}
         return np.array([index[label] for label in self.labels], dtype=np.intp)
 
+    def thumbnails_by_class(self) -> tuple[int | None, ...]:
+        """(N,) number of the example of each class that there is a thumbnail of; empty if there are none at all."""
+        if not self.thumbnails:
+            return ()
+        pairs = zip(self.labels, self.numbers, strict=True)
+        found = {label: number for label, number in pairs if number in self.thumbnails}
+        return tuple(map(found.get, self.classes))
+
     def extended(
-        self, embeddings: NDArray[np.float32], hashes: Sequence[int | None], labels: Sequence[str]
+        self,
+        embeddings: NDArray[np.float32],
+        hashes: Sequence[int | None],
+        labels: Sequence[str],
+        thumbnails: Mapping[int, bytes] | None = None,
     ) -> "SupportSet":
-        """The support set with embeddings (m, d), hashes (m,) and labels (m,) appended."""
+        """The support set with embeddings (m, d), hashes (m,) and labels (m,) appended.
+
+        Args:
+            thumbnails: JPEG files by position, of at most one example of a class. Those of classes
+                that have none yet are kept.
+        """
         following = self.next_number + len(labels)
+        shown = dict(zip(self.classes, self.thumbnails_by_class(), strict=False))
+        wanted = labels_to_show(labels, shown)
+        added = {self.next_number + at: jpeg for at, jpeg in (thumbnails or {}).items() if labels[at] in wanted}
         return SupportSet(
             np.concatenate([self.embeddings, embeddings]),
             (*self.hashes, *hashes),
             (*self.labels, *labels),
             (*self.numbers, *range(self.next_number, following)),
             following,
+            {**self.thumbnails, **added},
         )
 
     def without(self, number: int) -> "SupportSet":
-        """The support set without one example.
+        """The support set without one example, and without the thumbnail made of it.
 
         Raises:
             KeyError: no example has that number.
@@ -75,4 +122,5 @@ class SupportSet:
             self.labels[:i] + self.labels[i + 1 :],
             self.numbers[:i] + self.numbers[i + 1 :],
             self.next_number,
+            {one: jpeg for one, jpeg in self.thumbnails.items() if one != number},
         )

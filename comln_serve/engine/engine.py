@@ -17,7 +17,7 @@ from comln_serve.bundle.calibration import calibration_for, temperature, unknown
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
-from comln_serve.domain.rejected import Rejected, without
+from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
@@ -30,7 +30,7 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.imaging import difference_hash, readable
+from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each
 from comln_serve.report import similarity
 from comln_serve.storage import Store
@@ -89,7 +89,9 @@ class Engine:
         self.shared = shared = shared or SharedCounts()
         self._served = ServedModels(Models(settings, models))
         self.store = store
-        self.classifiers = Catalogue(store, settings.classifier_cache_bytes // shared.processes)
+        self.classifiers = Catalogue(
+            store, settings.classifier_cache_bytes // shared.processes, keep_thumbnails=settings.keep_thumbnails
+        )
         self.images = Admission(settings.max_pending_images, Count.IMAGES, shared)
         self.formats = readable(settings.accepted_formats)
         if not self.formats:
@@ -109,7 +111,7 @@ class Engine:
             self.formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed_and_hash, shared)
+        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -134,7 +136,7 @@ class Engine:
                 compile_flow()
                 for model in self.models.values():
                     model.warm()
-                self._housekeeping = Housekeeping(self.store)
+                self._housekeeping = Housekeeping(self.store, keep_thumbnails=self.settings.keep_thumbnails)
                 self.ready = True
             except Exception as error:
                 logger.exception("the server cannot get ready")
@@ -277,18 +279,6 @@ class Engine:
             threshold = unknown_threshold(found, calibration) if unknown else None
         calibrated = calibration_for(found, calibration) is not None
         return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, rejected)
-
-    def _embed_and_hash(
-        self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
-    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]:
-        """Like `_embed`; also the perceptual hash of each of these images as the model sees it."""
-        hashes: list[int | None] = [None] * len(files)
-
-        def take_hash(position: int, pixels: NDArray[np.uint8] | None) -> None:
-            hashes[position] = None if pixels is None else difference_hash(pixels)
-
-        embeddings, rejected = self._embed(files, model, clock, cancellation, take_hash, partial=partial)
-        return embeddings, without(hashes, rejected), rejected
 
     def _embed(
         self,

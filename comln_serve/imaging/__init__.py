@@ -5,6 +5,7 @@ from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats, readable
 from comln_serve.imaging.hashing import difference_hash
 from comln_serve.imaging.preprocessing import Preprocessing, fit_image, open_for, prepare_image, prepare_pixels
+from comln_serve.imaging.thumbnail import thumbnail
 
 __all__ = [
     "DEFAULT_MAX_PIXELS",
@@ -23,4 +24,5 @@ __all__ = [
     "prepare_image",
     "prepare_pixels",
     "readable",
+    "thumbnail",
 ]

@@ -106,7 +106,7 @@ def open_image(
         StoppedError: `check` raised it.
     """
     if not data:
-        raise _invalid("the file is empty (0 bytes)", formats)
+        raise _invalid("an empty file (0 bytes)", formats)
     kind = recognise(data)
     if kind is None:
         raise _invalid(

@@ -5,18 +5,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import Reference, parse_reference
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import idempotency, rows, versions
+from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import IdempotencyKey
-from comln_serve.storage.positions import next_position
-from comln_serve.storage.tables import classifiers, supports
+from comln_serve.storage.tables import classifiers, supports, thumbnails
 from comln_serve.storage.versions import RowQuery
 
 
@@ -39,8 +38,17 @@ class TenantStore:
     `resolve`, CLASSIFIER_NOT_FOUND.
     """
 
-    def __init__(self, database: Database, tenant: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
+    ) -> None:
+        """The store of a tenant.
+
+        Args:
+            show_thumbnails: read them; if not, it seems that there are none.
+        """
         self._database, self._tenant, self._clock = database, tenant, clock
+        self._show_thumbnails = show_thumbnails
+        self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS
 
     # --- Reading ---------------------------------------------------------------------------------
 
@@ -63,8 +71,22 @@ class TenantStore:
         """The classifier without its weights, and its support set."""
         of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
-            row = self._row(connection, reference, *rows.SUPPORT, where=of_row)
-        return rows.to_record(row), rows.to_support(row)
+            row = self._row(connection, reference, *rows.SUPPORT, supports.c.classifier, where=of_row)
+            jpegs = self._jpegs(connection, row.classifier) if self._show_thumbnails else {}
+        return rows.to_record(row), rows.to_support(row, jpegs)
+
+    def thumbnail(self, reference: str, number: int) -> bytes | None:
+        """The JPEG file that is kept of an example; None: there is none."""
+        with self._database.reading() as connection:
+            found = self._resolve(connection, reference)
+            if found is None:
+                raise not_found(reference)
+            query = (
+                select(thumbnails.c.jpeg)
+                .join(classifiers, thumbnails.c.classifier == classifiers.c.sequence)
+                .where(classifiers.c.id == found.id, thumbnails.c.number == number)
+            )
+            return connection.execute(query).scalar_one_or_none()
 
     def page(
         self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
@@ -80,7 +102,7 @@ class TenantStore:
         """
         now = self._clock()
         query = (
-            select(*rows.LISTED, versions.is_promoted(now).label("promoted"), classifiers.c.position)
+            select(*rows.LISTED, versions.is_promoted(now).label("promoted"), self._thumbnails, classifiers.c.position)
             .where(classifiers.c.tenant == self._tenant, versions.alive(now))
             .order_by(classifiers.c.position.desc())
             .limit(limit + 1)
@@ -90,7 +112,9 @@ class TenantStore:
         if name is not None:
             query = query.where(classifiers.c.name == name)
         if model is not None:
-            query = query.where(classifiers.c.model == model)
+            # With a name, no index on the model may be used: most classifiers often have one model.
+            column = classifiers.c.model if name is None else classifiers.c.model.concat("")
+            query = query.where(column == model)
         with self._database.reading() as connection:
             found = connection.execute(query).all()
         page = [rows.to_record(row) for row in found[:limit]]
@@ -112,7 +136,8 @@ class TenantStore:
             ServiceError: TOO_MANY_CLASSIFIERS.
         """
         with self._database.single_read() as connection:
-            self._check_room(connection, limit, self._clock())
+            stored = connection.execute(tallies.STORED, {"of_tenant": self._tenant}).scalar_one_or_none() or 0
+            self._check_room(connection, stored, limit, self._clock())
 
     # --- Writing ---------------------------------------------------------------------------------
 
@@ -147,8 +172,8 @@ class TenantStore:
         with self._database.writing() as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
-            position = next_position(connection, self._tenant)
-            self._check_room(connection, limit, now)
+            tally = tallies.count_new(connection, self._tenant)
+            self._check_room(connection, tally.stored - 1, limit, now)
             if classifier.name is not None:
                 versions.lock(connection, self._tenant, classifier.name)
             if derived_from is not None:
@@ -163,11 +188,16 @@ class TenantStore:
             sequence = connection.execute(
                 insert(classifiers)
                 .values(
-                    tenant=self._tenant, position=position, promotion=promotion, **rows.classifier_values(classifier)
+                    tenant=self._tenant,
+                    position=tally.position,
+                    promotion=promotion,
+                    **rows.classifier_values(classifier),
                 )
                 .returning(classifiers.c.sequence)
             ).scalar_one()
             connection.execute(insert(supports).values(classifier=sequence, **rows.support_values(support)))
+            if support.thumbnails:
+                connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
         return classifier
 
     def replace(self, classifier: Classifier, support: SupportSet, *, key: IdempotencyKey | None = None) -> None:
@@ -197,6 +227,9 @@ class TenantStore:
             connection.execute(
                 update(supports).where(supports.c.classifier == sequence).values(**rows.support_values(support))
             )
+            connection.execute(delete(thumbnails).where(thumbnails.c.classifier == sequence))
+            if support.thumbnails:
+                connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
     def promote(self, reference: str) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.
@@ -242,6 +275,7 @@ class TenantStore:
             found = self._resolve(connection, reference)
             if found is None:
                 raise not_found(reference)
+            tallies.count_deleted(connection, self._tenant)
             query = delete(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == found.id)
             if connection.execute(query).rowcount == 0:
                 raise not_found(reference)
@@ -260,7 +294,7 @@ class TenantStore:
     def _row(
         self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None
     ) -> Row[Any]:
-        """Columns `rows.INFO`, `promoted` and `more` of the classifier that a reference stands for.
+        """Columns `rows.INFO`, `promoted`, `thumbnails` and `more` of the classifier that a reference stands for.
 
         Args:
             where: joins the table of the columns `more`, if that is another one.
@@ -273,7 +307,9 @@ class TenantStore:
             raise not_found(reference)
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = _where_referenced(
-            select(*rows.INFO, promoted, *more), by_name=parsed.name is not None, by_version=parsed.version is not None
+            select(*rows.INFO, promoted, self._thumbnails, *more),
+            by_name=parsed.name is not None,
+            by_version=parsed.version is not None,
         )
         if where is not None:
             query = query.where(where)
@@ -281,6 +317,11 @@ class TenantStore:
         if row is None:
             raise not_found(reference)
         return row
+
+    def _jpegs(self, connection: Connection, sequence: int) -> dict[int, bytes]:
+        """A classifier's thumbnails by example number."""
+        query = select(thumbnails.c.number, thumbnails.c.jpeg).where(thumbnails.c.classifier == sequence)
+        return {row.number: row.jpeg for row in connection.execute(query)}
 
     def _parameters(self, reference: Reference) -> dict[str, Any]:
         """Values for the parameters of `_where_referenced`."""
@@ -292,8 +333,10 @@ class TenantStore:
             "now": self._clock(),
         }
 
-    def _check_room(self, connection: Connection, limit: int, now: datetime) -> None:
-        stored = connection.execute(_COUNT, {"of_tenant": self._tenant, "now": now}).scalar_one()
+    def _check_room(self, connection: Connection, stored: int, limit: int, now: datetime) -> None:
+        if stored < limit:
+            return
+        stored -= connection.execute(tallies.EXPIRED, {"of_tenant": self._tenant, "now": now}).scalar_one()
         if stored >= limit:
             raise ServiceError(
                 ErrorCode.TOO_MANY_CLASSIFIERS,
@@ -325,11 +368,6 @@ def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> Ro
 
 
 # Built once: building these frequent statements costs more than running them.
-_COUNT = (
-    select(func.count())
-    .select_from(classifiers)
-    .where(classifiers.c.tenant == bindparam("of_tenant"), versions.alive(bindparam("now")))
-)
 _RESOLVE = {
     (by_name, by_version): _where_referenced(
         select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version

@@ -135,6 +135,18 @@ class Database:
                 if not self.is_sqlite:
                     driver.patient = False
 
+    def overwrite_deleted(self) -> None:
+        """Have SQLite overwrite now, in its files, what has been deleted, unless others are reading.
+
+        It happens later else: when the write-ahead log is long enough, or the last server closes the file.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        if self.is_sqlite:
+            with self.single_read() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Close all connections; later calls fail."""
         self._closed = True
@@ -227,6 +239,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # _begin_sqlite begins transactions
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten with zeros
 
 
 def _configure_postgresql(connection: Any, _record: Any) -> None:

@@ -1,29 +1,42 @@
-"""Converts between rows and values. Arrays are stored as little-endian float32, row by row."""
+"""Converts between rows and values. Arrays are stored as little-endian float32, row by row; embeddings
+that are rounded to 16 bits (`comln_serve.domain.sixteen_bits`) as int16, and their scales as float32.
+"""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Row, null
+from sqlalchemy import Row, Text, cast, func, null, select
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.report import Report
+from comln_serve.domain.sixteen_bits import from_int16, to_int16
 from comln_serve.domain.support import SupportSet
-from comln_serve.storage.tables import classifiers, supports
+from comln_serve.storage.tables import classifiers, supports, thumbnails
 
 # Those whose columns have the same names.
-_FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name != "promoted")
+_FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name not in ("promoted", "thumbnails"))
 
 INFO = tuple(classifiers.c[field] for field in _FIELDS)
 # Without reports, which may be megabytes and which lists do not show.
 LISTED = tuple(null().label("report") if column is classifiers.c.report else column for column in INFO)
+# "position number" of each thumbnail, separated by commas; null: there is none.
+THUMBNAILS = (
+    select(func.aggregate_strings(cast(thumbnails.c.position, Text) + " " + cast(thumbnails.c.number, Text), ","))
+    .where(thumbnails.c.classifier == classifiers.c.sequence)
+    .scalar_subquery()
+    .label("thumbnails")
+)
+NO_THUMBNAILS = null().label("thumbnails")
 # Labelled, as both tables have a column `labels`: of the classes, and of the examples.
 SUPPORT = (
     supports.c.labels.label("example_labels"),
     supports.c.numbers,
     supports.c.next_number,
     supports.c.embeddings,
+    supports.c.scales,
     supports.c.hashes,
 )
 
@@ -38,12 +51,12 @@ def classifier_values(classifier: Classifier) -> dict[str, Any]:
 
 
 def to_record(row: Row[Any]) -> ClassifierRecord:
-    """Convert a row of `INFO` or `LISTED`, and `promoted`."""
+    """Convert a row of `INFO` or `LISTED`, `promoted`, and `THUMBNAILS` or `NO_THUMBNAILS`."""
     return ClassifierRecord(**_values(row))
 
 
 def to_classifier(row: Row[Any]) -> Classifier:
-    """Convert a row of `INFO`, `promoted` and `weights`."""
+    """Convert a row as of `to_record` with `weights`."""
     return Classifier(**_values(row), W=_matrix(row.weights, len(row.labels)))
 
 
@@ -53,16 +66,25 @@ def support_values(support: SupportSet) -> dict[str, Any]:
         "labels": support.labels,
         "numbers": support.numbers,
         "next_number": support.next_number,
-        "embeddings": _bytes(support.embeddings),
+        **_embeddings_values(support.embeddings),
         "hashes": support.hashes,
     }
 
 
-def to_support(row: Row[Any]) -> SupportSet:
-    """Convert a row of `SUPPORT`."""
+def thumbnail_values(support: SupportSet, sequence: int) -> list[dict[str, Any]]:
+    """Rows of `thumbnails` of a support set and its classifier."""
+    return [
+        {"classifier": sequence, "position": position, "number": number, "jpeg": support.thumbnails[number]}
+        for position, number in enumerate(support.thumbnails_by_class())
+        if number is not None
+    ]
+
+
+def to_support(row: Row[Any], jpegs: Mapping[int, bytes]) -> SupportSet:
+    """Convert a row of `SUPPORT`, and the thumbnails by number."""
     labels = tuple(row.example_labels)
     hashes = (None,) * len(labels) if row.hashes is None else tuple(row.hashes)
-    return SupportSet(_matrix(row.embeddings, len(labels)), hashes, labels, tuple(row.numbers), row.next_number)
+    return SupportSet(_embeddings(row, len(labels)), hashes, labels, tuple(row.numbers), row.next_number, jpegs)
 
 
 def _values(row: Row[Any]) -> dict[str, Any]:
@@ -73,7 +95,32 @@ def _values(row: Row[Any]) -> dict[str, Any]:
         "examples": tuple(values["examples"]),
         "promoted": bool(row.promoted),
         "report": None if row.report is None else Report.model_validate(row.report),
+        "thumbnails": _by_class(row.thumbnails, len(values["labels"])),
     }
+
+
+def _by_class(thumbnails: str | None, classes: int) -> tuple[int | None, ...]:
+    """Convert a value of `THUMBNAILS` to the numbers by class."""
+    if thumbnails is None:
+        return ()
+    pairs = (pair.split() for pair in thumbnails.split(","))
+    numbers = {int(position): int(number) for position, number in pairs}
+    return tuple(map(numbers.get, range(classes)))
+
+
+def _embeddings_values(embeddings: NDArray[np.float32]) -> dict[str, bytes | None]:
+    packed = to_int16(embeddings)
+    if packed is None:
+        return {"embeddings": _bytes(embeddings), "scales": None}
+    numbers, scales = packed
+    return {"embeddings": numbers.astype("<i2").tobytes(), "scales": _bytes(scales)}
+
+
+def _embeddings(row: Row[Any], examples: int) -> NDArray[np.float32]:
+    if row.scales is None:
+        return _matrix(row.embeddings, examples)
+    numbers = np.frombuffer(row.embeddings, dtype="<i2").reshape(examples, -1)
+    return from_int16(numbers, np.frombuffer(row.scales, dtype="<f4"))
 
 
 def _bytes(matrix: NDArray[np.float32]) -> bytes:

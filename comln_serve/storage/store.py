@@ -1,20 +1,22 @@
 """The store: one database with the classifiers and API keys of every tenant."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select, tuple_
 
+from comln_serve.storage import tallies
 from comln_serve.storage.classifiers import TenantStore
 from comln_serve.storage.database import Database
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
-from comln_serve.storage.tables import classifiers, idempotency_keys
-from comln_serve.storage.versions import alive
+from comln_serve.storage.tables import classifiers, idempotency_keys, thumbnails
 
 Clock = Callable[[], datetime]
 
-_AT_ONCE = 500  # expired classifiers deleted in a transaction
+_AT_ONCE = 500  # rows deleted in a transaction
+_THUMBNAILS_AT_ONCE = 50  # classifiers whose thumbnails are: 15 MB at most
 
 
 def utc_now() -> datetime:
@@ -48,9 +50,9 @@ class Store:
         """The database's file or URL, without its password."""
         return self._database.description
 
-    def for_tenant(self, tenant: str) -> TenantStore:
-        """The classifiers of one tenant. Needs no closing."""
-        return TenantStore(self._database, tenant, self._clock)
+    def for_tenant(self, tenant: str, *, show_thumbnails: bool = False) -> TenantStore:
+        """The classifiers of one tenant, with their thumbnails if asked for. Needs no closing."""
+        return TenantStore(self._database, tenant, self._clock, show_thumbnails=show_thumbnails)
 
     def is_past(self, moment: datetime) -> bool:
         """Whether an expiry time has passed."""
@@ -63,8 +65,7 @@ class Store:
             ServiceError: STORAGE_UNAVAILABLE.
         """
         with self._database.reading() as connection:
-            query = select(func.count()).select_from(classifiers).where(alive(self._clock()))
-            return connection.execute(query).scalar_one()
+            return int(connection.execute(tallies.ALIVE_OF_ALL, {"now": self._clock()}).scalar_one())
 
     def purge(self) -> int:
         """Delete expired classifiers, which queries skip already, and idempotency keys. Returns
@@ -74,17 +75,53 @@ class Store:
             ServiceError: STORAGE_UNAVAILABLE.
         """
         now, removed = self._clock(), 0
-        some = select(classifiers.c.sequence).where(classifiers.c.expires_at <= now).limit(_AT_ONCE)
-        while True:  # in several transactions, so that other writers need not wait for all
-            with self._database.writing() as connection:
-                query = delete(classifiers).where(classifiers.c.sequence.in_(some))
-                lot = connection.execute(query).rowcount
+        # In several transactions, so that other writers need not wait for all.
+        while lot := self._purge_classifiers(now):
             removed += lot
-            if lot < _AT_ONCE:
-                break
-        with self._database.writing() as connection:
-            connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
+        while self._purge_keys(now):
+            pass
         return removed
+
+    def delete_thumbnails(self) -> int:
+        """Delete the thumbnails of all tenants. Returns their number.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        removed = 0
+        some = select(thumbnails.c.classifier).distinct().limit(_THUMBNAILS_AT_ONCE)
+        while True:
+            with self._database.single_read() as connection:
+                lot = connection.execute(some).scalars().all()
+            if not lot:
+                break
+            with self._database.writing() as connection:
+                removed += connection.execute(delete(thumbnails).where(thumbnails.c.classifier.in_(lot))).rowcount
+        if removed:
+            self._database.overwrite_deleted()
+        return removed
+
+    def _purge_classifiers(self, now: datetime) -> int:
+        """Delete some expired classifiers. Returns their number."""
+        some = select(classifiers.c.sequence, classifiers.c.tenant).where(classifiers.c.expires_at <= now)
+        with self._database.writing() as connection:
+            found = connection.execute(some.limit(_AT_ONCE)).all()
+            if not found:
+                return 0
+            tallies.lock(connection, {row.tenant for row in found})
+            # Another server may have deleted some of them before that.
+            query = delete(classifiers).where(classifiers.c.sequence.in_([row.sequence for row in found]))
+            gone = connection.execute(query.returning(classifiers.c.tenant)).scalars().all()
+            for tenant, number in Counter(gone).items():
+                tallies.count_deleted(connection, tenant, number)
+        return len(gone)
+
+    def _purge_keys(self, now: datetime) -> int:
+        """Delete some expired idempotency keys. Returns their number."""
+        key = tuple_(idempotency_keys.c.tenant, idempotency_keys.c.key)
+        some = select(idempotency_keys.c.tenant, idempotency_keys.c.key).where(idempotency_keys.c.expires_at <= now)
+        with self._database.writing() as connection:
+            return connection.execute(delete(idempotency_keys).where(key.in_(some.limit(_AT_ONCE)))).rowcount
 
     def close(self) -> None:
         """Close all connections. No call may follow."""

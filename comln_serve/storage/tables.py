@@ -90,6 +90,8 @@ classifiers = Table(
     UniqueConstraint("tenant", "name", "version", name="one_of_each_version"),
     Index("classifiers_by_promotion", "tenant", "name", "promotion", "version"),
     Index("classifiers_by_position", "tenant", "position", unique=True),
+    Index("classifiers_by_name", "tenant", "name", "position"),
+    Index("classifiers_by_model", "tenant", "model", "position"),
     Index("classifiers_by_expiry", "tenant", "expires_at"),
     Index("classifiers_by_expiry_of_all", "expires_at"),
     sqlite_autoincrement=True,  # sequence numbers are never reused
@@ -110,7 +112,26 @@ supports = Table(
     Column("numbers", JsonText, nullable=False),
     Column("next_number", Integer, nullable=False),
     Column("embeddings", LargeBinary, nullable=False),
+    Column("scales", LargeBinary),  # null where the embeddings are float32, not int16
     Column("hashes", JsonText),  # null in the rows of releases before there were hashes
+)
+
+# Small JPEGs of some examples, if the operator has the server keep them. A row per class at most.
+thumbnails = Table(
+    "thumbnails",
+    metadata,
+    Column(
+        "classifier",
+        _Sequence,
+        ForeignKey("classifiers.sequence", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("position", Integer, nullable=False),
+    Column("jpeg", LargeBinary, nullable=False),
+    # Lists of classifiers read these columns only, not the JPEGs.
+    Index("thumbnails_by_position", "classifier", "position", "number"),
 )
 
 # The last numbers used under a name. Rows outlive the versions, whose numbers are not reused. A
@@ -124,9 +145,13 @@ names = Table(
     Column("last_promotion", Integer, nullable=False),
 )
 
-# A transaction that adds a classifier locks its tenant's row first.
+# A transaction that adds or deletes classifiers locks their tenant's row first. `stored` is their number.
 tenants = Table(
-    "tenants", metadata, Column("tenant", Text, primary_key=True), Column("last_position", BigInteger, nullable=False)
+    "tenants",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("last_position", BigInteger, nullable=False),
+    Column("stored", BigInteger, nullable=False),
 )
 
 idempotency_keys = Table(

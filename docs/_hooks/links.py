@@ -1,7 +1,8 @@
 """MkDocs hook: the documents' links, which are those of the repository, lead somewhere in the site, too.
 
 README.md is the site's front page. A file outside docs/ that a document links to becomes part of the site under
-`repository/`: Markdown and images as they are, other files as a page that shows their text.
+`repository/`: Markdown and images as they are, other files as a page that shows their text. A link to a notebook
+leads to its page (notebooks.py).
 """
 
 import os
@@ -23,7 +24,8 @@ def site_path(path: PurePosixPath) -> PurePosixPath:
     if path == FRONT_PAGE:
         return PurePosixPath("index.md")
     if path.parts[0] == "docs":
-        return path.relative_to("docs")
+        inside = path.relative_to("docs")
+        return inside.with_suffix(".md") if inside.suffix == ".ipynb" else inside
     shown = path if path.suffix in SHOWN_AS_THEY_ARE else path.with_name(path.name + ".md")
     return "repository" / shown
 

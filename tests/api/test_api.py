@@ -42,7 +42,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     made = answer.json()
     assert made["id"].startswith("clf_")
     assert (made["name"], made["model"]) == ("colours", "tiny")
-    assert made["classes"] == [{"label": label, "examples": 2} for label in ("red", "green", "blue")]
+    assert made["classes"] == [{"label": label, "examples": 2, "thumbnail": None} for label in ("red", "green", "blue")]
     assert made["support_accuracy"] == 1.0
     assert 0 < made["support_loss"] < np.log(3)
     assert before <= datetime.fromisoformat(made["created_at"]) <= datetime.now(UTC)
@@ -273,6 +273,7 @@ def test_limits_are_those_that_are_enforced(service: TestClient) -> None:
         "min_classes": 2,
         "max_examples": defaults["max_examples"].default,
         "max_classifiers": defaults["max_classifiers"].default,
+        "keep_thumbnails": False,
         "max_receive_seconds": defaults["max_receive_seconds"].default,
         "requests_per_minute": None,
     }

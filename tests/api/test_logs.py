@@ -3,7 +3,10 @@
 import io
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,3 +167,21 @@ def test_json_lines_hold_any_text() -> None:
     assert len(line.splitlines()) == 1
     assert line.isascii()
     assert json.loads(line)["message"] == "two\nlines \ud800 \u2028"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lines_are_text_in_a_terminal_and_json_elsewhere(terminal: bool) -> None:
+    program = "import logging, comln_serve.logs as logs; logs.configure_logs('info', 'auto'); "
+    program += "logging.getLogger('comln_serve').info('ready')"
+    reading, writing = os.openpty() if terminal else os.pipe()
+    try:
+        subprocess.run([sys.executable, "-c", program], stderr=writing, check=True, timeout=60)
+        line = os.read(reading, 10_000).decode()
+    finally:
+        os.close(writing)
+        os.close(reading)
+    if terminal:
+        assert line.rstrip().endswith("INFO    comln_serve: ready")
+    else:
+        assert json.loads(line)["message"] == "ready"

@@ -127,6 +127,20 @@ def test_batches_and_waits_are_measured(client: TestClient) -> None:
     assert value(read_metrics(client), "comln_queued_images", model="tiny") == 0
 
 
+def test_the_page_is_counted_by_its_routes(client: TestClient) -> None:
+    with Difference(client) as difference:
+        assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
+        assert client.get("/page/base.css").status_code == 200
+        assert client.get("/page/absent.css").status_code == 404
+        assert client.get("/docs").status_code == 200
+    assert difference.changed("comln_requests_total") == {
+        key(**requests_of("/", "GET", 200)): 1,
+        key(**requests_of("/page/{path:path}", "GET", 200)): 1,
+        key(**requests_of("/page/{path:path}", "GET", 404)): 1,
+        key(**requests_of("/docs", "GET", 200)): 1,
+    }
+
+
 def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
     with Difference(client) as difference:
         assert client.post("/adapt", **raw(b"{}")).status_code == 422

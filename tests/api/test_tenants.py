@@ -18,10 +18,10 @@ from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
 from comln_serve.security import Scope
 from tests.support.engines import MakeEngine
-from tests.support.keyed import bearer, keyed, keyed_settings, new_key, routes_of, store_of
+from tests.support.keyed import bearer, keyed, new_key, routes_of, store_of
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
 
-__all__ = ["keyed", "keyed_settings"]  # fixtures
+__all__ = ["keyed"]  # a fixture
 
 Headers = dict[str, str]
 Ask = Callable[[TestClient, str, Headers], Response]
@@ -42,6 +42,9 @@ ABOUT_ONE: dict[tuple[str, str], Ask] = {
     ),
     ("GET", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.get(
         f"/classifiers/{ref}/examples", headers=headers
+    ),
+    ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): lambda client, ref, headers: client.get(
+        f"/classifiers/{ref}/examples/1/thumbnail", headers=headers
     ),
     ("POST", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.post(
         f"/classifiers/{ref}/examples", headers=headers, **adapt_form()
@@ -82,6 +85,13 @@ def adapt(client: TestClient, headers: Headers, **options: Any) -> dict[str, Any
     answer = client.post("/adapt", headers=headers, **adapt_form(**options))
     assert answer.status_code == 201, answer.text
     return answer.json()
+
+
+@pytest.fixture
+def keyed_settings(settings: Settings, database_url: str) -> Settings:
+    """With thumbnails, so that there is something behind each route."""
+    update = {"require_keys": True, "database_url": database_url, "keep_thumbnails": True}
+    return settings.model_copy(update=update)
 
 
 @pytest.fixture

@@ -87,11 +87,11 @@ def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file:
     refused(folder, file)
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 5, "1", None, 1.5])
 def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 3")
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 4")
 
 
 MEASURED = {
@@ -127,6 +127,17 @@ def test_version_3_has_the_metric_and_the_rule_of_the_horizon(
     edit_manifest(folder, lambda content: content.update(format_version=3))
     head = load_bundle(folder).head
     assert {name: getattr(head, name) for name in key} == key
+
+
+def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    assert load_bundle(folder).manifest.stored_embeddings == "float32"
+    edit_manifest(folder, lambda content: content.update(stored_embeddings="int16"))
+    refused(folder, MANIFEST, "format_version 4")
+    edit_manifest(folder, lambda content: content.update(format_version=4))
+    assert load_bundle(folder).manifest.stored_embeddings == "int16"
+    edit_manifest(folder, lambda content: content.update(stored_embeddings="float16"))
+    refused(folder, MANIFEST, "stored_embeddings", "float16")
 
 
 @pytest.mark.parametrize("shots", [[10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None])

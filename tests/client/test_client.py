@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from scipy.stats import binomtest
 
 from comln_serve.api.app import create_app
 from comln_serve.client import (
@@ -26,6 +27,7 @@ from comln_serve.client import (
     results,
     wire,
 )
+from comln_serve.client.results import HeldOut
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire, client_on, hurry, times, wire_to
@@ -413,9 +415,21 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 18
+    assert len(calls) == 19
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
+
+
+def test_thumbnails(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True}))
+    with TestClient(create_app(engine)) as client, client_on(wire_to(client)) as comln:
+        shop = comln.adapt(*PAIR, name="shop")
+        assert comln.limits().keep_thumbnails
+        assert [item.thumbnail for item in shop.classes] == [1, 2]
+        jpegs = [comln.thumbnail("shop", number) for number in (1, 2)]
+        assert [Image.open(io.BytesIO(jpeg)).format for jpeg in jpegs] == ["JPEG", "JPEG"]
+        with pytest.raises(NotFoundError):
+            comln.thumbnail(shop, 3)
 
 
 def test_results_have_fields_of_the_server(client: TestClient) -> None:
@@ -426,7 +440,7 @@ def test_results_have_fields_of_the_server(client: TestClient) -> None:
         results.Adapted: "AdaptResponse",
         results.ClassifierDetail: "ClassifierDetail",
         results.Classifier: "ClassifierInfo",
-        results.ClassCount: "ClassCount",
+        results.ClassCount: "ClassInfo",
         results.Report: "Report",
         results.HeldOut: "HeldOutReport",
         results.Suspect: "Suspect",
@@ -459,3 +473,10 @@ def test_json_is_that_of_the_server(client: TestClient, comln: Client) -> None:
         back = wire.to_json(wire.parse(kind, sent))
         plain = [re.sub(r"\+00:00|Z", "", json.dumps(value, sort_keys=True)) for value in (back, sent)]
         assert plain[0] == plain[1], path
+
+
+@pytest.mark.parametrize(("right", "judged"), [(0, 1), (1, 1), (44, 50), (19, 20), (10, 10), (0, 25)])
+def test_the_interval_of_the_held_out_accuracy(right: int, judged: int) -> None:
+    held_out = HeldOut(folds=1, judged=judged, accuracy=right / judged, confusion=(), suspects=())
+    expected = binomtest(right, judged).proportion_ci(0.95, method="wilson")
+    assert held_out.interval == pytest.approx((expected.low, expected.high), abs=1e-6)

@@ -95,7 +95,10 @@ def test_adapt(comln: Run, photos: Path) -> None:
     first, *_, last = result.stdout.splitlines()
     assert first.startswith("colours@1 (clf_")
     assert first.endswith("): 3 classes, 9 images, model tiny-prototype, promoted")
-    assert last.startswith("expected accuracy: ")
+    assert re.fullmatch(
+        r"expected accuracy: [\d.]+ % \(95% interval [\d.]+ % to [\d.]+ %\), of 9 images classified without themselves",
+        last,
+    )
     made = printed(comln("adapt", photos, "--name", "colours", "--no-promote", "--json"))
     assert (made["version"], made["promoted"], made["metadata"], len(made["images"])) == (2, False, {}, 9)
     with_notes = printed(comln("classifiers", "show", "colours", "--json"))
@@ -286,6 +289,7 @@ def test_a_wrong_key(models_dir: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["models", "ls", "--url", server.url, "--key", "wrong", "--json"])
         assert result.exit_code == 1
         assert json.loads(result.stdout)["error"]["code"] == "unauthorized"
+        assert "COMLN_KEY" in CliRunner().invoke(main, ["models", "ls", "--url", server.url]).stderr
         store = open_store(f"sqlite:///{tmp_path / 'classifiers.db'}")
         key = new_key(store)
         store.close()

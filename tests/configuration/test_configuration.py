@@ -142,7 +142,7 @@ def test_several_wrong_values_are_named_at_once(tmp_path: Path, monkeypatch: pyt
         "flag --port: Input should be a valid integer, unable to parse string as an integer, got 'a'",
         f"file {file}, database_url: Input should be a valid string, got '1'",
         f"file {file}, max_images: Input should be greater than or equal to 1, got 0",
-        "environment COMLN_LOG_FORMAT: Input should be 'json' or 'text', got 'xml'",
+        "environment COMLN_LOG_FORMAT: Input should be 'auto', 'json' or 'text', got 'xml'",
     ]
 
 

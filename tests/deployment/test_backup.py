@@ -23,6 +23,7 @@ from tests.support.paths import REPOSITORY
 
 NAMES = ("letters", "digits", "tools")
 FILE = "comln-serve.db"
+KEEPING = "--keep-thumbnails"
 PYTHON_BACKUP = (
     "python3 -c \"import sqlite3; sqlite3.connect('/data/comln-serve.db').backup(sqlite3.connect('/data/copy.db'))\""
 )
@@ -56,6 +57,13 @@ def predictions(server: LiveServer) -> list[Any]:
         assert answer.status_code == 200, answer.text
         found.append(answer.json()["predictions"])
     return found
+
+
+def thumbnails(server: LiveServer) -> list[bytes]:
+    """The JPEG of the first class of each classifier."""
+    answers = [httpx2.get(f"{server.url}/classifiers/{name}@1/examples/1/thumbnail") for name in NAMES]
+    assert {answer.status_code for answer in answers} == {200}
+    return [answer.content for answer in answers]
 
 
 def make_classifiers(server: LiveServer) -> list[Any]:
@@ -94,8 +102,8 @@ def test_a_sqlite_database_is_copied_under_load_and_restored(command: str, model
     if shutil.which(command) is None:
         pytest.skip(f"{command} is not installed")
     url = f"sqlite:///{tmp_path / FILE}"
-    with live_server(models_dir, tmp_path, database_url=url) as server:
-        before = make_classifiers(server)
+    with live_server(models_dir, tmp_path, KEEPING, database_url=url) as server:
+        before, pictures = make_classifiers(server), thumbnails(server)
         with writing(server):
             run(COMMANDS[command], tmp_path)
         # What comes after the copy is lost, and so is nothing else.
@@ -105,8 +113,8 @@ def test_a_sqlite_database_is_copied_under_load_and_restored(command: str, model
     with closing(connect(tmp_path / "copy.db")) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     run(RESTORE, tmp_path)
-    with live_server(models_dir, tmp_path, database_url=url) as server:
-        assert predictions(server) == before
+    with live_server(models_dir, tmp_path, KEEPING, database_url=url) as server:
+        assert (predictions(server), thumbnails(server)) == (before, pictures)
         adapt(server, "new", 1)
 
 
@@ -138,14 +146,14 @@ def test_a_postgresql_database_is_dumped_under_load_and_restored(
         )
         assert (done.returncode, done.stderr) == (0, "")
 
-    with live_server(models_dir, tmp_path, database_url=url) as server:
-        before = make_classifiers(server)
+    with live_server(models_dir, tmp_path, KEEPING, database_url=url) as server:
+        before, pictures = make_classifiers(server), thumbnails(server)
         with writing(server):
             run_here(PG_DUMP, url)
         kill(server)
     run_here(PG_RESTORE, f"--dbname={other}", "comln.dump")
-    with live_server(models_dir, tmp_path, database_url=other) as server:
-        assert predictions(server) == before
+    with live_server(models_dir, tmp_path, KEEPING, database_url=other) as server:
+        assert (predictions(server), thumbnails(server)) == (before, pictures)
         adapt(server, "new", 1)
 
 
@@ -162,9 +170,9 @@ def test_a_database_of_the_release_before_is_upgraded(models_dir: Path, tmp_path
     with live_server(models_dir, tmp_path, database_url=url) as server:
         before = make_classifiers(server)
     run(COMMANDS["python3"], tmp_path)
-    # What migration 0007 did, undone.
-    assert NEWEST == "0007", "undo the newest migration here"
-    stamp(file, "ALTER TABLE supports DROP COLUMN hashes", "UPDATE comln_schema SET version_num = '0006'")
+    # What migration 0008 did, undone.
+    assert NEWEST == "0008", "undo the newest migration here"
+    stamp(file, "DROP TABLE thumbnails", "UPDATE comln_schema SET version_num = '0007'")
     with live_server(models_dir, tmp_path, database_url=url) as server:
         assert predictions(server) == before
         adapt(server, "new", 1)

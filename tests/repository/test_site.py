@@ -66,6 +66,16 @@ def test_files_outside_docs_are_part_of_it(site: Path) -> None:
     assert (site / "repository/benchmarks/results/meta_gradient.png").is_file()
 
 
+def test_notebooks_are_pages_with_their_outputs(site: Path) -> None:
+    source = (site / "notebook.html").read_text(encoding="utf-8")
+    assert (site / "notebook.ipynb").read_bytes() == (REPOSITORY / "docs" / "notebook.ipynb").read_bytes()
+    assert "adapt_folder" in source
+    assert "88% of 50 photos" in source
+    pictures = [address for address in Page(source).loaded if address.endswith(".jpg")]
+    assert len(pictures) == 3
+    assert 'href="notebook.html"' in (site / "index.html").read_text(encoding="utf-8")
+
+
 def test_formulas_are_mathml(site: Path) -> None:
     source = (site / "derivation.html").read_text(encoding="utf-8")
     formulas = re.findall(r"(?<!`)\$\$?[^$`]+\$\$?(?!`)", (REPOSITORY / "docs" / "derivation.md").read_text("utf-8"))

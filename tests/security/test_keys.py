@@ -272,6 +272,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
         "GET /classifiers",
         "GET /classifiers/{ref}",
         "GET /classifiers/{ref}/examples",
+        "GET /classifiers/{ref}/examples/{number}/thumbnail",
     }
     opened: dict[Scope, set[str]] = {scope: set() for scope in Scope}
     for route in routes_of(keyed.app):  # type: ignore[arg-type]

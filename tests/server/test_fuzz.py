@@ -19,7 +19,7 @@ from tests.support.messages import GREEN, PAIR, RED, adapt_form, b64
 @pytest.fixture(scope="module")
 def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("fuzz")
-    with live_server(models_dir, folder, "--default-model", "tiny") as server:
+    with live_server(models_dir, folder, "--default-model", "tiny", "--keep-thumbnails") as server:
         http.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         yield server
         assert http.get(f"{server.url}/health/ready").status_code == 200
@@ -63,7 +63,7 @@ def test_requests_about_what_is_there(
 
     def prepare(case: Any, data: st.DataObject) -> None:
         newest = 1
-        if method == "DELETE" or path.endswith("rollback") or "{version}" in path:
+        if method == "DELETE" or path.endswith(("rollback", "thumbnail")) or "{version}" in path:
             body = adapt_form(PAIR * 2, name="known")
             newest = http.post(f"{server.url}/adapt", **body).raise_for_status().json()["version"]
         make_sensible(case, data, newest)

@@ -44,7 +44,7 @@ def unavailable(action: Callable[[], object]) -> str:
 
 
 def every_method(store: Store) -> list[Callable[[], object]]:
-    mine = store.for_tenant("")
+    mine = store.for_tenant("", show_thumbnails=True)
     return [
         lambda: add(mine, "clf_new"),
         lambda: mine.replace(classifier("clf_a", revision=2), support()),
@@ -52,12 +52,14 @@ def every_method(store: Store) -> list[Callable[[], object]]:
         lambda: mine.find("clf_a"),
         lambda: mine.describe("clf_a"),
         lambda: mine.support("clf_a"),
+        lambda: mine.thumbnail("clf_a", 1),
         lambda: mine.page(limit=10),
         lambda: mine.promote("cats"),
         lambda: mine.roll_back("cats"),
         lambda: mine.delete("clf_a"),
         store.count,
         store.purge,
+        store.delete_thumbnails,
     ]
 
 
@@ -283,7 +285,7 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, mon
         assert store.count() == 1
 
 
-@pytest.mark.parametrize("version", [f"{int(NEWEST) + 1:04}", "0010", "9999"])
+@pytest.mark.parametrize("version", [f"{int(NEWEST) + 1:04}", "0100", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
     open_store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
@@ -358,7 +360,7 @@ def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
     for kind, says in {"sqlite": "no such table", "postgresql": "does not exist"}.items():
         url = make_url(kind)
         with closing(open_store(url)) as store:
-            for table in ("supports", "classifiers", "names"):
+            for table in ("thumbnails", "supports", "classifiers", "names"):
                 execute(url, f"DROP TABLE {table}")
             for action in every_method(store):
                 assert says in unavailable(action)

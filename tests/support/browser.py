@@ -1,95 +1,49 @@
 """A browser that visits the page, by what its user does and sees."""
 
 import base64
-import shutil
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.support.browsers import Browser
 
 SECONDS = 30
 READY = "return document.documentElement.dataset.ready !== undefined"
 
 
-def browser_programs() -> tuple[str, str] | None:
-    """Paths of Chromium and its driver; None if either is missing."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    chromium = next(filter(None, map(shutil.which, names)), None)
-    driver = shutil.which("chromedriver")
-    return None if chromium is None or driver is None else (chromium, driver)
-
-
-@contextmanager
-def chromium(folder: Path) -> Generator[webdriver.Chrome, None, None]:
-    """A headless browser with a fake camera, its profile and downloads in `folder`."""
-    programs = browser_programs()
-    if programs is None:
-        raise FileNotFoundError("there is no chromium or no chromedriver on this machine")
-    options = webdriver.ChromeOptions()
-    options.binary_location = programs[0]
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-        "--window-size=1280,1000",
-        f"--user-data-dir={folder / 'profile'}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # The driver is given, so that none is looked for elsewhere.
-    driver = webdriver.Chrome(options=options, service=Service(programs[1]))
-    downloads = {"behavior": "allow", "downloadPath": str(folder)}
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
-    try:
-        yield driver
-    finally:
-        driver.quit()
-
-
 class Visitor:
-    """Visits the page of a server."""
+    """Visits the page of a server in a browser."""
 
-    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
-        self.driver, self.url = driver, url
+    def __init__(self, browser: Browser, url: str) -> None:
+        self.browser, self.driver, self.url = browser, browser.driver, url
 
     def visit(self, address: str = "/", *, anew: bool = True) -> None:
         """Open an address of the server; `anew` in a browser that remembers nothing."""
         if anew:
             self.driver.get("about:blank")
-            self.cdp("Storage.clearDataForOrigin", origin=self.url, storageTypes="all")
+            self.browser.forget(self.url)
         else:
             self.wait(lambda: self.run("return document.documentElement.dataset.keeping === undefined"))
         self.driver.get(f"{self.url}{address}")
         self.wait(lambda: self.run(READY))
         self.complaints()
 
-    def cdp(self, command: str, **parameters: Any) -> Any:
-        """A command of the Chrome DevTools protocol."""
-        return self.driver.execute_cdp_cmd(command, parameters)
-
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
 
     def resize(self, width: int, height: int = 1000) -> None:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.cdp("Emulation.setDeviceMetricsOverride", **metrics)
+        self.browser.resize(width, height)
 
     def prefer(self, **features: str) -> None:
         """Emulate media features, such as prefers_color_scheme="dark"; none: the default."""
-        given = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-        self.cdp("Emulation.setEmulatedMedia", features=given)
+        self.browser.prefer({name.replace("_", "-"): value for name, value in features.items()})
 
     def all(self, selector: str, within: WebElement | None = None) -> list[WebElement]:
         return (within or self.driver).find_elements(By.CSS_SELECTOR, selector)
@@ -123,26 +77,24 @@ class Visitor:
         field = self.one(selector)
         field.clear()
         # Leaving the field is what tells the page that it has changed.
-        field.send_keys(text, "\t")
+        field.send_keys(text, Keys.TAB)
 
     def send(self, field: WebElement, paths: Sequence[Path]) -> None:
-        field.send_keys("\n".join(map(str, paths)))
+        self.browser.choose(field, paths)
 
     def drop(self, selector: str, paths: Sequence[Path]) -> None:
         """Drop files and folders on an element, as from a file manager."""
-        script = "arguments[0].scrollIntoView({block: 'center'}); return arguments[0].getBoundingClientRect().toJSON()"
-        box = self.run(script, self.one(selector))
-        data = {"items": [], "files": list(map(str, paths)), "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
-            x, y = box["left"] + box["width"] / 2, box["top"] + min(20, box["height"] / 2)
-            self.cdp("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+        self.browser.drop(self.one(selector), paths)
 
     def paste(self, path: Path) -> None:
         script = """
             const bytes = Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0));
-            const clipboardData = new DataTransfer();
-            clipboardData.items.add(new File([bytes], arguments[1], { type: "image/png" }));
-            document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+            const value = new DataTransfer();
+            value.items.add(new File([bytes], arguments[1], { type: "image/png" }));
+            // Not by the constructor: Firefox's takes no files.
+            const event = new ClipboardEvent("paste", { bubbles: true });
+            Object.defineProperty(event, "clipboardData", { value });
+            document.body.dispatchEvent(event);
         """
         self.run(script, base64.b64encode(path.read_bytes()).decode(), path.name)
 
@@ -152,7 +104,7 @@ class Visitor:
         if not empty:
             self.click("#add-class")
             empty = self.all("input.label")[-1:]
-        empty[0].send_keys(label, "\t")
+        empty[0].send_keys(label, Keys.TAB)
         card = empty[0].find_element(By.XPATH, "ancestor::div[contains(@class, 'class') and @role='group']")
         before = len(self.all(".thumbnails li", card))
         self.send(self.one("input[type=file]", card), paths)
@@ -200,7 +152,6 @@ class Visitor:
     def messages(self) -> str:
         return "\n".join(self.texts(".message"))
 
-    def complaints(self) -> list[dict[str, Any]]:
-        """What the browser logged since the last call, but for a remark about the key's field."""
-        logged: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [entry for entry in logged if entry["level"] != "DEBUG"]
+    def complaints(self) -> list[str]:
+        """What the browser logged about pages since the last call."""
+        return self.browser.logged()

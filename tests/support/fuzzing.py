@@ -14,6 +14,7 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/predict"),
     ("POST", "/classifiers/{ref}/examples"),
     ("GET", "/classifiers"),
+    ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"),
     ("GET", "/classifiers/{ref}/export"),
     ("POST", "/v2/models/{model}/infer"),
     ("POST", "/v2/models/{model}/versions/{version}/infer"),

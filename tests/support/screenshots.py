@@ -7,11 +7,13 @@ import argparse
 import io
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from PIL import Image
 
-from tests.support.browser import Visitor, chromium
+from tests.support.browser import Visitor
+from tests.support.browsers import Chromium
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 
@@ -28,11 +30,12 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        with live_server(REPOSITORY / "models", place) as server, chromium(place) as driver:
-            visitor = Visitor(driver, server.url)
+        browser = Chromium(place)
+        with closing(browser), live_server(REPOSITORY / "models", place) as server:
+            visitor = Visitor(browser, server.url)
             visitor.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
             visitor.resize(WIDTH)
-            visitor.cdp("Emulation.setScrollbarsHidden", hidden=True)
+            browser.cdp("Emulation.setScrollbarsHidden", hidden=True)
             visitor.visit()
             _take_pictures(visitor, place, folder)
 

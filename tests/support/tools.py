@@ -1,4 +1,4 @@
-"""Programs of operators that tests run, if they are installed: `make ops-tools` puts them beside Python."""
+"""Programs that tests run, if they are installed: targets of the Makefile put them beside Python."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ def find_tool(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
-def tool(name: str) -> str:
-    """The path of a program. Skips the test if there is none."""
+def tool(name: str, *, target: str = "ops-tools") -> str:
+    """The path of a program. Skips the test if there is none, and says which target of the Makefile installs it."""
     found = find_tool(name)
     if found is None:
-        pytest.skip(f"{name} is not installed: `make ops-tools`")
+        pytest.skip(f"{name} is not installed: `make {target}`")
     return found

@@ -70,7 +70,7 @@ def render_card(name: str, manifest: Manifest) -> str:
 | | |
 |---|---|
 | input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {pre.resize}, {pre.interpolation} |
-| embedding | {manifest.embedding_size} numbers |
+| embedding | {manifest.embedding_size} numbers{_stored(manifest)} |
 | start | {_start(head)} |
 | horizon T | {_horizon(head)} (flow time){_rule(head)} |
 | metric of the flow | {_metric(head)} |
@@ -101,6 +101,10 @@ The recipe as used:
 {recipe}
 ```
 """
+
+
+def _stored(manifest: Manifest) -> str:
+    return "; those of examples are rounded to 16 bits" if manifest.stored_embeddings == "int16" else ""
 
 
 def _rule(head: HeadEntry) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from comln_serve.bundle import AccuracyEntry, Calibration, ComparisonEntry, Manifest
 from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, format_version
+from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.card import render_card
 
 
@@ -53,15 +54,19 @@ def record_measurements(
     )
 
 
-def record_calibration(folder: Path, manifest: Manifest, calibration: Calibration) -> None:
-    """Put a calibration in place of the bundle's earlier one."""
-    _rewrite(folder, manifest, calibration=calibration)
+def record_calibration(
+    folder: Path, manifest: Manifest, calibration: Calibration, stored_embeddings: StoredEmbeddings
+) -> None:
+    """Put a calibration in place of the bundle's earlier one, and set how servers store support embeddings."""
+    _rewrite(folder, manifest, calibration=calibration, stored_embeddings=stored_embeddings)
 
 
 def _rewrite(folder: Path, manifest: Manifest, **update: Any) -> None:
     """Write the manifest with other values, in the format version that these need."""
     changed = manifest.model_copy(update=update)
-    version = format_version(changed.head, changed.accuracy, changed.comparisons, changed.calibration)
+    version = format_version(
+        changed.head, changed.accuracy, changed.comparisons, changed.calibration, changed.stored_embeddings
+    )
     write_manifest(folder, changed.model_copy(update={"format_version": version}))
 
 

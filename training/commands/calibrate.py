@@ -8,7 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from comln_serve.bundle import Calibration
+from comln_serve.bundle import Calibration, Head
+from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.manifest import record_calibration
 from training.commands.domains import Domain, find_domains
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
@@ -17,6 +18,7 @@ from training.config import ConfigError
 from training.data import DataError, ImageSet
 from training.evaluation.calibrate import fit_temperature, fit_unknown, measure, predict, ranges
 from training.evaluation.open_set import OpenSetEpisodes, check_open_set
+from training.evaluation.sixteen_bits import ALLOWED_CHANGE, largest_change
 from training.evaluation.tasks import Task
 from training.results.calibration_tables import (
     calibration_table,
@@ -46,6 +48,12 @@ def add_calibrate(commands: Any) -> None:
         "--even-if-worse",
         action="store_true",
         help="record a calibration that raises the mean cross-entropy, too (default: refuse)",
+    )
+    command.add_argument(
+        "--int16-examples",
+        action="store_true",
+        help="have servers store the embeddings of examples in 16 bits, in half the room, if that changes no "
+        f"probability by more than {ALLOWED_CHANGE:g} in these episodes",
     )
     command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
     command.set_defaults(run=run_calibrate)
@@ -112,10 +120,25 @@ def run_calibrate(args: argparse.Namespace) -> int:
             f"not recorded: the calibration raises the mean cross-entropy from {before:.3f} to {after:.3f}. Measure "
             "more episodes, or data more like the images to come; or leave the bundle as it is; or give --even-if-worse"
         )
+    manifest = subject.bundle.manifest
+    stored: StoredEmbeddings = "float32"
+    if args.int16_examples or manifest.stored_embeddings == "int16":
+        stored = _stored_embeddings(head, calibration, parts)
     if not args.dry_run:
-        record_calibration(args.bundle, subject.bundle.manifest, calibration)
+        record_calibration(args.bundle, manifest, calibration, stored)
         print(f"recorded in {args.bundle}", file=sys.stderr)
     return 0
+
+
+def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_DomainTask]) -> StoredEmbeddings:
+    """int16 if no probability changes by more than is allowed, else float32; prints the change."""
+    change = max(largest_change(head, calibration, part.episodes) for part in tqdm(parts, desc="16 bits", disable=None))
+    stored: StoredEmbeddings = "int16" if change <= ALLOWED_CHANGE else "float32"
+    print(
+        f"Embeddings of examples in 16 bits change a probability by {change:.1e} at most, {ALLOWED_CHANGE:g} is "
+        f"allowed: servers store them as {stored}\n"
+    )
+    return stored
 
 
 def _domain_tasks(

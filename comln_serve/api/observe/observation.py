@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
@@ -131,6 +132,10 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
 def _route_of(scope: Scope) -> str:
     """The template of the request's route, such as `/classifiers/{ref}`."""
     path = getattr(scope.get("route"), "path", None)
+    if path is None and (endpoint := scope.get("endpoint")) is not None:
+        # Starlette's own routes, of the page and the documentation, name their endpoint only.
+        routes = (route for route in scope["app"].routes if isinstance(route, Route))
+        path = next((route.path for route in routes if route.endpoint is endpoint), None)
     return path if isinstance(path, str) else UNMATCHED
 
 

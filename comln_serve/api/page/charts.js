@@ -35,8 +35,8 @@ export function intervalChart(share, [low, high], chance) {
 
 /** Lines of a name, a bar and a figure: [{name, share, text}]. */
 export function bars(lines) {
-  return el("ul", { class: "bars" }, lines.map(({ name, share, text }) =>
-    el("li", {}, el("span", { class: "name", title: name }, theirs(name)), bar(share), el("span", { class: "value" }, text))));
+  return el("ul", { class: "bars" }, lines.map(({ name, share, text, picture }) =>
+    el("li", {}, el("span", { class: "name", title: name }, picture && el("span", { class: "frame" }, picture), theirs(name)), bar(share), el("span", { class: "value" }, text))));
 }
 
 /** Accuracy of the held-out images by horizon T, on a logarithmic axis; the chosen T is marked. */

@@ -5,6 +5,7 @@ import { hasCamera, openCamera } from "./camera.js";
 import { checkLabel, trimmed } from "./checks.js";
 import { button, byId, el, theirs } from "./dom.js";
 import { ACCEPT, byFolder, chosen, onDrop, transferred } from "./files.js";
+import { hasKept, keptPicture } from "./kept.js";
 import { undoable } from "./undo.js";
 import { addClass, addImages, classNamed, isDraft, onChange, removeClass, removeImage, rename, work } from "./work.js";
 import { counted, listed, quoted } from "./words.js";
@@ -63,8 +64,10 @@ function card(owner) {
   const drop = button("Remove", () => takeAway(owner), { class: "small remove-class" });
   const shoot = hasCamera() ? button("Camera", () => openCamera(titleOf(owner), (file) => put(owner, [file]))) : null;
   const examples = owner.stored > 0 ? button("", () => examplesShown(owner), { class: "small stored" }) : null;
+  const stored = owner.stored > 0 ? work.classifier.classes.find((one) => one.label === owner.label) : null;
+  const kept = stored && hasKept(stored) && el("span", { class: "frame" }, keptPicture(work.classifier, stored.thumbnail));
   const node = el("div", { class: "class", role: "group" },
-    el("div", { class: "class-head" }, label, count, owner.stored > 0 ? null : drop),
+    el("div", { class: "class-head" }, kept, label, count, owner.stored > 0 ? null : drop),
     problem,
     examples,
     list,

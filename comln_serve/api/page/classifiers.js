@@ -2,6 +2,7 @@
 
 import { complain } from "./announce.js";
 import { button, byId, el, theirs } from "./dom.js";
+import { hasKept, keptPicture } from "./kept.js";
 import { isLeaving, promote, remove } from "./manage.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
 import { counted, dated, listed, percent } from "./words.js";
@@ -9,6 +10,7 @@ import { counted, dated, listed, percent } from "./words.js";
 const PAGE = 20;
 const SCAN = 1000; // classifiers in one answer while searching
 const MOST_SCANNED = 10000;
+const PICTURES = 4; // of a row
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 let before = null; // where the page begins; null: with the newest
@@ -53,11 +55,14 @@ function row(item) {
   const reference = referenceOf(item);
   const examples = item.classes.reduce((sum, { examples: count }) => sum + count, 0);
   const accuracy = el("td", { class: "figure", "data-name": "Held-out" }, "…");
+  const pictures = item.classes.filter(hasKept).slice(0, PICTURES);
   const line = el("tr", {},
     el("th", { scope: "row" }, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "" }, reference), " ",
       item.promoted && item.name !== null && el("span", { class: "badge" }, "promoted")),
     el("td", { "data-name": "Made" }, dated(item.created_at)),
-    el("td", { "data-name": "Classes" }, `${item.classes.length}: `, theirs(listed(item.classes.map(({ label }) => label)))),
+    el("td", { "data-name": "Classes" },
+      pictures.length > 0 && el("span", { class: "row-pictures" }, pictures.map(({ label, thumbnail }) =>
+        el("span", { class: "frame" }, keptPicture(item, thumbnail, label)))), `${item.classes.length}: `, theirs(listed(item.classes.map(({ label }) => label)))),
     el("td", { class: "figure", "data-name": "Images" }, String(examples)),
     accuracy,
     el("td", { class: "row-actions" },

@@ -24,7 +24,7 @@ export function confusionTable(counts, labels, open) {
   };
   const table = el("table", { class: "confusion" },
     el("caption", { class: "unseen" }, "Label given by row, label predicted by column"),
-    el("thead", {}, el("tr", {}, el("td", { class: "corner" }, el("span", { class: "hint" }, "given ↓ predicted →")),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "corner" }, el("span", { class: "hint" }, "given ↓ predicted →")),
       labels.map((label) => heading(label, "col")))),
     el("tbody", {}, counts.map((row, given) => el("tr", {}, heading(labels[given], "row"),
       row.map((count, predicted) => cell(count, given, predicted))))),

@@ -5,7 +5,7 @@ import { installClasses, onExamples, paste } from "./classes.js";
 import { firstPage, installList } from "./classifiers.js";
 import { byId, el, theirs } from "./dom.js";
 import { keepPictures, remembers } from "./memory.js";
-import { loadModels } from "./models.js";
+import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
 import { referenceOf, wordsOf } from "./server.js";
 import { addPhotos, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
@@ -44,8 +44,8 @@ function addressOf(reference, name) {
 
 function drawTitle() {
   const { classifier } = work;
-  const name = classifier?.name ?? classifier?.id;
-  byId("title").replaceChildren(isDraft() && !classifier ? "New classifier" : theirs(name ?? ""));
+  const unnamed = classifier ? "Classifier without a name" : isDraft() ? "New classifier" : "";
+  byId("title").replaceChildren(classifier?.name ? theirs(classifier.name) : unnamed);
   const badges = [];
   if (classifier?.name) badges.push(el("span", { class: "badge" }, `version ${classifier.version}`), classifier.promoted && el("span", { class: "badge" }, "promoted"));
   if (classifier && !classifier.name && classifier.revision > 1) badges.push(el("span", { class: "badge" }, `revision ${classifier.revision}`));
@@ -70,7 +70,7 @@ async function route({ focus = false } = {}) {
   const query = new URLSearchParams(location.search);
   const listing = view() === "list";
   byId("list").hidden = !listing;
-  byId("workspace").hidden = listing;
+  if (listing) byId("workspace").hidden = true;
   const wanted = query.get("classifier");
   for (const [id, current] of [["go-draft", !listing && wanted === null], ["go-classifiers", listing]]) {
     if (current) byId(id).setAttribute("aria-current", "page");
@@ -99,6 +99,7 @@ async function route({ focus = false } = {}) {
     }
   }
   if (mine !== turn) return;
+  byId("workspace").hidden = false; // not before it is filled: what is shown does not move then
   drawStep();
   drawTitle();
   if (focus) byId("title").focus();
@@ -135,6 +136,7 @@ function showKey(visible) {
 async function start() {
   await loadModels();
   drawModels();
+  byId("kept-note").hidden = !limits?.keep_thumbnails;
 }
 
 // --- Start --------------------------------------------------------------------------------------
@@ -168,6 +170,7 @@ byId("show-key").addEventListener("click", () => {
 });
 byId("key").addEventListener("change", async () => {
   quiet();
+  document.dispatchEvent(new CustomEvent("key-changed"));
   await start();
   if (opened === undefined || view() === "list") await route();
 });

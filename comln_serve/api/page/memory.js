@@ -1,5 +1,5 @@
 // What outlives a reload, in this browser's IndexedDB: the draft, photos to sort, and pictures of
-// the examples of classifiers made here (the server keeps none). Never the API key.
+// the examples of classifiers made here (the server keeps none, or a small one of each class). Never the API key.
 //
 // Where the browser refuses (private windows, a full disk), the page works without it.
 

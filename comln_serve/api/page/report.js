@@ -6,7 +6,9 @@ import { picture } from "./classes.js";
 import { confusionTable, mistakes, mistakeWords, NARROW } from "./confusion.js";
 import { openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
+import { hasKept, keptPicture } from "./kept.js";
 import { picturesOf } from "./memory.js";
+import { limits } from "./models.js";
 import { ask, wordsOf } from "./server.js";
 import { allImages, moveImage, isDraft, onChange, removeImage, work } from "./work.js";
 import { counted, dated, figure, milliseconds, percent, quoted } from "./words.js";
@@ -29,7 +31,9 @@ async function loadPictures(id) {
 
 export const examplePicture = (number) => {
   const image = exampleImage(number);
-  return image ? picture(image, { alt: "" }) : el("span", { class: "no-picture" }, `#${number}`);
+  if (image) return picture(image, { alt: "" });
+  const kept = work.classifier?.classes.some(({ thumbnail }) => thumbnail === number);
+  return kept ? keptPicture(work.classifier, number) : el("span", { class: "no-picture" }, `#${number}`);
 };
 
 // --- The headline -------------------------------------------------------------------------------
@@ -83,14 +87,22 @@ function widePart(...content) {
   return made;
 }
 
-function byClass(heldOut, labels, classes) {
+function byClass(heldOut, labels, detail) {
+  const { classes } = detail;
   const lines = heldOut.confusion.map((row, index) => {
     const total = row.reduce((sum, count) => sum + count, 0);
-    return { name: labels[index], share: total ? row[index] / total : 0, text: total ? `${row[index]} of ${total}` : "not judged" };
+    const picture = hasKept(classes[index]) && keptPicture(detail, classes[index].thumbnail);
+    return { name: labels[index], picture, share: total ? row[index] / total : 0, text: total ? `${row[index]} of ${total}` : "not judged" };
   });
   const few = classes.filter(({ examples }) => examples < 3).length;
   return (labels.length > NARROW ? widePart : part)("Each class", bars(lines),
     few > 0 && el("p", { class: "hint" }, `${counted(few, "class has", "classes have")} fewer than three images: add some to those first.`));
+}
+
+/** A picture of each class, for reports that have no other list of them. */
+function gallery(detail) {
+  return widePart("Classes", el("ul", { class: "thumbnails", id: "gallery" }, detail.classes.filter(hasKept).map(({ label, thumbnail }) =>
+    el("li", {}, el("div", { class: "frame" }, keptPicture(detail, thumbnail)), el("p", { class: "hint" }, theirs(label))))));
 }
 
 function suspects(list) {
@@ -139,7 +151,8 @@ async function openCell(detail, given, predicted, count) {
   const inCell = examples.filter(({ label }, place) => label === labels[given] && (!found || found[place] === predicted));
   if (!found) note.textContent = `This report counts images without naming them. Here are all of ${quoted(labels[given])}.`;
   if (!inCell.some(({ number }) => exampleImage(number))) {
-    note.textContent = "The server keeps no images, and this browser has none of these: the classifier was made elsewhere or long ago.";
+    const kept = limits?.keep_thumbnails ? "at most one small picture of a class, and this browser has none" : "no images, and this browser has none of these";
+    note.textContent = `The server keeps ${kept}: the classifier was made elsewhere or long ago.`;
   }
   const suspected = new Set(detail.report.held_out.suspects.map(({ number }) => number));
   list.replaceChildren(...inCell.map(({ number }) => el("li", { class: suspected.has(number) ? "suspect" : "" }, ...named(number))));
@@ -152,8 +165,8 @@ const named = (number) => [
 ];
 
 function nearDuplicates(groups) {
-  return widePart("Nearly the same photo", ...groups.slice(0, MOST_GROUPS).map((numbers) =>
-    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number))))),
+  return widePart("Nearly the same photo", el("div", { class: "groups" }, groups.slice(0, MOST_GROUPS).map((numbers) =>
+    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number)))))),
     groups.length > MOST_GROUPS && el("p", {}, `and ${counted(groups.length - MOST_GROUPS, "group")} more`),
     el("p", { class: "hint" }, "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more."));
 }
@@ -192,12 +205,14 @@ async function draw(again = false) {
   if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (heldOut) {
     if (heldOut.suspects.length) parts.push(suspects(heldOut.suspects));
-    parts.push(byClass(heldOut, labels, detail.classes));
+    parts.push(byClass(heldOut, labels, detail));
     const worst = mistakes(heldOut.confusion).slice(0, 3);
     parts.push((labels.length > NARROW ? widePart : part)("Mistakes",
       el("p", {}, worst.length ? worst.map((one) => mistakeWords(one, labels)).join("; ") + "." : "None among the images left out."),
       confusionTable(heldOut.confusion, labels, (given, predicted) => openCell(detail, given, predicted, heldOut.confusion[given][predicted])),
       el("p", { class: "hint" }, "Press a number to see the images.")));
+  } else if (detail.classes.some(hasKept)) {
+    parts.push(gallery(detail));
   }
   if (choice) {
     parts.push(part("How far to adapt", horizonChart(choice.candidates, detail.horizon, choice.learned),

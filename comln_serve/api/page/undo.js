@@ -48,5 +48,6 @@ export function installUndo() {
     announce("Undone.");
     byId("main").focus();
   });
-  window.addEventListener("pagehide", () => settle(true));
+  // Firefox loses about half of the requests that begin as late as pagehide; others may not tell before.
+  for (const kind of ["beforeunload", "pagehide"]) window.addEventListener(kind, () => settle(true));
 }

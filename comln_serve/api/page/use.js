@@ -74,7 +74,7 @@ async function draw() {
     detail.name === null
       ? part("Versions", el("p", {}, "A classifier without a name has no versions. It cannot be given a name later: make it again with one."))
       : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, again, item.id === detail.id))),
-        el("p", { class: "actions" }, button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
+        shown.length > 1 && el("p", { class: "actions" }, button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
           el("span", { class: "hint" }, "to the version promoted before"))),
     detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
   );

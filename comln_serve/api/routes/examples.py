@@ -1,8 +1,9 @@
 """Routes that list, add and remove a classifier's support examples."""
 
+from hashlib import sha256
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -18,6 +19,10 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter(tags=["examples"])
+
+_JPEG = "image/jpeg"
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 _CHANGE_ERRORS = (
     ErrorCode.CLASSIFIER_NOT_FOUND,
@@ -36,6 +41,32 @@ _CHANGE_ERRORS = (
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """The server keeps the images' embeddings, not the images."""
     return schemas.ExampleList.of(*engine_of(request).classifiers.of(tenant_of(request)).support(ref))
+
+
+@router.get(
+    "/classifiers/{ref}/examples/{number}/thumbnail",
+    summary="Show an example as a small JPEG, if the server keeps one",
+    response_class=Response,
+    responses={
+        **error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.THUMBNAIL_NOT_FOUND),
+        200: {"content": {_JPEG: {"schema": {"type": "string", "format": "binary"}}}},
+        304: {"description": "`If-None-Match` has the file's `ETag`."},
+    },
+)
+@needs(*USING)
+def thumbnail(
+    request: Request, ref: Ref, number: Number, known: Annotated[str, Header(alias="If-None-Match")] = ""
+) -> Response:
+    """Of one example of each class at most, and only where the operator allows it (`keep_thumbnails`
+    of GET /limits). `classes` of a classifier has the numbers.
+    """
+    content = engine_of(request).classifiers.thumbnail(ref, number, tenant_of(request))
+    tag = f'"{sha256(content).hexdigest()[:32]}"'
+    # Browsers ask each time: a thumbnail is gone as soon as its classifier or its example is.
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization"}
+    if any(one.strip().removeprefix("W/") in (tag, "*") for one in known.split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_JPEG, headers=headers)
 
 
 @router.post(
@@ -82,7 +113,7 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
 async def remove_example(
     request: Request,
     ref: Ref,
-    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    number: Number,
     promote: Annotated[bool, Query(description="Let the name stand for the new version at once.")] = True,
 ) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last

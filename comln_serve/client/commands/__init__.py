@@ -16,7 +16,8 @@ from comln_serve.client.commands.predict import predict
 def main() -> None:
     """Teach a server new classes from a few photos, and classify with them.
 
-    The server is that of --url, of the variable COMLN_URL, or http://127.0.0.1:8000; --local does without one.
+    The server is that of the variable COMLN_URL, or http://127.0.0.1:8000. Each command takes another as --url, after
+    its own name (comln models ls --url ADDRESS), and most do without one with --local.
 
     Exit status: 0 done, 1 the server refused it or cannot be reached, 2 the command cannot be carried out as given.
 

@@ -39,7 +39,8 @@ class Output:
             click.echo(json.dumps({"error": error.facts()}, ensure_ascii=False, indent=2))
         else:
             code = "" if error.code is None else f" ({error.code})"
-            self.note(f"comln: {error.message}{code}")
+            hint = " Give the key in the variable COMLN_KEY." if error.code == "unauthorized" else ""
+            self.note(f"comln: {error.message}{code}{hint}")
         sys.exit(2 if isinstance(error, InputError) else 1)
 
 

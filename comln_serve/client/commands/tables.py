@@ -40,8 +40,10 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
     lines += report.notes
     if report.held_out is not None:
         held = report.held_out
+        low, high = held.interval
         lines.append(
-            f"expected accuracy: {percent(held.accuracy)}, of {held.judged} images classified without themselves"
+            f"expected accuracy: {percent(held.accuracy)} (95% interval {percent(low)} to {percent(high)}), "
+            f"of {held.judged} images classified without themselves"
         )
         if held.suspects:
             lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")

@@ -10,19 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
+from comln_serve.bundle.stored import as_stored
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
-from comln_serve.domain.support import SupportSet
+from comln_serve.domain.support import SupportSet, labels_to_show
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
+from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.embedding.decoders import File
+from comln_serve.engine.embedding.decoders import Deliver, File
 from comln_serve.engine.models import Model, Models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
@@ -33,15 +35,22 @@ Support = Sequence[tuple[File, str]]
 
 
 class Embed(Protocol):
-    """See `Engine._embed_and_hash`."""
+    """See `Engine._embed`."""
 
     def __call__(
-        self, files: Sequence[File], model: Model, clock: StageClock, cancellation: Cancellation, *, partial: bool
-    ) -> tuple[NDArray[np.float32], list[int | None], tuple[Rejected, ...]]: ...
+        self,
+        files: Sequence[File],
+        model: Model,
+        clock: StageClock,
+        cancellation: Cancellation,
+        see: Deliver,
+        *,
+        partial: bool,
+    ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]: ...
 
 
-Embedded = tuple[NDArray[np.float32], list[int | None], list[str]]
-"""Embeddings (M, d), perceptual hashes (M,) and labels (M,)."""
+Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
+"""Embeddings (M, d), perceptual hashes (M,), labels (M,) and thumbnails by position."""
 
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
@@ -115,7 +124,7 @@ class ClassifierMaker:
 
         Args:
             images: counts the images in work.
-            embed: embeds n admitted image files by a model, and hashes them.
+            embed: embeds n admitted image files by a model.
             shared: the counts of all processes of the server.
         """
         self._settings, self._catalogue = settings, catalogue
@@ -194,7 +203,7 @@ class ClassifierMaker:
         self._check_size(len(labels))
         self._check_room(call)
         with self._images.admit(len(support)):
-            examples = SupportSet.of(*self._embedded(support, model, call))
+            examples = SupportSet.of(*self._embedded(support, model, call, {}))
             _check_classes_left(labels, examples.classes, call.rejected)
             with self._solves.turn(call.caller.cancellation.check, object()):
                 made = self._fit(model, examples, new.horizon, call)
@@ -216,7 +225,8 @@ class ClassifierMaker:
             check_classes([*stored.labels, *labels], model)
             self._check_version(stored, call)
             if model.embedder_sha256 not in embedded:
-                embedded[model.embedder_sha256] = self._embedded(support, model, call)
+                shown = {one.label: one.thumbnail for one in stored.classes}
+                embedded[model.embedder_sha256] = self._embedded(support, model, call, shown)
             return embedded[model.embedder_sha256]
 
         def extend(stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
@@ -255,17 +265,25 @@ class ClassifierMaker:
                     store.replace(made, changed, key=call.stored_key)
                     return made
 
-    def _embedded(self, support: Support, model: Model, call: _Call) -> Embedded:
-        """The images that can be used. Notes the others in the call."""
-        files = [file for file, _ in support]
-        embeddings, hashes, rejected = self._embed(
-            files, model, call.clock, call.caller.cancellation, partial=call.partial
+    def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> Embedded:
+        """The images that can be used. Notes the others in the call.
+
+        Args:
+            shown: as of `labels_to_show`.
+        """
+        files, labels = [file for file, _ in support], [label for _, label in support]
+        seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
+        embeddings, rejected = self._embed(
+            files, model, call.clock, call.caller.cancellation, seen.take, partial=call.partial
         )
         call.rejected[:] = rejected
-        return embeddings, hashes, without([label for _, label in support], rejected)
+        # Before adapting: examples that are added later then give the same classifier as all of them at once.
+        embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
+        return embeddings, seen.hashes(rejected), without(labels, rejected), seen.thumbnails(rejected)
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
-        return fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
+        made = fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
+        return replace(made, thumbnails=support.thumbnails_by_class())
 
     @contextmanager
     def _storing(self, call: _Call) -> Generator[TenantStore, None, None]:

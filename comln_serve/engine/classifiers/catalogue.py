@@ -4,7 +4,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.support import MOST_THUMBNAILS
 from comln_serve.engine.classifiers.cache import ClassifierCache
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.short_memory import ShortMemory
 from comln_serve.storage import Resolved, Store, TenantStore
 from comln_serve.storage.classifiers import not_found
@@ -25,14 +27,14 @@ class Catalogue:
     half a second, or until this server makes a change.
     """
 
-    def __init__(self, store: Store, cache_bytes: int) -> None:
-        self._store = store
+    def __init__(self, store: Store, cache_bytes: int, *, keep_thumbnails: bool = False) -> None:
+        self._store, self._keep_thumbnails = store, keep_thumbnails
         self._cache = ClassifierCache(cache_bytes)
         self._references = References(lambda key: store.for_tenant(key[0]).resolve(key[1]))
 
     def of(self, tenant: str = "") -> TenantStore:
         """The store of a tenant."""
-        return self._store.for_tenant(tenant)
+        return self._store.for_tenant(tenant, show_thumbnails=self._keep_thumbnails)
 
     @contextmanager
     def changing(self, tenant: str) -> Generator[TenantStore, None, None]:
@@ -59,6 +61,29 @@ class Catalogue:
         if found is None or (found.expires_at is not None and self._store.is_past(found.expires_at)):
             found = self.of(tenant).find(reference)
             self._cache.put(found)
+        return found
+
+    def thumbnail(self, reference: str, number: int, tenant: str = "") -> bytes:
+        """The JPEG file that is kept of an example.
+
+        Raises:
+            ServiceError: CLASSIFIER_NOT_FOUND, THUMBNAIL_NOT_FOUND.
+        """
+        if not self._keep_thumbnails:
+            raise ServiceError(
+                ErrorCode.THUMBNAIL_NOT_FOUND,
+                "This server keeps no thumbnails; its operator can allow them (keep_thumbnails).",
+                keep_thumbnails=False,
+            )
+        found = self.of(tenant).thumbnail(reference, number)
+        if found is None:
+            raise ServiceError(
+                ErrorCode.THUMBNAIL_NOT_FOUND,
+                f"There is no thumbnail of example {number} of classifier {reference!r}. One is kept of an image of "
+                f"each class, up to {MOST_THUMBNAILS}; `classes` of GET /classifiers/{reference} has their numbers.",
+                keep_thumbnails=True,
+                received=number,
+            )
         return found
 
     def promote(self, reference: str, tenant: str = "") -> ClassifierRecord:

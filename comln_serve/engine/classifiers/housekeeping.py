@@ -1,4 +1,4 @@
-"""Removes expired classifiers periodically."""
+"""Removes expired classifiers periodically, and thumbnails where none are to be kept."""
 
 import logging
 from threading import Event, Thread
@@ -13,10 +13,13 @@ _EVERY_SECONDS = 60.0
 
 
 class Housekeeping:
-    """A thread that purges the store until closed. Several servers may purge at the same time."""
+    """A thread that purges the store, now and until closed. Several servers may purge at the same time.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Thumbnails that another server stores meanwhile, set to keep them, are deleted at the next purge.
+    """
+
+    def __init__(self, store: Store, *, keep_thumbnails: bool = False) -> None:
+        self._store, self._keep_thumbnails = store, keep_thumbnails
         self._closing = Event()
         self._thread = Thread(target=self._work, name="housekeeping", daemon=True)
         self._thread.start()
@@ -38,13 +41,18 @@ class Housekeeping:
         self._thread.join()
 
     def _work(self) -> None:
-        while not self._closing.wait(_EVERY_SECONDS):
+        while True:
             try:
-                removed = self._store.purge()
+                self._purge()
             except ServiceError as error:
-                logger.warning("expired classifiers were not removed: %s", error)
+                logger.warning("expired classifiers were not removed, or thumbnails: %s", error)
             except Exception:  # the thread must go on
-                logger.exception("expired classifiers were not removed")
-            else:
-                if removed:
-                    logger.info("removed %d expired classifiers", removed)
+                logger.exception("expired classifiers were not removed, or thumbnails")
+            if self._closing.wait(_EVERY_SECONDS):
+                return
+
+    def _purge(self) -> None:
+        if removed := self._store.purge():
+            logger.info("removed %d expired classifiers", removed)
+        if not self._keep_thumbnails and (removed := self._store.delete_thumbnails()):
+            logger.info("deleted %d thumbnails, as keep_thumbnails is off", removed)

@@ -11,8 +11,9 @@ from scipy.special import log_softmax
 from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 
-from comln_serve.bundle import BundleError, load_bundle
+from comln_serve.bundle import BundleError, Calibration, load_bundle
 from comln_serve.bundle.calibration import TaskLaw
+from comln_serve.domain.sixteen_bits import rounded
 from tests.bundle.test_bundle import edit_manifest
 from tests.support.paths import REPOSITORY
 from tests.trainer.commands.test_evaluate import colour_classes
@@ -29,6 +30,7 @@ from training.evaluation.calibrate import (
     fit_unknown,
 )
 from training.evaluation.open_set import OpenSetEpisodes
+from training.evaluation.sixteen_bits import largest_change
 from training.evaluation.tasks import Task
 
 Run = Callable[..., str]
@@ -165,6 +167,40 @@ def test_a_calibration_needs_version_2(bundle: Path, run: Run) -> None:
     edit_manifest(bundle, lambda tree: tree["calibration"]["unknown"].update(shots=float("nan")))
     with pytest.raises(BundleError, match=r"calibration\.unknown\.shots"):
         load_bundle(bundle)
+
+
+def test_examples_are_stored_in_16_bits_if_that_changes_nothing(
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "16 bits" not in run(*TASKS)
+    assert load_bundle(bundle).manifest.stored_embeddings == "float32"
+    monkeypatch.setattr(calibrate, "ALLOWED_CHANGE", 1e-3)  # random weights of a small network are touchy
+    assert "servers store them as int16" in run(*TASKS, "--int16-examples")
+    manifest = load_bundle(bundle).manifest
+    assert (manifest.stored_embeddings, manifest.format_version) == ("int16", 4)
+    assert "rounded to 16 bits" in (bundle / "README.md").read_text(encoding="utf-8")
+    run("--task", "3x1", "--record", name="evaluate")
+    assert load_bundle(bundle).manifest.stored_embeddings == "int16", "later measurements do not change it"
+    monkeypatch.setattr(calibrate, "ALLOWED_CHANGE", 0.0)
+    assert "servers store them as float32" in run(*TASKS), "it is measured anew"
+    manifest = load_bundle(bundle).manifest
+    assert (manifest.stored_embeddings, manifest.format_version) == ("float32", 2)
+
+
+def test_rounding_what_is_rounded_changes_nothing(bundle: Path) -> None:
+    found = load_bundle(bundle)
+    rng = np.random.default_rng(0)
+    embeddings = rng.normal(size=(60, found.manifest.embedding_size)).astype(np.float32)
+    data = ImageSet(embeddings, tuple(np.arange(20 * c, 20 * c + 20) for c in range(3)), tuple("abc"))
+    law = TaskLaw(constant=0.5, shots=0.0, ways=0.0)
+    calibration = Calibration(
+        log_temperature=law, unknown=law, shots=(1, 5), ways=(2, 5), split="val", queries=3, episodes=5, seed=0,
+        command="none", tasks=(),
+    )  # fmt: skip
+    change = largest_change(found.head, calibration, OpenSetEpisodes(embeddings, data, Task(2, 3, 3), 5, 0))
+    again = largest_change(found.head, calibration, OpenSetEpisodes(rounded(embeddings), data, Task(2, 3, 3), 5, 0))
+    assert 0 < change < 1e-3
+    assert again == 0, "they are rounded already"
 
 
 def classes(count: int, images: int) -> ImageSet:

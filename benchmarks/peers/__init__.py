@@ -1,0 +1,1 @@
+"""This server beside others that serve the same network: one job, one load, one run."""

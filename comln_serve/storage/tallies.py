@@ -1,0 +1,68 @@
+"""Counts the classifiers of each tenant, and numbers them for paging.
+
+Counting rows would take longer the more there are. So each tenant's row holds their number, and whoever adds or deletes
+classifiers locks this row first, changes it in the same transaction, and then the classifiers.
+
+The table's own sequence counts all tenants' classifiers: used for paging, it would tell a tenant
+how many classifiers others make.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, func, select, update
+
+from comln_serve.storage.dialects import upsert
+from comln_serve.storage.tables import classifiers, tenants
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A tenant's numbers.
+
+    Attributes:
+        position: the last one given.
+        stored: classifiers, with those that have expired and are not yet deleted.
+    """
+
+    position: int
+    stored: int
+
+
+def count_new(connection: Connection, tenant: str) -> Tally:
+    """Count a classifier, which the caller inserts at the position of the result. Other transactions that
+    add or delete classifiers of the tenant wait until this one ends.
+    """
+    statement = upsert(connection, tenants).values(tenant=tenant, last_position=1, stored=1)
+    row = connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[tenants.c.tenant],
+            set_={"last_position": tenants.c.last_position + 1, "stored": tenants.c.stored + 1},
+        ).returning(tenants.c.last_position, tenants.c.stored)
+    ).one()
+    return Tally(row.last_position, row.stored)
+
+
+def count_deleted(connection: Connection, tenant: str, number: int = 1) -> None:
+    """Count classifiers of a tenant that are deleted in this transaction."""
+    connection.execute(update(tenants).where(tenants.c.tenant == tenant).values(stored=tenants.c.stored - number))
+
+
+def lock(connection: Connection, of: Collection[str]) -> None:
+    """Lock the rows of tenants, always in the same order, until the transaction ends."""
+    rows = select(tenants.c.tenant).where(tenants.c.tenant.in_(of)).order_by(tenants.c.tenant)
+    connection.execute(rows.with_for_update()).all()
+
+
+# Built once: building these frequent statements costs more than running them. What has expired is deleted within
+# a minute or so: there is little of it to count.
+STORED = select(tenants.c.stored).where(tenants.c.tenant == bindparam("of_tenant"))
+EXPIRED = (
+    select(func.count())
+    .select_from(classifiers)
+    .where(classifiers.c.tenant == bindparam("of_tenant"), classifiers.c.expires_at <= bindparam("now"))
+)
+ALIVE_OF_ALL = select(
+    select(func.coalesce(func.sum(tenants.c.stored), 0)).scalar_subquery()
+    - select(func.count()).where(classifiers.c.expires_at <= bindparam("now")).scalar_subquery()
+)
