@@ -1,5 +1,6 @@
 """Asks the server: sends a request until it is answered, and turns what is no success into errors."""
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
 
+logger = logging.getLogger(__name__)
+
 # A request has to arrive within a minute (--max-receive-seconds): 32 MiB do at 4.5 Mbit/s.
 _CUT_BYTES = 32 * 2**20
 # Of a form, beside its images and labels: metadata. At most a quarter, as few forms have so much.
 _BODY_BYTES_BESIDE = 64 * 1024
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
+# A call that takes longer because of repeated attempts says so.
+_SILENT_S = 3.0
 # Attempts at what rarely gets better: an address that has never answered, and failures inside the server.
 _FEW = 3
 # Nothing was done with a request that is answered so.
@@ -98,6 +103,8 @@ def ask(session: Session, request: Request, *, seconds: float | None = None) -> 
         wait = max(asked_for, backoff * 0.1) if asked_for is not None else backoff
         if not again or time.monotonic() - began + wait > allowed:
             raise error
+        if time.monotonic() - began + wait > _SILENT_S:
+            logger.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, wait, error)
         yield Wait(wait)
 
 

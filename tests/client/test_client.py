@@ -24,6 +24,7 @@ from comln_serve.client import (
     InputError,
     NoAnswerError,
     NotFoundError,
+    asking,
     results,
     wire,
 )
@@ -195,6 +196,18 @@ def test_patience_ends(line: Wire) -> None:
     with client_on(line) as client, pytest.raises(ComlnError, match="later"):
         client.models()
     assert asked == ["/models"]
+
+
+def test_a_long_wait_is_told(line: Wire, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.before = lambda _request: busy(503, "not_ready", "0")
+    with client_on(line, retry_seconds=0.3) as client:
+        with pytest.raises(ComlnError):
+            client.models()
+        assert caplog.messages == []
+        monkeypatch.setattr(asking, "_SILENT_S", 0.1)
+        with pytest.raises(ComlnError):
+            client.models()
+    assert re.fullmatch(r"GET /models is tried again in \d\.\d s: .*later.*", caplog.messages[-1])
 
 
 def test_an_address_that_never_answered_is_given_up_soon(line: Wire) -> None:
