@@ -1,15 +1,14 @@
 """Algorithms that adapt a head, and nothing else, to the embeddings of the support images."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.rivals.rival import Accuracies, groups
+from benchmarks.rivals.rival import Accuracies, Rival
 from benchmarks.rivals.tasks import Problem, Task, one_hot
 from training.backbones import Backbone
 from training.data import Episode
@@ -18,7 +17,7 @@ from training.data.resident import ResidentImages
 _AT_ONCE = 256  # images embedded at a time when measuring
 
 
-class EmbeddingRival(nn.Module, ABC):
+class EmbeddingRival(Rival):
     """Conv-4, and a head for each task.
 
     Batch norm takes the statistics of all images of an update in training, and the running ones afterwards, as
@@ -33,12 +32,6 @@ class EmbeddingRival(nn.Module, ABC):
     @abstractmethod
     def logits(self, phi: Tensor, Y: Tensor, query: Tensor) -> Tensor:
         """Logits (Q, N) of query embeddings (Q, d), given support embeddings phi (M, d) and one-hot labels Y (M, N)."""
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return groups(self)
-
-    def learned(self) -> dict[str, float]:
-        return {}
 
     def accumulate(self, tasks: Sequence[Task]) -> float:
         self.train()

@@ -1,7 +1,6 @@
 """Algorithms that adapt the network itself to the support images, by gradient steps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from benchmarks.rivals.batch_norm import differentiable_twice
-from benchmarks.rivals.rival import Accuracies, groups
+from benchmarks.rivals.rival import Accuracies, Rival
 from benchmarks.rivals.tasks import Problem, Task, gather
 from training.backbones import Backbone
 from training.data import Episode
@@ -37,7 +36,7 @@ class Classifier(nn.Module):
         return logits
 
 
-class NetworkRival(nn.Module):
+class NetworkRival(Rival):
     """Gradient descent on the support loss, unrolled: the meta-gradient is autograd's.
 
     Batch norm always takes the statistics of the batch that is classified, as in MAML's reference code: a query is
@@ -86,12 +85,6 @@ class NetworkRival(nn.Module):
     def query_loss(self, weights: Weights, task: Task) -> Tensor:
         """What is meta-learned to be small."""
         return functional.cross_entropy(functional_call(self.network, dict(weights), task.query), task.query_labels)
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return groups(self)
-
-    def learned(self) -> dict[str, float]:
-        return {}
 
     def accumulate(self, tasks: Sequence[Task]) -> float:
         """One task after another: only one task's graph is in memory."""

@@ -1,8 +1,9 @@
 """What the training loop asks of an algorithm."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,30 +31,25 @@ class Accuracies:
     alone: NDArray[np.float64]
 
 
-class Rival(Protocol):
+class Rival(nn.Module, ABC):
     """A meta-learning algorithm and its meta-parameters."""
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups for a torch optimiser; a group's `rate` multiplies the learning rate."""
-        ...
-
+    @abstractmethod
     def accumulate(self, tasks: Sequence[Task]) -> float:
         """Add the meta-gradient of the tasks' mean query loss to the parameters' `grad`; return that loss."""
-        ...
 
+    @abstractmethod
     def accuracies(self, images: ResidentImages, episodes: Sequence[Episode]) -> Accuracies:
         """Adapt to the support images of each episode and classify its queries."""
-        ...
 
     def learned(self) -> dict[str, float]:
         """Meta-parameters that are single numbers, by name."""
-        ...
+        return {}
 
-
-def groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Weights at the learning rate itself, single numbers at SCALAR_RATE times it."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim > 0], "rate": 1.0},
-        {"params": [p for p in parameters if p.ndim == 0], "rate": SCALAR_RATE},
-    ]
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Groups for a torch optimiser: weights, and single numbers; `rate` multiplies the learning rate."""
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return [
+            {"params": [p for p in parameters if p.ndim > 0], "rate": 1.0},
+            {"params": [p for p in parameters if p.ndim == 0], "rate": SCALAR_RATE},
+        ]
