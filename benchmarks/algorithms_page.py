@@ -139,6 +139,18 @@ Accuracy on {tasks} tasks of the validation classes ({machines}, {dates}).
 """
 
 
+def command(key: Group, found: Mapping[str, list[Result]]) -> str:
+    """What runs a table's missing cells."""
+    data, _, shots, budget = key
+    ran = [result for results in found.values() for result in results]
+    seeds = max(result.cell.seed for result in ran) + 1
+    end, before = ran[0].final.episodes, ran[0].curve[0].episodes
+    return (
+        f"    python -m benchmarks.algorithms --data {data}=PATH --shots {shots} --budget {budget:g} --seeds {seeds} "
+        f"--episodes {end} {before}"
+    )
+
+
 def page(results: Sequence[Result]) -> str:
     """docs/algorithms.md."""
     tables = grouped(results)
@@ -146,14 +158,16 @@ def page(results: Sequence[Result]) -> str:
     sizes = " and ".join(f"{NAMES[name]} at {problem.image_size} px" for name, problem in PROBLEMS.items())
     body = "\n".join(section(key, found) for key, found in tables.items()) or f"{NOT_RUN.capitalize()}.\n"
     figure = "![Accuracy over CPU time](images/algorithms.png)\n\n" if tables else ""
+    commands = "\n".join(command(key, found) for key, found in tables.items())
     return f"""# Algorithms on equal terms
 
 Meta-learning algorithms trained from random weights with one network (Conv-4 of 64 channels), on one data set, for one
 budget of CPU time. The numbers are low because the budgets are: they show what an algorithm makes of a little
 computation, not what it reaches in the end ([results.md](results.md), [paper.md](paper.md)). Written from
-`benchmarks/results/algorithms` by `python -m benchmarks.algorithms --table`; this runs what is missing there:
+`benchmarks/results/algorithms` by `python -m benchmarks.algorithms --table`; this runs what is missing of the tables
+below:
 
-    python -m benchmarks.algorithms --data miniimagenet=PATH --data omniglot=PATH --budget 1200 --seeds 3
+{commands}
 
 {figure}{body}
 "MB a task" is the peak of memory during one meta-gradient above that before it, "ms a task" its CPU time after

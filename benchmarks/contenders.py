@@ -27,6 +27,9 @@ NORM2 = 100.0  # mean squared norm of the embeddings
 
 Run = Callable[[], dict[str, np.ndarray]]
 
+# The networks of the cases on images, by the size of their embeddings.
+NETWORKS = {1600: BackboneConfig(), 16_000: BackboneConfig(kind="resnet12")}
+
 # method and solver of gradient_flow by name
 FLOWS: dict[str, dict[str, Any]] = {
     "adjoint": {"method": "adjoint"},
@@ -45,7 +48,8 @@ class Case:
     """What is computed.
 
     Attributes:
-        on: "embeddings" of size d, or "images" through a Conv-4 backbone.
+        on: "embeddings" of size d, or "images" through a network of random weights whose embeddings have size d: Conv-4
+            for 1600, the paper's ResNet-12 for 16000.
         ways, shots: of the support set. steps: gradient steps of RATE.
         offset: on embeddings, added to every feature before scaling, in standard deviations of the class centres. 0:
             embeddings of different classes are nearly orthogonal. With 1 their mean cosine is 1/3, as it is on
@@ -181,11 +185,11 @@ def _jax_run(task: dict[str, np.ndarray], T: float) -> Run:
 
 
 class Network(nn.Module):
-    """Conv-4 and a linear head. Batch norm uses the batch alone, as in MAML."""
+    """A backbone and a linear head. Batch norm uses the batch alone, as in MAML."""
 
-    def __init__(self, ways: int) -> None:
+    def __init__(self, ways: int, d: int) -> None:
         super().__init__()
-        self.backbone = Backbone(BackboneConfig(), IMAGE_SIZE)
+        self.backbone = Backbone(NETWORKS[d], IMAGE_SIZE)
         for module in self.backbone.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.track_running_stats = False
@@ -217,7 +221,7 @@ def episode(case: Case, seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Ten
 
 def _on_images(name: str, case: Case) -> Run:
     torch.manual_seed(0)
-    network = Network(case.ways)
+    network = Network(case.ways, case.d)
     support, query = episode(case)
     with torch.no_grad():
         norm2 = network.embed(support[0]).square().sum(dim=1).mean()

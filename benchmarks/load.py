@@ -8,6 +8,7 @@ JSON to the file the job names: answers by status, the seconds it took, the mill
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections import Counter, deque
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -191,6 +192,38 @@ def _request(job: Job, host: str, body: bytes) -> bytes:
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def from_another_process(
+    url: str,
+    path: str,
+    content_type: str,
+    bodies: Sequence[bytes],
+    folder: Path,
+    headers: Sequence[tuple[str, str]] = (),
+    **job: Any,
+) -> Outcome:
+    """Have another process do a job whose bodies, and whose outcome, go through files of a folder.
+
+    Args:
+        job: the other attributes of the `Job`.
+
+    Raises:
+        RuntimeError: an answer's status was not 200.
+    """
+    names: list[str] = []
+    for number, body in enumerate(bodies):
+        name = folder / f"body-{number}"
+        name.write_bytes(body)
+        names.append(str(name))
+    result = folder / "outcome"
+    order = Job(url, path, content_type, names, str(result), headers=headers, **job)
+    command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(order))]
+    subprocess.run(command, cwd=Path(__file__).parents[1], check=True)
+    outcome = Outcome(**json.loads(result.read_text("ascii")))
+    if set(outcome.statuses) != {"200"}:
+        raise RuntimeError(f"{url} answered {outcome.statuses}")
+    return outcome
 
 
 def main() -> None:

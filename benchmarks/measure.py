@@ -1,6 +1,6 @@
 """Time and peak memory of one contender on one case, in a process of its own.
 
-    python -m benchmarks.measure '{"contender": "adjoint", "case": {...}, "repeats": 5, ...}'
+    python -m benchmarks.measure '{"contender": "adjoint", "case": {...}, "repeats": 5, "limit_s": 15, ...}'
 
 Prints one line of JSON: milliseconds of every run once they have settled, the peak of memory during
 a run above what the process held before it (MB), and, on embeddings, the error of the gradients.
@@ -9,8 +9,10 @@ a run above what the process held before it (MB), and, on embeddings, the error 
 import ctypes
 import gc
 import json
+import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +61,13 @@ def main() -> None:
     job: dict[str, Any] = json.loads(sys.argv[1])
     case = Case(**job["case"])
     torch.set_num_threads(job["threads"])
+    most = int(1e6 * job["limit_mb"])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # an allocation beyond it fails, here alone
     if job["contender"] not in {"JAX forward", "MAML", "iMAML"}:
         build(job["contender"], _WARM_UP)()  # compiled code and buffers that stay
     run = build(job["contender"], case)
     if case.on == "images":
-        run_once = build("adjoint", Case("images", case.ways, case.shots, 1))
+        run_once = build("adjoint", replace(case, steps=1))
         run_once()  # the convolutions' own buffers
     extra, first, gradients = extra_memory(run)
     if first < 1e3 * job["limit_s"]:

@@ -1,11 +1,12 @@
-"""Cost of one exact meta-gradient: ours next to the alternatives, the paper's Figure 3 and more.
+"""Cost of one exact meta-gradient: ours next to the alternatives, the paper's Figures 3 and 4 and more.
 
     python -m benchmarks.meta_gradient [--quick] [--only goals offset steps sizes share] [--contender NAME]
+                                       [--panel conv4]
     python -m benchmarks.meta_gradient --only     # writes the report of what was measured before
 
 Five parts. `goals`: one task of d = 1600, taken in turns with JAX's forward sensitivity. `offset`: the
 same on embeddings that share a component, as those of real images do. `steps`: 1 to 1e8 gradient
-steps, on images through Conv-4 and on embeddings of Conv-4's (1600) and ResNet-12's (16000) size.
+steps, on images through Conv-4, on images through ResNet-12 and on embeddings of their sizes (1600 and 16000).
 `sizes`: ways x shots. `share`: how much of a Conv-4 training step the meta-gradient is. Every
 measurement runs in a process of its own; a contender whose next run would pass the limits below is
 left out from there on, and the table says so.
@@ -43,6 +44,7 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).parent / "results"
 CSV, SHARE = RESULTS / "meta_gradient.csv", RESULTS / "training_step.json"
 MOST_SECONDS, MOST_MB = 60.0, 10_000.0
+KILLED_MB = 18_000.0  # a run that needs more fails
 
 # Cost grows in proportion to the number of steps; the others choose their own.
 PER_STEP = {"ANIL", "MAML", "iMAML", "adjoint, Euler", "forward, Euler"}
@@ -54,6 +56,7 @@ GOALS = [Case("embeddings", 5, 5, 10_000), Case("embeddings", 10, 5, 10_000), Ca
 OFFSET = [replace(case, offset=1.0) for case in GOALS] + [replace(GOALS[0], steps=1_000_000, offset=3.0)]
 INPUTS = ("phi", "W0", "T")
 STEPS = [10**exponent for exponent in range(9)]
+FEW_STEPS = STEPS[:3] + STEPS[4::2]
 SIZES = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5), (50, 1), (50, 5)]
 
 
@@ -92,6 +95,7 @@ def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool)
         "repeats": repeats,
         "check": check,
         "limit_s": MOST_SECONDS / 4,
+        "limit_mb": KILLED_MB,
         "threads": usable_cpus(),
     }
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.measure", json.dumps(job)]
@@ -101,6 +105,8 @@ def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool)
         return replace(row, note=f"not done in {4 * MOST_SECONDS:.0f} s")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["killed"])[-1]
+        if "allocate memory" in last or last.startswith("MemoryError"):
+            return replace(row, note=f"needs more than {KILLED_MB / 1e3:.0f} GB")
         return replace(row, note=f"failed: {last[:80]}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     row = replace(
@@ -126,52 +132,85 @@ def in_turns(part: str, cases: list[Case], rounds: int, wanted: Container[str]) 
         contenders = ["adjoint", "adjoint, 8 tasks", "forward", "forward, torchdiffeq", "JAX forward"]
         if case.ways == 5 and not case.offset:
             contenders += ["adjoint, Euler", "ANIL"]
-        turns = [
-            [measure(part, name, case, 30, check=True) for name in contenders if name in wanted] for _ in range(rounds)
-        ]
-        for same in zip(*turns, strict=True):
+        turns: dict[str, list[Row]] = {name: [] for name in contenders if name in wanted}
+        for _ in range(rounds):
+            for name, same in turns.items():
+                if not any(row.note for row in same):  # else it would only take as long again
+                    same.append(measure(part, name, case, 30, check=True))
+        for same in turns.values():
             median, extra = np.median([[row.median, row.extra_mb] for row in same], axis=0)
             runs = sum(row.runs for row in same)
-            rows.append(replace(same[0], median=float(median), runs=runs, extra_mb=float(extra)))
+            note = next((row.note for row in same if row.note), "")
+            rows.append(replace(same[0], median=float(median), runs=runs, extra_mb=float(extra), note=note))
     return rows
 
 
-def steps(exponents: int, wanted: Container[str]) -> list[Row]:
-    """Cost by number of gradient steps, 5-way 5-shot."""
+@dataclass(frozen=True)
+class Panel:
+    """What is compared by number of gradient steps, 5-way 5-shot."""
+
+    title: str
+    case: Case
+    contenders: tuple[str, ...]
+    steps: list[int] = field(default_factory=lambda: STEPS)
+
+
+_FLOWS = ("adjoint", "forward", "forward, Euler", "ANIL")
+PANELS = {
+    "conv4": Panel("Conv-4, whole meta-gradient", Case("images", 5, 5, 1), (*_FLOWS, "MAML", "iMAML")),
+    # A run takes seconds and gigabytes whatever the steps.
+    "resnet12": Panel(
+        "ResNet-12, whole meta-gradient",
+        Case("images", 5, 5, 1, 16_000),
+        ("adjoint", "forward", "ANIL", "MAML", "iMAML"),
+        FEW_STEPS,
+    ),
+    "1600": Panel(
+        "embeddings, d = 1600", Case("embeddings", 5, 5, 1, 1600), (*_FLOWS, "adjoint, Euler", "JAX forward")
+    ),
+    "16000": Panel(
+        "embeddings, d = 16000", Case("embeddings", 5, 5, 1, 16_000), (*_FLOWS, "adjoint, Euler", "JAX forward")
+    ),
+}
+
+
+def steps(exponents: int, panels: list[str], wanted: Container[str]) -> list[Row]:
+    """Cost by number of gradient steps."""
     rows: list[Row] = []
-    flows = ["adjoint", "forward", "forward, Euler", "ANIL"]
-    panels = [
-        (Case("images", 5, 5, 1), [*flows, "MAML", "iMAML"]),
-        (Case("embeddings", 5, 5, 1, 1600), [*flows, "adjoint, Euler", "JAX forward"]),
-        (Case("embeddings", 5, 5, 1, 16_000), [*flows, "adjoint, Euler", "JAX forward"]),
-    ]
-    for panel, contenders in panels:
-        for name in filter(wanted.__contains__, contenders):
-            last: Row | None = None
-            for count in STEPS[:exponents]:
-                case = replace(panel, steps=count)
-                reason = _too_much(name, last, count)
+    for panel in map(PANELS.__getitem__, panels):
+        for name in filter(wanted.__contains__, panel.contenders):
+            done: list[Row] = []
+            for count in panel.steps[:exponents]:
+                case = replace(panel.case, steps=count)
+                reason = _too_much(name, done, count)
                 if reason:
-                    rows.append(Row("steps", name, case, note=reason))
+                    done.append(Row("steps", name, case, note=reason))
                     break
-                last = measure("steps", name, case, 3, check=panel.on == "embeddings")
-                rows.append(last)
+                done.append(measure("steps", name, case, 3, check=case.on == "embeddings"))
+            rows += done
     return rows
 
 
-def _too_much(name: str, last: Row | None, count: int) -> str:
-    """Why `count` steps are out of reach, by the last row; "" if they are not."""
-    if last is None:
+def _too_much(name: str, done: list[Row], count: int) -> str:
+    """Why `count` steps are out of reach, by the rows of fewer; "" if they are not."""
+    if not done:
         return ""
+    first, last = done[0], done[-1]
     if last.note:
         return last.note
     # A single step tells nothing of the cost of a step: all that is done once outweighs it.
-    growth = count / last.case.steps if name in PER_STEP and last.case.steps > 1 else 1.0
-    if last.median * growth > 1e3 * MOST_SECONDS:
-        return f"would take about {last.median * growth / 1e3:.0f} s"
+    growth = count / last.case.steps if name in PER_STEP and len(done) > 1 else 1.0
+
+    def expected(fewest: float, most: float) -> float:
+        return fewest + growth * max(0.0, most - fewest) if growth > 1.0 else most
+
+    milliseconds = expected(first.median, last.median)
+    if milliseconds > 1e3 * MOST_SECONDS:
+        return f"would take about {milliseconds / 1e3:.0f} s"
     # Unrolled methods keep their steps; the others do not.
-    if name in {"ANIL", "MAML"} and last.extra_mb * growth > MOST_MB:
-        return f"would need about {last.extra_mb * growth / 1e3:.0f} GB"
+    megabytes = expected(first.extra_mb, last.extra_mb)
+    if name in {"ANIL", "MAML"} and megabytes > MOST_MB:
+        return f"would need about {megabytes / 1e3:.0f} GB"
     return ""
 
 
@@ -232,9 +271,9 @@ def stored() -> list[Row]:
 
 
 def merge(old: list[Row], new: list[Row]) -> list[Row]:
-    """`new` in the place of what it measures anew: its contenders in its parts."""
-    measured = {(row.part, row.contender) for row in new}
-    rows = [row for row in old if (row.part, row.contender) not in measured] + new
+    """`new` in the place of what it measures anew: its contenders in its panels."""
+    measured = {(row.part, row.contender, _panel(row)) for row in new}
+    rows = [row for row in old if (row.part, row.contender, _panel(row)) not in measured] + new
     return sorted(rows, key=lambda row: (PARTS.index(row.part), row.case.on != "images", row.case.d, row.case.offset))
 
 
@@ -297,7 +336,8 @@ def report(rows: list[Row], share: dict[str, float] | None) -> None:
             "The embeddings are Gaussian clusters, one a class, of mean squared norm 100. Without an offset those of "
             "different classes are nearly orthogonal; the offset is a component that all share, as embeddings of real "
             "images do (their mean cosine between classes is about 1/3, as with offset 1). On images the network is "
-            "Conv-4 with random weights, its embeddings scaled to the same norm."
+            "Conv-4 (d = 1600) or the paper's ResNet-12 (d = 16000) with random weights, its embeddings scaled to the "
+            "same norm."
         ),
         "",
     ]
@@ -364,22 +404,26 @@ def _panel(row: Row) -> tuple[str, int, float]:
     return row.case.on, row.case.d, row.case.offset
 
 
+def _of(panel: Panel) -> tuple[str, int, float]:
+    """What its rows' `_panel` is."""
+    return panel.case.on, panel.case.d, panel.case.offset
+
+
 def plot(rows: list[Row]) -> None:
-    """Time and memory by gradient steps: the paper's Figure 3 on this machine."""
-    panels = list(dict.fromkeys((row.case.on, row.case.d) for row in rows))
+    """Time and memory by gradient steps: the paper's Figures 3 and 4 on this machine."""
+    panels = [panel for panel in PANELS.values() if any(_panel(row) == _of(panel) for row in rows)]
     names = list(dict.fromkeys(row.contender for row in rows))
-    figure, axes = plt.subplots(2, len(panels), figsize=(4.6 * len(panels), 7), sharex=True, squeeze=False)
-    for column, (on, d) in enumerate(panels):
-        title = "Conv-4, whole meta-gradient" if on == "images" else f"embeddings, d = {d}"
+    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 7), sharex=True, squeeze=False)
+    for column, panel in enumerate(panels):
         for index, name in enumerate(names):
-            mine = [row for row in rows if (row.case.on, row.case.d, row.contender) == (on, d, name) and row.runs]
+            mine = [row for row in rows if _panel(row) == _of(panel) and row.contender == name and row.runs]
             x = [row.case.steps for row in mine]
             for axis, values in (
                 (axes[0][column], [row.median for row in mine]),
                 (axes[1][column], [max(row.extra_mb, 0.1) for row in mine]),
             ):
                 axis.loglog(x, values, "o-", ms=3, color=f"C{index}", label=name)
-        axes[0][column].set_title(title)
+        axes[0][column].set_title(panel.title)
         axes[1][column].set_xlabel(f"gradient steps (T = {RATE:g} x steps)")
     axes[0][0].set_ylabel("time of a meta-gradient, ms")
     axes[1][0].set_ylabel("peak extra memory, MB")
@@ -416,6 +460,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps and sizes (minutes)")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--contender", action="append", help="only this one; may be repeated")
+    parser.add_argument("--panel", action="append", choices=PANELS, help="of `steps`, only this one; may be repeated")
     arguments = parser.parse_args()
     wanted = arguments.contender or CONTENDERS
     rounds = 1 if arguments.quick else 3
@@ -425,7 +470,7 @@ def main() -> None:
     if "offset" in arguments.only:
         rows += in_turns("offset", OFFSET, rounds, wanted)
     if "steps" in arguments.only:
-        rows += steps(3 if arguments.quick else len(STEPS), wanted)
+        rows += steps(3 if arguments.quick else len(STEPS), arguments.panel or [*PANELS], wanted)
     if "sizes" in arguments.only:
         rows += sizes(arguments.quick, wanted)
     if "share" in arguments.only:

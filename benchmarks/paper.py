@@ -12,12 +12,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks import backward_path, variants
 from benchmarks.meta_gradient import CSV
+from benchmarks.variants import Variant
 from training.results.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 NOT_RUN = "not run"
 RESULTS = "../benchmarks/results/meta_gradient"
+ADJOINT = "derivation.md#methodadjoint-the-adjoint-of-the-reduced-flow-default"
+SMALLER = "With a smaller Conv-4 run: [below](#figure-5-t-learned-and-t-fixed)"
 
 # Table 2, accuracy in percent: miniImageNet 5-way 1-shot, 5-shot, tieredImageNet 5-way 1-shot, 5-shot.
 TABLE_2 = """
@@ -126,6 +130,73 @@ def table_2() -> list[list[str]]:
     return found
 
 
+def resnet12() -> str:
+    """Figure 4 in a sentence, from the stored rows."""
+    with CSV.open(newline="", encoding="utf-8") as file:
+        rows = [
+            row for row in csv.DictReader(file) if (row["part"], row["on"], row["d"]) == ("steps", "images", "16000")
+        ]
+
+    def of(contender: str) -> list[tuple[int, float, str]]:
+        """Steps, GB and the note in the place of a measurement, by steps."""
+        mine = [row for row in rows if row["contender"] == contender]
+        return sorted((int(row["steps"]), float(row["extra_mb"]) / 1e3, row["note"]) for row in mine)
+
+    ours, anil, maml = of("adjoint"), [row for row in of("ANIL") if not row[2]], of("MAML")
+    sizes = [size for _, size, _ in ours]
+    return (
+        f"COMLN takes {min(sizes):.1f} to {max(sizes):.1f} GB for {ours[0][0]:,} to {ours[-1][0]:,} steps, ANIL "
+        f"{anil[-1][1]:.1f} GB for {anil[-1][0]:,}, MAML {maml[0][1]:.1f} GB for {maml[0][0]:,}; for {maml[1][0]:,} it "
+        f"{maml[1][2]}"
+    )
+
+
+def distances() -> str:
+    """Of Figure 2, as measured."""
+    found: dict[str, float] = json.loads(backward_path.RESULT.read_text(encoding="utf-8"))
+    return f"{found['quadratic']:.2g} with the quadratic loss, {found['task']:.3g} on the task"
+
+
+def smaller_runs() -> str:
+    """Figure 5 as it was run here."""
+    runs = variants.load()
+    usual = next(run for run in runs if run.variant == Variant())
+    table = [
+        [
+            f"learned from {run.variant.T:g}" if run.variant.learned else f"fixed at {run.variant.T:g}",
+            f"{run.T:.3g}",
+            str(run.accuracy),
+            "" if run is usual else str(run.ahead_of(usual)),
+            str(run.updates),
+        ]
+        for run in sorted(runs, key=lambda run: (not run.variant.learned, run.variant.T))
+        if not run.variant.euler
+    ]
+    heads = ["T", "T after training", "accuracy, %", "beside T learned from 1", "updates"]
+    return f"{described(runs)}\n\n{markdown(heads, table)}"
+
+
+def solvers_here() -> str:
+    """Table 4 as it was run here."""
+    runs = {run.variant: run for run in variants.load()}
+    usual, euler = runs[Variant()], runs[Variant(euler=True)]
+    return (
+        f"Smaller ([Figure 5](#figure-5-t-learned-and-t-fixed) says how much): RK {usual.accuracy}, "
+        f"Euler {euler.accuracy}, which is {euler.ahead_of(usual)} beside RK on the same tasks."
+    )
+
+
+def described(runs: list[variants.Run]) -> str:
+    """What was run, by the runs themselves."""
+    seconds, episodes = round(max(run.seconds for run in runs), -1), len(runs[0].accuracies)
+    machines = ", ".join(sorted({run.machine for run in runs}))
+    return (
+        f"Conv-4 on miniImageNet at 42 px instead of 84, 5-way 5-shot, {seconds:.0f} seconds of CPU time from random "
+        f"weights, Adam, seed {variants.SEED} ({machines}), as in [algorithms.md](algorithms.md). Measured on the same "
+        f"{episodes} tasks of the validation classes; differences are taken task by task."
+    )
+
+
 def page() -> str:
     """docs/paper.md."""
     beside = ["", "", "", "paper (cited)", "here", "command"]
@@ -143,8 +214,8 @@ def page() -> str:
         [
             "2",
             "The adjoint that recomputes W(t) backward diverges",
-            "[Derivation](derivation.md#methodadjoint-the-adjoint-of-the-reduced-flow-default): off by 13 and 17 %.",
-            "`pytest tests/trainer/gradient_flow/test_gradient_claims.py`",
+            f"[Below](#figure-2-the-path-recomputed-backward); the gradient is [off by 13 or 17 %]({ADJOINT}).",
+            "`python -m benchmarks.backward_path`",
         ],
         [
             "3",
@@ -155,20 +226,21 @@ def page() -> str:
         [
             "4",
             "The same, ResNet-12",
-            "In the same table and figure, on embeddings of its size (d = 16000). With the network around: not run.",
-            "`python -m benchmarks.meta_gradient --only steps`",
+            f"In the same table and figure: {resnet12()}. On embeddings of its size (d = 16000), too.",
+            "`python -m benchmarks.meta_gradient --only steps --panel resnet12`",
         ],
         [
             "5, left",
             "T over meta-training, ResNet-12",
-            "Not run. Every run has this curve in its `report.html`.",
-            "`comln-train report RUN`",
+            f"{SMALLER}. Every run of `comln-train` has this curve in its `report.html`.",
+            "`python -m benchmarks.variants --data DATA`",
         ],
         [
             "5, right",
             "Accuracy with a learned and with fixed T, Conv-4 5-shot",
-            "Not run.",
-            fit(" --set head.learn_horizon=false --set head.initial_horizon=T"),
+            f"{SMALLER}. At the paper's size: not run.",
+            "`python -m benchmarks.variants --data DATA`; at the paper's size "
+            + fit(" --set head.learn_horizon=false --set head.initial_horizon=T"),
         ],
     ]
     return f"""# The paper's tables and figures
@@ -214,6 +286,8 @@ miniImageNet, Conv-4, 5-way, accuracy in percent:
 
 {markdown(["", "1-shot, paper (cited)", "5-shot, paper (cited)", "here", "command"], solvers)}
 
+{solvers_here()}
+
 `comln-train study BUNDLE` compares the solvers of an adaptation for any bundle, without training
 ([evaluation](evaluation.md#solver-and-horizon)).
 
@@ -228,6 +302,18 @@ The other rows, all cited, none run here:
 ## Figures
 
 {markdown(["figure", "of", "here", "command"], figures)}
+
+### Figure 2: the path recomputed backward
+
+![W(t) recomputed backward in time](images/backward-path.png)
+
+Relative distance of the W(0) recomputed from W(T) from the one that the flow began at: {distances()}.
+
+### Figure 5: T learned, and T fixed
+
+![T over meta-training, and accuracy by T](images/variants.png)
+
+{smaller_runs()}
 """
 
 

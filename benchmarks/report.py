@@ -1,6 +1,6 @@
 """What the report of an adaptation costs, next to the rest of the adaptation in the same call.
 
-    python -m benchmarks.report BUNDLE --data DATA [--split val] [--repeats 9]
+    python -m benchmarks.report BUNDLE --data DATA [--split val] [--kind image_folder] [--repeats 9]
 
 Runs the server's engine, without HTTP, on tasks of a data set's images as PNG, and prints the
 median milliseconds of each stage.
@@ -17,8 +17,9 @@ from PIL import Image
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.storage import open_store
+from training.commands.domains import add_data_arguments, one_domain
 from training.commands.subject import open_subject
-from training.data import load_split, sample_episode
+from training.data import sample_episode
 from training.results.tables import markdown
 
 CASES = [(5, 5), (10, 10), (20, 20), (25, 20)]
@@ -28,11 +29,10 @@ STAGES = ("decode", "embed", "solve", "report", "total")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--split", default="val")
+    add_data_arguments(parser)
     parser.add_argument("--repeats", type=int, default=9)
     args = parser.parse_args()
-    data = load_split(open_subject(args.bundle).config.data, args.data, args.split)
+    data = one_domain(args, open_subject(args.bundle)).load(args.split)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings.model_validate(

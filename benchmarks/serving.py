@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice, takewhile
+from math import ceil
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.load import Job, Outcome, moments
+from benchmarks.load import Outcome, from_another_process, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
@@ -125,19 +126,7 @@ class Server:
 
     def load(self, bodies: Sequence[bytes], **job: Any) -> Outcome:
         """Have a second process send `bodies` to /predict in turns; see `benchmarks.load.Job`."""
-        names: list[str] = []
-        for i, body in enumerate(bodies):
-            path = self.folder / f"body-{i}"
-            path.write_bytes(body)
-            names.append(str(path))
-        result = self.folder / "outcome"
-        order = Job(self.url, "/predict", CONTENT_TYPE, names, str(result), **job)
-        command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(order))]
-        subprocess.run(command, cwd=ROOT, check=True)
-        outcome = Outcome(**json.loads(result.read_text("ascii")))
-        if set(outcome.statuses) != {"200"}:
-            raise RuntimeError(f"the server answered {outcome.statuses}")
-        return outcome
+        return from_another_process(self.url, "/predict", CONTENT_TYPE, bodies, self.folder, **job)
 
     def cpu_seconds(self) -> float:
         """CPU time of the process so far, user's and system's."""
@@ -220,8 +209,13 @@ class Bare:
         return np.stack(list(self._decoders.map(lambda f: prepare_image(f, self._policy), files)))
 
     def slices(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """As the server does it: one image an inference, each on a core of its own."""
-        return np.concatenate(list(self._inference.map(self._embed_one, images)))
+        """As the server does it: batches of a few images, smaller towards the end, each on a core of its own."""
+        batches: list[NDArray[np.uint8]] = []
+        while len(images):
+            size = min(self._backbone.max_batch_size, ceil(len(images) / self._backbone.threads))
+            batches.append(images[:size])
+            images = images[size:]
+        return np.concatenate(list(self._inference.map(self._embed_on_one_core, batches)))
 
     def batch(self, images: NDArray[np.uint8]) -> Any:
         """One call of ONNX Runtime, as its defaults have it."""
@@ -239,10 +233,10 @@ class Bare:
     def one(self, file: bytes) -> None:
         """A file to its embedding, on the thread that calls."""
         image = prepare_image(file, self._policy)
-        self._embed_one(image)
+        self._embed_on_one_core(image[np.newaxis])
 
-    def _embed_one(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self._backbone.embed(image[np.newaxis], alone=False)
+    def _embed_on_one_core(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self._backbone.embed(images, alone=False)
 
     def queue_rate(self, files: Sequence[bytes], seconds: float) -> float:
         """Images a second where a thread for each core takes one after another."""

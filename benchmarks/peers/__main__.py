@@ -15,10 +15,9 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
-from benchmarks.peers.peer import ENVIRONMENTS, PEERS
+from benchmarks.peers.peer import ENVIRONMENTS, PEERS, Peer
 from benchmarks.peers.turns import measure
 from benchmarks.serving import RESULTS, ROOT
 
@@ -35,7 +34,7 @@ def main() -> None:
     peers = [peer for peer in PEERS if arguments.only is None or peer.name in arguments.only]
     if arguments.what == "install":
         for peer in peers:
-            install(peer.name, peer.requirements)
+            install(peer)
         return
     missing = [peer.name for peer in peers if not peer.python.exists()]
     if missing:
@@ -48,12 +47,12 @@ def main() -> None:
     print(text)
 
 
-def install(name: str, requirements: tuple[str, ...]) -> None:
+def install(peer: Peer) -> None:
     """Make the environment of a server."""
-    folder = ENVIRONMENTS / name
-    venv.create(folder, with_pip=True)
+    folder = ENVIRONMENTS / peer.name
+    subprocess.run([peer.interpreter, "-m", "venv", "--clear", str(folder)], check=True)
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, *requirements], check=True)
+    subprocess.run([*command, *peer.requirements], check=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ ENVIRONMENTS = ROOT / ".peers"
 
 # Bytes of the JSON before a binary tensor, filled with spaces: requests of one load share their headers.
 _HEAD = 160
+_DISTRIBUTION = "/usr/bin/python3"
 # The same ONNX Runtime everywhere.
 _NETWORK = (f"onnxruntime=={onnxruntime.__version__}", "pillow", "numpy")
 
@@ -55,6 +56,7 @@ class Peer:
         request: of an image file. label: the class in the JSON (or the bytes) of an answer.
         ready: path that answers 200 when it can serve.
         settings: to choose from.
+        interpreter: that its environment is made with.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Peer:
     label: Callable[[bytes], str]
     ready: str
     settings: tuple[Setting, ...]
+    interpreter: str = sys.executable
 
     @property
     def python(self) -> Path:
@@ -250,5 +253,8 @@ PEERS = (
         label=_protocol_label,
         ready="/v2/models/photos/ready",
         settings=(Setting(1, 2, 32), Setting(2, 1, 8), Setting(2, 1, 32)),
+        # PyTriton's processes run in an interpreter that it brings, with the standard library of this one: the
+        # distribution's fits, one of another patch release may not (seen with 0.7.0 and 3.11.7).
+        interpreter=_DISTRIBUTION if Path(_DISTRIBUTION).exists() else sys.executable,
     ),
 )

@@ -2,22 +2,22 @@
 
 import contextlib
 import http.client
-import json
 import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.load import Job, Outcome
+from benchmarks.load import Outcome, from_another_process
 from benchmarks.peers.peer import Peer, Request, Setting, environment, mlserver_files
 from benchmarks.serving import ROOT
 from benchmarks.workers import proportional_kilobytes
 
 START_SECONDS = 120
+_RESUME_SECONDS = 0.3
 
 
 class Running:
@@ -42,25 +42,28 @@ class Running:
             raise RuntimeError(f"{self.peer.name}: {answer.status} {content[:500]!r}")
         return content
 
-    def load(self, requests: Sequence[Request], **job: object) -> Outcome:
+    def load(self, requests: Sequence[Request], **job: Any) -> Outcome:
         """Have another process send the requests in turns; see `benchmarks.load.Job`.
 
         Raises:
             RuntimeError: an answer's status was not 200.
         """
-        names: list[str] = []
-        for number, request in enumerate(requests):
-            path = self.folder / f"body-{number}"
-            path.write_bytes(request.body)
-            names.append(str(path))
-        result = self.folder / "outcome"
-        first = requests[0]
-        order = Job(self.url, first.path, first.content_type, names, str(result), headers=first.headers, **job)  # type: ignore[arg-type]
-        subprocess.run([sys.executable, "-m", "benchmarks.load", json.dumps(asdict(order))], cwd=ROOT, check=True)
-        outcome = Outcome(**json.loads(result.read_text("ascii")))
-        if set(outcome.statuses) != {"200"}:
-            raise RuntimeError(f"{self.peer.name} answered {outcome.statuses}")
-        return outcome
+        first, bodies = requests[0], [request.body for request in requests]
+        return from_another_process(self.url, first.path, first.content_type, bodies, self.folder, first.headers, **job)
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """All its processes are stopped during the block: some poll, and take CPU time when they have nothing to do."""
+        processes = self._processes()
+        try:
+            for pid in processes:
+                _send(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in reversed(processes[1:]):
+                _send(pid, signal.SIGCONT)
+            time.sleep(_RESUME_SECONDS)  # until a parent looks after them, they show that they live
+            _send(processes[0], signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
         """CPU time of all its processes so far."""
@@ -83,6 +86,11 @@ class Running:
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     found += [int(child) for child in (thread / "children").read_text("ascii").split()]
         return found
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, number)
 
 
 @contextlib.contextmanager

@@ -118,3 +118,24 @@ def test_maml_is_exact_and_imaml_near_the_unrolled_gradient(method: str, steps: 
         assert parameter.grad is not None
         error = np.linalg.norm(parameter.grad.numpy() - gradient) / np.linalg.norm(gradient)
         assert error <= tolerance
+
+
+def test_what_is_out_of_reach_is_told_by_the_part_of_the_cost_that_grows() -> None:
+    """15 s of network do not become 150 s when the steps of the head become ten times as many."""
+    images = Case("images", 5, 5, 1, d=16_000)
+
+    def rows(*measured: tuple[int, float, float]) -> list[meta_gradient.Row]:
+        return [
+            meta_gradient.Row("steps", "ANIL", replace(images, steps=steps), ms, 1, mb) for steps, ms, mb in measured
+        ]
+
+    def reason(*measured: tuple[int, float, float]) -> str:
+        return meta_gradient._too_much("ANIL", rows(*measured), 10 * measured[-1][0])
+
+    assert not meta_gradient._too_much("ANIL", [], 1)
+    assert not reason((1, 15e3, 3800.0), (10, 14e3, 3800.0))
+    assert not reason((1, 15e3, 3800.0), (10, 16e3, 3900.0))
+    assert reason((1, 15e3, 3800.0), (10, 25e3, 3900.0)) == "would take about 115 s"
+    assert reason((1, 15e3, 3800.0), (10, 15e3, 5800.0)) == "would need about 24 GB"
+    failed = [*rows((1, 15e3, 3800.0)), replace(rows((10, 0.0, 0.0))[0], note="killed")]
+    assert meta_gradient._too_much("ANIL", failed, 100) == "killed"

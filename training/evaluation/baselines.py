@@ -24,7 +24,7 @@ from sklearn.svm import LinearSVC
 
 from comln_serve.bundle.head import Head
 from comln_serve.flow import balanced_weights
-from training.evaluation.cross_validation import Classes, Criterion, Scored, cross_validated
+from training.evaluation.cross_validation import Classes, Criterion, Scored, choose_setting
 from training.evaluation.euler import descended
 from training.evaluation.evaluate import Classify
 
@@ -193,13 +193,12 @@ def _chosen_in_the_task(
     fit: Scored, grid: tuple[float, ...], criterion: Criterion
 ) -> Callable[[Head, float], Classify]:
     """A head on embeddings of length 1 that chooses its setting in every task; the default is 1."""
-    scores = cross_validated(fit, grid, 1.0, criterion)
 
     def make(_head: Head, _value: float) -> Classify:
         def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
             # Computed once, instead of in every fit.
             Z, Zq = coordinates(normalised(phi), normalised(query))
-            return scores(Z, classes, ways, Zq)
+            return fit(Z, classes, ways, Zq, choose_setting(fit, grid, 1.0, criterion, Z, classes, ways))
 
         return classify
 

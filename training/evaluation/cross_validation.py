@@ -61,17 +61,3 @@ def choose_setting(
     # Rounded, so that the order of the sums makes no difference.
     best = np.flatnonzero(merits.round(12) == merits.round(12).max())
     return grid[int(best[np.argmin(np.abs(best - (len(grid) - 1) / 2))])]
-
-
-def cross_validated(
-    fit: Scored, grid: Sequence[float], default: float, criterion: Criterion
-) -> Callable[[NDArray[np.floating], Classes, int, NDArray[np.floating]], NDArray[np.floating]]:
-    """`fit` with its value chosen in the task: phi, classes, N, queries -> scores (Q, N)."""
-
-    def scores(
-        phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating]
-    ) -> NDArray[np.floating]:
-        value = choose_setting(fit, grid, default, criterion, phi, classes, ways)
-        return fit(phi, classes, ways, query, value)
-
-    return scores

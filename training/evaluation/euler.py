@@ -5,11 +5,13 @@ A step of size h in flow time changes W by exactly -h grad L(W), whether it is t
 and Euler's approximation of the flow up to T = n h.
 """
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head
-from training.evaluation.evaluate import Classify
+from training.evaluation.evaluate import Classify, linear
 from training.gradient_flow.steps import ReducedProblem, Solver, march
 
 # Steps whose states are in memory at a time; only the last state is used.
@@ -48,9 +50,4 @@ def descend(
 def descended(head: Head, *, step_size: float, horizon: float) -> Classify:
     """`descend` as a head that classifies queries."""
 
-    def classify(
-        phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
-    ) -> NDArray[np.floating]:
-        return query @ descend(head, phi, classes, ways, step_size=step_size, horizon=horizon).T
-
-    return classify
+    return linear(partial(descend, head, step_size=step_size, horizon=horizon))

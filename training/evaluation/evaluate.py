@@ -48,21 +48,22 @@ def evaluate(
 def adapted(head: Head, horizon: float | HorizonRule | None = None) -> Classify:
     """The bundle's own head, adapted as the server does it; `horizon` replaces its T or its rule for T."""
 
-    def classify(
-        phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
-    ) -> NDArray[np.floating]:
-        return query @ adapt(head, phi, classes, ways, horizon=horizon, judge=False).solution.W.T
-
-    return classify
+    return linear(lambda phi, classes, ways: adapt(head, phi, classes, ways, horizon=horizon, judge=False).solution.W)
 
 
 def unadapted(head: Head) -> Classify:
     """The bundle's own start without adaptation, T = 0."""
 
+    return linear(head.initial_weights)
+
+
+def linear(weights: Callable[[NDArray[np.float32], NDArray[np.intp], int], NDArray[np.floating]]) -> Classify:
+    """A head of the weights (N, d) that a function makes of phi (M, d), classes (M,) and N."""
+
     def classify(
         phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
     ) -> NDArray[np.floating]:
-        return query @ head.initial_weights(phi, classes, ways).T
+        return query @ weights(phi, classes, ways).T
 
     return classify
 

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from comln_serve.bundle.head import Head
 from training.data import ImageSet
 from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.euler import descend
-from training.evaluation.evaluate import Classify, adapted
+from training.evaluation.evaluate import Classify, adapted, linear
 from training.evaluation.tasks import Task
 from training.results.accuracy import Difference
 
@@ -182,18 +183,14 @@ def horizons(head: Head, on: Episodes, task: Task, values: Sequence[Horizon]) ->
 
 
 def _with_horizon(head: Head, horizon: Horizon) -> Classify:
-    def classify(phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings) -> NDArray[np.floating]:
-        T = horizon.for_task(head.horizon_of(phi, ways))
-        return query @ head.adapt(phi, classes, ways, horizon=T).W.T
+    def weights(phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
+        return head.adapt(phi, classes, ways, horizon=horizon.for_task(head.horizon_of(phi, ways))).W
 
-    return classify
+    return linear(weights)
 
 
 def _euler(head: Head, steps: Steps) -> Classify:
-    def classify(phi: Embeddings, classes: NDArray[np.intp], ways: int, query: Embeddings) -> NDArray[np.floating]:
-        return query @ _descend(head, steps, phi, classes, ways).T
-
-    return classify
+    return linear(partial(_descend, head, steps))
 
 
 def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
