@@ -94,7 +94,7 @@ def client(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
 @pytest.fixture
 def batched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines made after this embed images of several requests together, as on a GPU."""
-    monkeypatch.setattr(OnnxBackbone, "batches", True)
+    monkeypatch.setattr(OnnxBackbone, "on_gpu", True)
 
 
 @pytest.fixture(scope="module")

@@ -165,11 +165,10 @@ class MetaModel(nn.Module):
         )
 
     @torch.no_grad()
-    def embed(self, images: np.ndarray, batch_size: int | None = None) -> np.ndarray:
+    def embed(self, images: np.ndarray) -> np.ndarray:
         """Embeddings (n, d) float32 of uint8 images (n, S, S, 3), in evaluation mode."""
-        if batch_size is None:
-            # 512 images of 84 px, or fewer larger ones: the memory is used by activations.
-            batch_size = max(1, min(512, _BATCH_PIXELS // math.prod(images.shape[1:3])))
+        # 512 images of 84 px, or fewer larger ones: the memory is used by activations.
+        batch_size = max(1, min(512, _BATCH_PIXELS // math.prod(images.shape[1:3])))
         was_training = self.training
         self.eval()
         device = self.log_T.device

@@ -23,7 +23,7 @@ from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.parameters import check_parameters
-from comln_serve.api.routes import router
+from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count
@@ -101,8 +101,8 @@ def create_app(
     held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared)
     app.state.metrics = Metrics(engine)
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared)
-    app.include_router(router)
-    app.include_router(open_inference)
+    for router in (*ROUTERS, open_inference):
+        app.include_router(router)
     install_error_handlers(app)
     complete_document(app, with_keys=engine.settings.require_keys)
     install_documentation(app)

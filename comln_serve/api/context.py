@@ -10,6 +10,7 @@ from typing import Literal
 from comln_serve.errors import ErrorCode
 
 REQUEST_ID_HEADER = "X-Request-ID"
+RAW_REQUEST_ID_HEADER = REQUEST_ID_HEADER.lower().encode("ascii")  # as ASGI has it
 OPEN_INFERENCE = "/v2"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
 
@@ -53,7 +54,7 @@ def current_record() -> RequestRecord:
 
 def new_record(headers: Iterable[tuple[bytes, bytes]]) -> RequestRecord:
     """A record with the client's request id if that is safe to log, else with a new id."""
-    given = [value for name, value in headers if name == REQUEST_ID_HEADER.lower().encode()]
+    given = [value for name, value in headers if name == RAW_REQUEST_ID_HEADER]
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
         return RequestRecord(given[0].decode("ascii"))
     return RequestRecord()

@@ -217,8 +217,6 @@ class ModelsReloaded(BaseModel):
 class Limits(BaseModel):
     """What one request, and one tenant, may have. The names are those of the server's settings."""
 
-    model_config = ConfigDict(from_attributes=True)  # made from `Settings`
-
     max_images: int = Field(description="Images in one request.")
     max_image_bytes: int = Field(description="Bytes of one image file.")
     max_image_pixels: int = Field(description="Width x height of one image.")

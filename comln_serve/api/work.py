@@ -1,7 +1,8 @@
-"""Runs engine calls of routes on thread pools, so that routes do not wait for each other."""
+"""Runs engine calls of routes: predictions on the event loop, what blocks on thread pools."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from anyio import to_thread
@@ -15,6 +16,9 @@ from comln_serve.engine.engine import Engine, Predicted
 
 _Result = TypeVar("_Result")
 
+# Probabilities and rejected images in an answer that is written in less than a millisecond.
+_SHORT_ANSWER = 100
+
 
 def engine_of(request: Request) -> Engine:
     """The engine that the application serves."""
@@ -23,24 +27,12 @@ def engine_of(request: Request) -> Engine:
 
 
 async def work(request: Request, call: Callable[[Cancellation], _Result]) -> _Result:
-    """Run an engine call on the worker threads, so that light routes never wait for it.
+    """Run an engine call that blocks on the worker threads, so that light routes never wait for it.
 
     The call is cancelled when the client disconnects and when the server gives the request up.
     """
-    cancellation = Cancellation()
-    watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
-    try:
+    async with _cancellation(request) as cancellation:
         return await to_thread.run_sync(call, cancellation, limiter=request.app.state.work_threads)
-    finally:
-        watching.cancel()
-        cancellation.cancel()
-
-
-async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
-    """Cancel when the client disconnects. The body has been read: only that can follow."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    cancellation.cancel()
 
 
 async def classify(
@@ -52,24 +44,42 @@ async def classify(
     unknown: bool = False,
     partial: bool = False,
 ) -> _Result:
-    """Classify images and write the answer on a worker thread. Notes both in the request's record.
+    """Classify images and write the answer, a long one on a worker thread. Notes both in the request's record.
 
-    The request takes a place among the pending ones here, once its body has arrived.
+    The request takes a place among the pending ones here, once its body has arrived. It is cancelled as by `work`.
 
     Raises:
         ServiceError: as `Engine.predict`; OVERLOADED.
     """
     engine, tenant, record = engine_of(request), tenant_of(request), current_record()
     record.images = len(images)
-
-    def predict(cancellation: Cancellation) -> _Result:
-        caller = Caller(tenant, cancellation=cancellation)
-        predicted = engine.predict(images, classifier, caller, unknown=unknown, partial=partial)
-        record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
-        return write(predicted)
-
     with request.app.state.requests.admit():
-        return await work(request, predict)
+        async with _cancellation(request) as cancellation:
+            caller = Caller(tenant, cancellation=cancellation)
+            predicted = await engine.predict(images, classifier, caller, unknown=unknown, partial=partial)
+            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+            if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
+                return write(predicted)
+            return await to_thread.run_sync(write, predicted, limiter=request.app.state.work_threads)
+
+
+@asynccontextmanager
+async def _cancellation(request: Request) -> AsyncGenerator[Cancellation]:
+    """A cancellation of the work in the block, raised when the client disconnects, and at the end."""
+    cancellation = Cancellation()
+    watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
+    try:
+        yield cancellation
+    finally:
+        watching.cancel()
+        cancellation.cancel()
+
+
+async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
+    """Cancel when the client disconnects. The body has been read: only that can follow."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    cancellation.cancel()
 
 
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:

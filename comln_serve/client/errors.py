@@ -12,7 +12,7 @@ class ComlnError(Exception):
 
     Attributes:
         message: what was received, what is allowed, what to do; for a person.
-        code: the server's error code, as listed in docs/serving.md; None if the answer had none, or there was none.
+        code: the server's error code, as listed in docs/errors.md; None if the answer had none, or there was none.
         detail: the same facts for a program; JSON values only.
         status: HTTP status of the answer; None without an answer.
         request_id: the request's id in the server's log; None without an answer.

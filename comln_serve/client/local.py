@@ -49,7 +49,7 @@ def _application(arguments: Sequence[str]) -> Any:
 
     configure_logs("warning", "text")
     logging.getLogger("comln_serve.engine.compilation").setLevel(logging.INFO)  # it takes seconds, once
-    threadpool_limits(1, "blas")  # as in comln_serve.cli
+    threadpool_limits(1, "blas")  # as in comln_serve.starting
     try:
         settings = read_configuration(list(arguments))
         return create_app(Engine(settings, load_models(settings), open_store(settings.database_url)))

@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     models_dir: Path | None = Field(
         None,
         description="Folder of model bundles. Default: models in the working folder if there are bundles in it, else "
-        "the photo model that comes with the package.",
+        "those of the clone in an editable install, else the photo model that comes with the package.",
     )
     default_model: str | None = Field(
         None,
@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     )
     inference_threads: Positive | None = Field(
         None,
-        description="Images that each model embeds at the same time on the CPU, each on its own "
+        description="Batches that each model embeds at the same time on the CPU, each on its own "
         "core; a single image uses all of these cores. Default: the usable CPUs.",
     )
     decode_threads: Positive | None = Field(
@@ -124,14 +124,12 @@ class Settings(BaseSettings):
         "images in addition. Default: the usable CPUs.",
     )
     max_batch_size: Positive = Field(
-        64,
-        description="Images of concurrent requests that are embedded together on a GPU. A CPU "
-        "embeds them one by one, which is faster there.",
+        64, description="Images of concurrent requests that are embedded together, on a GPU; on a CPU 8 at most."
     )
     max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
         2.0,
         description="How long the first image of a batch waits on a GPU for others that are being "
-        "decoded. A lone request never waits.",
+        "decoded. A single image that is alone never waits.",
     )
     max_queue_seconds: Duration = Field(
         10.0,

@@ -1,16 +1,20 @@
 """The server's operations as plain calls, without HTTP.
 
-Calls block and are thread-safe. They raise a `ServiceError` for anything wrong with a request. A
-`reference` is an id, a name or `name@version` (`comln_serve.domain.reference`) of one tenant's classifier.
+Calls block and are thread-safe; `predict` is a coroutine, for asyncio's event loops. They raise a `ServiceError` for
+anything wrong with a request. A `reference` is an id, a name or `name@version` (`comln_serve.domain.reference`) of one
+tenant's classifier.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 
 from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
@@ -25,7 +29,7 @@ from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
-from comln_serve.engine.embedding.decoders import Decoders, Deliver, File
+from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
@@ -38,6 +42,12 @@ from comln_serve.storage import Store
 __all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+# Numbers of weights times images up to which classifying is done at once, well within a millisecond; more is done on
+# a thread, so that the event loop goes on.
+_LIGHT = 200_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,9 @@ class Engine:
             self.formats,
             settings.max_inference_seconds,
         )
-        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embed, shared)
+        # For what blocks in a prediction; as many as there may be predictions.
+        self._threads = CapacityLimiter(settings.max_pending_requests)
+        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embedding, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -248,7 +260,7 @@ class Engine:
         with self._served.using() as models:
             return self._maker.remove_example(models, reference, number, caller or Caller(), promote=promote)
 
-    def predict(
+    async def predict(
         self,
         images: Sequence[File],
         reference: str,
@@ -266,21 +278,35 @@ class Engine:
         Raises:
             ServiceError: anything wrong with the request.
         """
-        self._need_ready()
+        if not self.ready:
+            await self._on_thread(self._need_ready)
         caller, clock = caller or Caller(), StageClock()
-        found = self.classifiers.find(reference, caller.tenant)
+        found = self.classifiers.remembered(reference, caller.tenant)
+        if found is None:
+            found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
         with self._served.using() as models, self.images.admit(len(images)):
             model = models.of(found)
-            embeddings, rejected = self._embed(images, model, clock, caller.cancellation, partial=partial)
-        with clock.stage("classify"):
-            calibration = model.bundle.manifest.calibration
-            probabilities = found.probabilities(embeddings, temperature(found, calibration))
-            alike = similarity(embeddings, found.W) if unknown else None
-            threshold = unknown_threshold(found, calibration) if unknown else None
-        calibrated = calibration_for(found, calibration) is not None
-        return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, rejected)
+            with self._embedding(images, model, clock, caller.cancellation, partial=partial) as upload:
+                embeddings = await upload.job
 
-    def _embed(
+        def classify() -> Predicted:
+            with clock.stage("classify"):
+                calibration = model.bundle.manifest.calibration
+                probabilities = found.probabilities(embeddings, temperature(found, calibration))
+                alike = similarity(embeddings, found.W) if unknown else None
+                threshold = unknown_threshold(found, calibration) if unknown else None
+            calibrated = calibration_for(found, calibration) is not None
+            return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, upload.rejected)
+
+        if len(embeddings) * found.W.size > _LIGHT:
+            return await self._on_thread(classify)
+        return classify()
+
+    async def _on_thread(self, call: Callable[..., _Result], *arguments: object) -> _Result:
+        return await to_thread.run_sync(call, *arguments, limiter=self._threads)
+
+    @contextmanager
+    def _embedding(
         self,
         files: Sequence[File],
         model: Model,
@@ -289,9 +315,11 @@ class Engine:
         see: Deliver = lambda _position, _pixels: None,
         *,
         partial: bool,
-    ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]:
-        """Embeddings (n, d) of n >= 1 image files, which the caller has admitted. If `partial`, of
-        those that can be used, and the others.
+    ) -> Generator[Upload, None, None]:
+        """Decode and embed n >= 1 image files, which the caller has admitted, during the block.
+
+        The block awaits the upload's job, or waits for it: the embeddings (n, d), if `partial` of the files that can be
+        used. The upload has the others.
 
         Args:
             see: called with each image's position and pixels before it is embedded, from any thread.
@@ -313,11 +341,12 @@ class Engine:
                 put(position, pixels)
 
             policy = model.bundle.manifest.preprocessing
-            upload = self._decoders.submit(job, files, policy, deliver, partial=partial)
-            embeddings = job.wait()
+            try:
+                yield self._decoders.submit(job, files, policy, deliver, partial=partial)
+            finally:
+                job.cancel()  # stops the work if the wait was given up
         waited = job.waited_s or 0.0
         tell_stage("queue", waited, ago=time.perf_counter() - began - waited)
-        return embeddings, upload.rejected
 
     def _need_ready(self) -> None:
         self.warm()

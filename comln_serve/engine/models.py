@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -70,7 +71,7 @@ class Model:
 
 
 class LocalModel(Model):
-    """Embeds in this process, with ONNX Runtime: image by image on a CPU, in batches on a GPU."""
+    """Embeds in this process, with ONNX Runtime: in batches, which a CPU embeds one on each core."""
 
     def __init__(self, bundle: Bundle, settings: Settings, processes: int = 1) -> None:
         """Open the backbone.
@@ -83,12 +84,13 @@ class LocalModel(Model):
         """
         threads = settings.inference_threads or cpus_of_each(processes)
         self.backbone = OnnxBackbone(bundle, settings.provider, threads, settings.max_batch_size)
-        # A CUDA session has one compute stream.
+        on_gpu = self.backbone.on_gpu
         limits = BatchLimits(
-            max_images=settings.max_batch_size if self.backbone.batches else 1,
-            max_delay_s=1e-3 * settings.max_batch_delay_ms,
-            threads=1 if self.backbone.batches else self.backbone.threads,
+            max_images=self.backbone.max_batch_size,
+            max_delay_s=1e-3 * settings.max_batch_delay_ms if on_gpu else 0.0,
+            threads=1 if on_gpu else self.backbone.threads,  # a CUDA session has one compute stream
             max_run_s=settings.max_inference_seconds,
+            even=not on_gpu,
         )
         super().__init__(bundle, Batcher(self.backbone, limits, name=bundle.name))
 
@@ -97,8 +99,9 @@ class LocalModel(Model):
         return self.backbone.provider
 
     def warm(self) -> None:
-        """Run the backbone once in every batch size."""
+        """Run the backbone; on CUDA once in every batch size."""
         self.backbone.warm()
+        self.batcher.limits = replace(self.batcher.limits, max_images=self.backbone.max_batch_size)
 
 
 def models_folder(settings: Settings) -> Path:

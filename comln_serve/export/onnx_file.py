@@ -84,13 +84,13 @@ def _add_prefix(graph: GraphProto, prefix: str) -> None:
 
 
 def _check_opset(model: ModelProto, bundle: Bundle) -> None:
-    versions = [o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}]
-    if max(versions, default=0) < LEAST_OPSET:
+    version = max((o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=0)
+    if version < LEAST_OPSET:
         raise ServiceError(
             ErrorCode.CANNOT_EXPORT,
-            f"The backbone of model {bundle.name!r} is in ONNX operator set {max(versions)}; its "
+            f"The backbone of model {bundle.name!r} is in ONNX operator set {version}; its "
             f"classifiers can be exported as ONNX from {LEAST_OPSET} on. Take format=safetensors, "
             "or convert the backbone with onnx.version_converter and train its bundle anew.",
-            received_opset=max(versions),
+            received_opset=version,
             least_opset=LEAST_OPSET,
         )

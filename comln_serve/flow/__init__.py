@@ -8,12 +8,9 @@ from comln_serve.flow.problem import (
     effective_horizon,
     uniform_weights,
 )
-from comln_serve.flow.solve import DEFAULT_ATOL, DEFAULT_MAX_STEPS, DEFAULT_RTOL, FlowSolution, solve_flow
+from comln_serve.flow.solve import FlowSolution, solve_flow
 
 __all__ = [
-    "DEFAULT_ATOL",
-    "DEFAULT_MAX_STEPS",
-    "DEFAULT_RTOL",
     "FlowError",
     "FlowSolution",
     "Integration",

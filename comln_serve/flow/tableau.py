@@ -1,4 +1,4 @@
-"""The Dormand-Prince 5(4) pair as data, with the identities it must satisfy.
+"""The Dormand-Prince 5(4) pair as data.
 
 Source of the coefficients: J. R. Dormand and P. J. Prince, "A family of embedded Runge-Kutta
 formulae", Journal of Computational and Applied Mathematics 6 (1980), table 2 (RK5(4)7M).
@@ -7,7 +7,6 @@ The flow is autonomous; the nodes c are needed only for the integrator's own tim
 """
 
 from fractions import Fraction as F
-from itertools import pairwise
 
 import numpy as np
 
@@ -37,58 +36,6 @@ _D = [
 ]
 
 STAGES = 7
-ORDER = 5
-
-
-def check_tableau() -> None:
-    """Verify, in exact rational arithmetic, the conditions the coefficients must meet.
-
-    Row sums equal the nodes; the order conditions with a single chain of nodes hold up to order 5
-    for the solution and 4 for the embedded formula; the last stage is the next step's first
-    (FSAL).
-
-    Raises:
-        ValueError: a coefficient is wrong; the message names the condition that fails.
-    """
-    for i, row in enumerate(_A):
-        if sum(row, F(0)) != _C[i]:
-            raise ValueError(f"Dormand-Prince: row {i} of A does not sum to its node {_C[i]}")
-    for name, weights, order in (("b5", _B5, 5), ("b4", _B4, 4)):
-        for k in range(order):
-            if sum(b * c**k for b, c in zip(weights, _C, strict=True)) != F(1, k + 1):
-                raise ValueError(f"Dormand-Prince: quadrature condition {k + 1} fails for {name}")
-        # b . A^k c: the "tall tree" of order k + 2.
-        tall = list(_C)
-        for k in range(2, order + 1):
-            if sum(b * x for b, x in zip(weights, tall, strict=True)) != _inverse_factorial(k):
-                raise ValueError(f"Dormand-Prince: tall-tree condition {k} fails for {name}")
-            tall = [sum((a * x for a, x in zip(row, tall, strict=False)), F(0)) for row in _A]
-    if any(low != high for low, high in pairwise([_C[5], _C[6], F(1)])):
-        raise ValueError("Dormand-Prince: the last two nodes must be 1 (first same as last)")
-    # Weights at theta that integrate 1, c, c^2 and c^3 exactly from 0 to theta, hence order 4.
-    for theta in (F(1, 7), F(1, 2), F(6, 7)):
-        weights = _weights_at(theta)
-        for k in range(4):
-            found = sum(b * c**k for b, c in zip(weights, _C, strict=True))
-            if found != theta ** (k + 1) / (k + 1):
-                raise ValueError(f"Dormand-Prince: condition {k + 1} fails inside a step")
-
-
-def _weights_at(theta: F) -> list[F]:
-    """Weights b(theta) of the stages for the state at the fraction theta (0 to 1) of a step."""
-    weights = []
-    for i, (b, d) in enumerate(zip(_B5, _D, strict=True)):
-        first, last = F(i == 0), F(i == STAGES - 1)
-        inner = 2 * b - last - first + (1 - theta) * d
-        weights.append(theta * (b + (1 - theta) * (first - b + theta * inner)))
-    return weights
-
-
-def _inverse_factorial(k: int) -> F:
-    product = F(1)
-    for i in range(2, k + 1):
-        product /= i
-    return product
 
 
 def _lower_triangle() -> np.ndarray:

@@ -53,7 +53,7 @@ def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] 
         formats: the accepted ones of `FORMATS`.
 
     Raises:
-        ImageError: as `decode_image`.
+        ImageError: as `open_image` and `ImageFile.decode`.
     """
     return fit_image(open_for(policy, data, formats=formats), policy)
 

@@ -20,13 +20,12 @@ def build(options: Options) -> Application:
     A config file may override the options of the deployments `Embedding` and `Api` set here:
     `num_replicas`, `autoscaling_config`, `ray_actor_options` and so on.
     """
-    # Enough calls of one image each for a batch that runs and one that gathers.
-    at_a_time = 2 * options.max_batch_size
     embedding = serve.deployment(
         name="Embedding",
         num_replicas=options.embedding_replicas,
         ray_actor_options={"num_cpus": options.cpus_per_embedding_replica, "num_gpus": options.gpus_per_replica},
-        max_ongoing_requests=at_a_time,
+        # Enough calls of one image each for a batch that runs and one that gathers.
+        max_ongoing_requests=2 * options.max_batch_size,
         # Per API replica, beside running calls; more are answered 429. One request always fits.
         max_queued_requests=max(options.max_pending_requests, ceil(options.max_images / options.max_batch_size)),
         graceful_shutdown_timeout_s=options.drain_seconds,
@@ -39,4 +38,4 @@ def build(options: Options) -> Application:
         max_ongoing_requests=options.max_pending_requests + _LIGHT_REQUESTS,
         graceful_shutdown_timeout_s=options.drain_seconds,
     )(serve.ingress()(Api))
-    return api.bind(options.api_settings, embedding.bind(options.embedding_settings, at_a_time))
+    return api.bind(options.api_settings, embedding.bind(options.embedding_settings))

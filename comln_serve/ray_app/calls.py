@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.ray_app.embedding import Served
+from comln_serve.ray_app.embedding import Providers
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ class EmbeddingReplicas:
         """Start `Embedding.embed` on one of the replicas."""
         return Call(self._handle, "embed", embedder_sha256, images)
 
-    def describe(self) -> Served:
-        """Describe one of the replicas. Waits until there is one."""
-        call: Call[Served] = Call(self._handle, "describe")
+    def providers(self) -> Providers:
+        """Ask one of the replicas. Waits until there is one."""
+        call: Call[Providers] = Call(self._handle, "providers")
         return call.result(None)
 
     def check(self) -> None:
@@ -104,10 +104,13 @@ class Call(Generic[T]):
         )
 
     def _send_again(self) -> None:
+        # Sent without the lock: `cancel` takes it on the event loop, which must not wait for Ray.
+        response = self._method.remote(*self._arguments)
         with self._lock:
-            if self._cancelled:
-                raise client_gone()
-            self._response = self._method.remote(*self._arguments)
+            self._response, cancelled = response, self._cancelled
+        if cancelled:
+            response.cancel()
+            raise client_gone()
 
 
 def _to_service_error(error: RayError | RayServeException) -> ServiceError:

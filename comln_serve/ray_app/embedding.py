@@ -5,10 +5,6 @@ gathers while one is embedded, so batches grow with the load, and a lone request
 `serve.batch` would wait for a fixed time, and counts requests, not images.
 """
 
-import asyncio
-import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,30 +12,21 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.models import LocalModel, load_models
+from comln_serve.engine.models import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import return_large_memory
 
-
-@dataclass(frozen=True)
-class Served:
-    """An embedding replica's process id, and the provider of each model by `embedder_sha256`."""
-
-    process: int
-    providers: dict[str, Literal["cuda", "cpu"]]
+Providers = dict[str, Literal["cuda", "cpu"]]
+"""What each model runs on, by `embedder_sha256`."""
 
 
 class Embedding:
     """Backbones by `embedder_sha256`, so that versions of a bundle cannot be confused."""
 
-    def __init__(self, settings: Settings, at_a_time: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         """Open and warm every backbone before Ray Serve sends requests.
-
-        Args:
-            at_a_time: most calls of `embed` at once.
 
         Raises:
             StartupError: a bundle or the provider cannot be used.
@@ -51,10 +38,9 @@ class Embedding:
         for model in self._models.values():
             model.warm()
         self._limits = JobLimits.of(settings)
-        self._waiting = ThreadPoolExecutor(at_a_time, thread_name_prefix="wait")
 
-    async def describe(self) -> Served:
-        return Served(os.getpid(), {sha256: model.provider for sha256, model in self._models.items()})
+    async def providers(self) -> Providers:
+        return {sha256: model.provider for sha256, model in self._models.items()}
 
     async def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3). Cancelling the call drops its images.
@@ -70,18 +56,11 @@ class Embedding:
                 "operator. Nothing was changed.",
                 embedder_sha256=embedder_sha256,
             )
-        cancellation = Cancellation()
         job = Job(len(images), self._limits)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._waiting, _embed, model, images, job, cancellation
-            )
-        finally:
-            cancellation.cancel()
-
-
-def _embed(model: LocalModel, images: NDArray[np.uint8], job: Job, cancellation: Cancellation) -> NDArray[np.float32]:
-    with cancellation.calling(job.cancel), model.batcher.expect(job) as put:
-        for position, image in enumerate(images):
-            put(position, image)
-        return job.wait()
+        with model.batcher.expect(job) as put:
+            for position, image in enumerate(images):
+                put(position, image)
+            try:
+                return await job
+            finally:
+                job.cancel()  # stops the work if the call was cancelled

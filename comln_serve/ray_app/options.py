@@ -17,7 +17,7 @@ class Options(Configuration):
 
     Replicas start in folders that Ray chooses, on any machine, so paths must be absolute.
     `gpus_per_replica` determines `provider`. Ray Serve listens, drains and writes log files, so
-    `host`, `port` and `drain_delay_seconds` have no effect.
+    `host`, `port` and `drain_delay_seconds` have no effect; `workers` and TLS are refused.
     """
 
     embedding_replicas: Positive = Field(1, description="Replicas that embed images.")
@@ -45,6 +45,15 @@ class Options(Configuration):
                 f"database_url must be sqlite:////absolute/FILE, got {url!r}; replicas on several "
                 "machines need postgresql://"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _what_the_plain_server_does(self) -> Self:
+        """Whoever asks for processes or for TLS must not be left without."""
+        if self.tls_certificate is not None or self.tls_key is not None:
+            raise ValueError("tls_certificate and tls_key are the plain server's; let a proxy before Ray Serve end TLS")
+        if self.workers != 1:
+            raise ValueError("workers is the plain server's; set api_replicas and embedding_replicas")
         return self
 
     @property

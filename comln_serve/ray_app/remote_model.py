@@ -46,7 +46,7 @@ class RemoteModel(Model):
         Raises:
             ServiceError: NOT_READY, the replica has another version of this bundle.
         """
-        providers = self._replicas.describe().providers
+        providers = self._replicas.providers()
         if self.embedder_sha256 not in providers:
             raise ServiceError(
                 ErrorCode.NOT_READY,

@@ -1,15 +1,20 @@
 """Every route answers a correct request, in both encodings."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
+from fastapi import Response
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
 
 from comln_serve import __version__
+from comln_serve.api import work
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
+from comln_serve.api.routes import adaptation
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import FORMATS
@@ -163,6 +168,23 @@ def test_top_k_bounds_the_labels_of_a_prediction(
     assert len(top) == listed
     probabilities = [entry["probability"] for entry in top]
     assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_a_long_answer_is_written_on_a_thread(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.post("/adapt", **adapt_form(colour_support(1), name="known"))
+    where: list[bool] = []
+
+    def noted(answer: BaseModel) -> Response:
+        where.append(asyncio._get_running_loop() is not None)
+        return as_json(answer)
+
+    as_json = adaptation.as_json
+    monkeypatch.setattr(adaptation, "as_json", noted)
+    short = client.post("/predict", **predict_form(RED, GREEN))
+    monkeypatch.setattr(work, "_SHORT_ANSWER", 2 * 3 - 1)
+    long = client.post("/predict", **predict_form(RED, GREEN))
+    assert long.json()["predictions"] == short.json()["predictions"]
+    assert where == [True, False]
 
 
 def test_a_prediction_whose_answer_would_be_too_large_is_refused(client: TestClient) -> None:

@@ -16,7 +16,7 @@ from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
 from tests.support.bundles import edit_manifest
-from tests.support.engines import MakeEngine, fails
+from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 
 Support = list[tuple[bytes, str]]
@@ -111,12 +111,12 @@ def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
     shared = settings.model_copy(update={"database_url": database_url})
     one, other = make_engine(shared), make_engine(shared)
     made = one.adapt(FIRST).classifier
-    assert other.predict([image_bytes()], made.id).probabilities.shape == (1, 3)
+    assert predict(other, [image_bytes()], made.id).probabilities.shape == (1, 3)
     added = one.add_examples(made.id, YELLOW).classifier
     assert (added.id, added.revision) == (made.id, 2)
     assert (added.created_at, added.version) == (made.created_at, None)
     for engine in (one, other):
-        predicted = engine.predict([image_bytes()], made.id)
+        predicted = predict(engine, [image_bytes()], made.id)
         assert predicted.classifier.W.tobytes() == added.W.tobytes()
         assert predicted.probabilities.shape == (1, 4)
     other.remove_example(made.id, 7)

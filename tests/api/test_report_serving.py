@@ -18,7 +18,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.imaging import prepare_image
 from tests.support.bundles import edit_manifest
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.support.paths import REPOSITORY
@@ -183,12 +183,12 @@ def test_unknown_must_be_a_truth_value(client: TestClient) -> None:
 
 def test_probabilities_at_the_model_s_temperature(calibrated: Engine) -> None:
     made = calibrated.adapt(colour_support(2)).classifier
-    cold = calibrated.predict(QUERIES, made.id)
+    cold = predict(calibrated, QUERIES, made.id)
     assert cold.calibrated
     tau = np.exp(0.7 - 0.5 * np.log(2) + 0.1 * np.log(3))
     chosen = calibrated.models["tiny"]
     calibrated.models["tiny"].bundle = _without_calibration(chosen.bundle)
-    plain = calibrated.predict(QUERIES, made.id)
+    plain = predict(calibrated, QUERIES, made.id)
     assert not plain.calibrated
     warm = plain.probabilities ** (1 / tau)
     np.testing.assert_allclose(cold.probabilities, warm / warm.sum(axis=1, keepdims=True))
@@ -204,7 +204,7 @@ def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None
     made = calibrated.adapt(colour_support(2), NewClassifier(horizon=50.0)).classifier
     assert made.report is not None
     assert made.report.own_horizon is False
-    predicted = calibrated.predict(QUERIES, made.id)
+    predicted = predict(calibrated, QUERIES, made.id)
     assert not predicted.calibrated
     model = calibrated.models["tiny"]
     assert isinstance(model, LocalModel)
@@ -219,16 +219,16 @@ def _pixels(engine: Engine) -> Any:
 
 def test_few_images_take_the_model_s_threshold(calibrated: Engine) -> None:
     few = calibrated.adapt(colour_support(1)).classifier
-    assert calibrated.predict(QUERIES, few.id, unknown=True).unknown_threshold == 0.9999
+    assert predict(calibrated, QUERIES, few.id, unknown=True).unknown_threshold == 0.9999
     many = calibrated.adapt(colour_support(8)).classifier
     assert many.report is not None
-    found = calibrated.predict(QUERIES, many.id, unknown=True).unknown_threshold
+    found = predict(calibrated, QUERIES, many.id, unknown=True).unknown_threshold
     assert found == many.report.unknown_threshold != 0.9999
 
 
 def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: Engine) -> None:
     few = calibrated.adapt(colour_support(1), NewClassifier(horizon=3.0)).classifier
-    predicted = calibrated.predict(QUERIES, few.id, unknown=True)
+    predicted = predict(calibrated, QUERIES, few.id, unknown=True)
     assert predicted.unknown_threshold is None
     assert not predicted.calibrated
 
@@ -240,7 +240,7 @@ def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     calibrated.store.for_tenant("").add(
         old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), [None], old.labels[:1]), limit=10
     )
-    predicted = calibrated.predict(QUERIES, "clf_old", unknown=True)
+    predicted = predict(calibrated, QUERIES, "clf_old", unknown=True)
     assert predicted.unknown_threshold == 0.9999
     with TestClient(create_app(calibrated)) as client:
         assert client.get("/classifiers/clf_old").json()["report"] is None
@@ -268,7 +268,7 @@ def test_too_little_time_for_a_report_is_no_failure(
     assert made.report.held_out is None
     (note,) = made.report.notes
     assert "0 of 9 images were judged" in note
-    assert engine.predict(QUERIES, made.id).probabilities.shape == (2, 3)
+    assert predict(engine, QUERIES, made.id).probabilities.shape == (2, 3)
 
 
 def test_a_law_stays_constant_beyond_what_was_measured() -> None:

@@ -80,11 +80,18 @@ class Bench:
     """A batcher over a made-up network, and threads that wait for it as requests do."""
 
     def __init__(
-        self, *, max_images: int = 4, max_delay_s: float = 100.0, threads: int = 1, limits: JobLimits | None = None
+        self,
+        *,
+        max_images: int = 4,
+        max_delay_s: float = 100.0,
+        threads: int = 1,
+        even: bool = False,
+        limits: JobLimits | None = None,
     ) -> None:
         self.network = MadeUpNetwork()
         run_s = 1000.0 if limits is None else limits.max_run_s
-        self.batcher = Batcher(self.network, BatchLimits(max_images, max_delay_s, threads, run_s), name="bench")
+        of_batches = BatchLimits(max_images, max_delay_s, threads, run_s, even)
+        self.batcher = Batcher(self.network, of_batches, name="bench")
         self.limits = limits or JobLimits(1000.0, 1000.0)
         self._requests = ThreadPoolExecutor(64)
 
@@ -211,6 +218,20 @@ def test_images_are_spread_over_the_threads_and_only_a_lone_one_is_alone() -> No
     bench.network.allow()
     np.testing.assert_array_equal(future.result(SOON), embeddings_of(2, 3, 4))
     assert bench.network.alone[1:3] == [False, False]
+    bench.close()
+
+
+def test_what_waits_is_divided_evenly_among_threads_with_a_core_each() -> None:
+    bench = Bench(max_images=4, max_delay_s=0.0, threads=2, even=True)
+    running = [bench.occupy(100), bench.occupy(101)]
+    waiting = bench.queue(*range(13))
+    bench.network.next()
+    assert bench.network.began.acquire(timeout=SOON)
+    bench.network.allow()
+    np.testing.assert_array_equal(waiting.result(SOON), embeddings_of(*range(13)))
+    assert [len(batch) for batch in bench.network.batches] == [1, 1, 4, 4, 3, 1, 1]
+    for future in running:
+        future.result(SOON)
     bench.close()
 
 

@@ -10,7 +10,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.short_memory import ShortMemory
 from comln_serve.storage import TenantStore
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.waiting import wait_until
 
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 def used(engine: Engine, reference: str) -> str | None:
     """The id of the classifier that a prediction uses, None where there is none."""
     try:
-        return engine.predict([image_bytes()], reference).classifier.id
+        return predict(engine, [image_bytes()], reference).classifier.id
     except ServiceError as error:
         if error.code is not ErrorCode.CLASSIFIER_NOT_FOUND:
             raise
@@ -29,7 +29,7 @@ def test_classifiers_in_use_are_not_read_again(engine: Engine, monkeypatch: pyte
     made = engine.adapt(colour_support(), NewClassifier(name="kept")).classifier
     monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
     for key in (made.id, "kept", made.id):
-        assert engine.predict([image_bytes()], key).classifier is made
+        assert predict(engine, [image_bytes()], key).classifier is made
 
 
 def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monk
     made = engine.adapt(colour_support()).classifier
     assert used(engine, made.id) == made.id
     changed = engine.remove_example(made.id, 1).classifier
-    found = engine.predict([image_bytes()], made.id).classifier
+    found = predict(engine, [image_bytes()], made.id).classifier
     assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
 
 

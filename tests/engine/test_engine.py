@@ -3,17 +3,20 @@
 import shutil
 import sys
 from pathlib import Path
+from threading import Thread, current_thread
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import load_bundles, models_folder
 from comln_serve.errors import ErrorCode, StartupError
 from tests.support.bundles import edit_manifest, poison_backbone, replace_file
-from tests.support.engines import MakeEngine, fails
+from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.paths import REPOSITORY
 
@@ -23,18 +26,38 @@ COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220
 def test_a_second_predict_equals_the_first(engine: Engine) -> None:
     adapted = engine.adapt(colour_support()).classifier
     queries = [image_bytes(colour, seed=77) for colour in COLOURS]
-    first = engine.predict(queries, adapted.id)
-    second = engine.predict(queries, adapted.id)
+    first = predict(engine, queries, adapted.id)
+    second = predict(engine, queries, adapted.id)
     np.testing.assert_array_equal(first.probabilities, second.probabilities)
     np.testing.assert_allclose(first.probabilities.sum(axis=1), 1.0, rtol=1e-12)
     assert first.classifier.labels == ("red", "green", "blue")
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_heavy_classification_leaves_the_event_loop_free(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, light: bool
+) -> None:
+    made = engine.adapt(colour_support()).classifier
+    expected = predict(engine, [image_bytes()], made.id).probabilities
+    threads: list[Thread] = []
+
+    def noted(classifier: Classifier, *arguments: Any) -> Any:
+        threads.append(current_thread())
+        return probabilities(classifier, *arguments)
+
+    probabilities = Classifier.probabilities
+    monkeypatch.setattr(Classifier, "probabilities", noted)
+    weights = made.W.size
+    monkeypatch.setattr("comln_serve.engine.engine._LIGHT", weights if light else weights - 1)
+    np.testing.assert_array_equal(predict(engine, [image_bytes()], made.id).probabilities, expected)
+    assert (threads == [current_thread()]) == light
 
 
 def test_it_learns_colours(engine: Engine) -> None:
     adapted = engine.adapt(colour_support(), NewClassifier(name="colours")).classifier
     assert adapted.support_accuracy == 1.0
     queries = [image_bytes(colour, seed=99) for colour in COLOURS[:3]]
-    predicted = engine.predict(queries, "colours").probabilities
+    predicted = predict(engine, queries, "colours").probabilities
     assert predicted.argmax(axis=1).tolist() == [0, 1, 2]
 
 
@@ -43,10 +66,10 @@ def test_a_batch_of_any_size_gives_what_single_images_give(engine: Engine, count
     """Batches are padded and split; neither may show."""
     adapted = engine.adapt(colour_support()).classifier
     queries = [image_bytes(COLOURS[i % 5], (8, 8), seed=i % 7) for i in range(count)]
-    together = engine.predict(queries, adapted.id).probabilities
+    together = predict(engine, queries, adapted.id).probabilities
     assert together.shape == (count, 3)
     for position in {0, count // 2, count - 1}:
-        alone = engine.predict([queries[position]], adapted.id).probabilities
+        alone = predict(engine, [queries[position]], adapted.id).probabilities
         np.testing.assert_allclose(together[position], alone[0], atol=1e-5)
 
 
@@ -99,7 +122,7 @@ def test_equal_images_under_different_labels(engine: Engine) -> None:
     """No classifier can tell them apart: an answer, not a failure, and an even one."""
     same = image_bytes()
     adapted = engine.adapt([(same, "a"), (same, "b")]).classifier
-    predicted = engine.predict([same], adapted.id).probabilities
+    predicted = predict(engine, [same], adapted.id).probabilities
     np.testing.assert_allclose(predicted, [[0.5, 0.5]], atol=1e-4)
 
 
@@ -123,7 +146,7 @@ def test_a_classifier_of_another_backbone_is_not_used(
         replace_file(models / "tiny", "backbone", graph.SerializeToString())
     update = {"models_dir": models, "default_model": "tiny-prototype"}
     changed = make_engine(settings.model_copy(update=update))
-    error = fails(ErrorCode.MODEL_CHANGED, lambda: changed.predict([image_bytes()], adapted.id))
+    error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(changed, [image_bytes()], adapted.id))
     assert error.detail["model"] == "tiny"
     assert changed.classifiers.find(adapted.id).id == adapted.id, "it can still be looked at"
 
@@ -132,7 +155,7 @@ def test_unknown_names(engine: Engine) -> None:
     error = fails(ErrorCode.MODEL_NOT_FOUND, lambda: engine.adapt(colour_support(), NewClassifier(model="absent")))
     assert error.detail["available"] == ["tiny", "tiny-learned", "tiny-prototype"]
     for action in (
-        lambda: engine.predict([image_bytes()], "absent"),
+        lambda: predict(engine, [image_bytes()], "absent"),
         lambda: engine.classifiers.find("absent"),
         lambda: engine.classifiers.delete("absent"),
     ):

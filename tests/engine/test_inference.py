@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.cancellation import Cancellation
@@ -26,6 +27,27 @@ def test_padded_batches_give_what_single_images_give(models_dir: Path, max_batch
     backbone.warm()
     for count in (1, 2, 3, 5, 6, 8, 13):
         np.testing.assert_allclose(backbone.embed(images[:count]), alone[:count], atol=1e-5)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_a_network_that_rounds_otherwise_in_a_batch_runs_image_by_image(models_dir: Path, rounds: bool) -> None:
+    """So that other requests change no embedding on a CPU."""
+    backbone = OnnxBackbone(load_bundle(models_dir / "tiny"), "cpu", threads=1)
+    run, sizes = backbone._run, list[int]()
+
+    def told(session: object, images: NDArray[np.uint8], options: object) -> NDArray[np.float32]:
+        sizes.append(len(images))
+        embeddings = run(session, images, options)
+        return np.nextafter(embeddings, np.float32(np.inf)) if rounds and len(images) > 1 else embeddings
+
+    backbone._run = told  # type: ignore[method-assign]
+    backbone.warm()
+    images = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    alone = np.concatenate([backbone.embed(images[i : i + 1]) for i in range(8)])
+    sizes.clear()
+    np.testing.assert_array_equal(backbone.embed(images), alone)
+    assert sizes == ([1] * 8 if rounds else [8])
+    assert backbone.max_batch_size == (1 if rounds else 8)
 
 
 def test_batch_sizes() -> None:

@@ -19,7 +19,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
 from comln_serve.errors import ErrorCode
 from tests.support.bundles import edit_manifest, poison_backbone, replace_file
-from tests.support.engines import MakeEngine, before_each_batch, fails
+from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import PAIR, adapt_form, check_error, predict_form
 from tests.support.waiting import SOON, wait_until
@@ -97,11 +97,11 @@ def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path)
     describe(folder, "tiny-prototype")
     change_embedder(folder)
     live.reload()
-    assert live.predict(QUERY, kept.id).classifier.labels == kept.labels
-    fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, changed.id))
+    assert predict(live, QUERY, kept.id).classifier.labels == kept.labels
+    fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, changed.id))
     shutil.rmtree(folder / "tiny-prototype")
     assert live.reload().removed == ("tiny-prototype",)
-    fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, kept.id))
+    fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
 
 
@@ -141,7 +141,7 @@ def test_a_bad_bundle_changes_nothing(
     assert said in error.message
     assert "Nothing was changed; put it right, and reload again." in error.message
     assert live.models is before
-    assert live.predict(QUERY, made.id).classifier.id == made.id
+    assert predict(live, QUERY, made.id).classifier.id == made.id
     assert names(embedding_threads()) == {"embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"}
 
 
@@ -169,7 +169,7 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
 
     before_each_batch(live, hold)
     requests: dict[str, Callable[[], Any]] = {
-        "predict": lambda: live.predict(QUERY, made.id).classifier,
+        "predict": lambda: predict(live, QUERY, made.id).classifier,
         "adapt": lambda: live.adapt(colour_support()).classifier,
         "add examples": lambda: live.add_examples("shop", colour_support()).classifier,
     }
@@ -183,7 +183,7 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
         assert new.embedder_sha256 != made.embedder_sha256
         # New requests are answered by the new model meanwhile.
         assert live.adapt(colour_support()).classifier.embedder_sha256 == new.embedder_sha256
-        fails(ErrorCode.MODEL_CHANGED, lambda: live.predict(QUERY, made.id))
+        fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, made.id))
         assert of_old <= set(running_threads())
         go_on.set()
         assert running.result(SOON).embedder_sha256 == made.embedder_sha256

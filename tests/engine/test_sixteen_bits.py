@@ -12,7 +12,7 @@ from comln_serve.domain.sixteen_bits import to_int16
 from comln_serve.engine.engine import Engine
 from tests.support.bundles import edit_manifest
 from tests.support.databases import execute
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
 
 
@@ -63,5 +63,5 @@ def test_a_classifier_of_before_keeps_its_examples_whole(
     assert to_int16(found[len(whole) :]) is not None
     assert to_int16(found) is None
     assert execute(halved.database_url, "SELECT scales IS NULL FROM supports") == [(1,)]
-    probabilities = engine.predict([image_bytes()], made.id).probabilities
+    probabilities = predict(engine, [image_bytes()], made.id).probabilities
     assert np.isfinite(probabilities).all()

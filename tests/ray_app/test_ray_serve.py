@@ -1,5 +1,6 @@
 """The Ray Serve application, on a Ray of its own: two replicas of each kind, one database."""
 
+import asyncio
 import os
 import pickle
 import secrets
@@ -166,7 +167,7 @@ def local(settings: Settings, make_engine: Callable[[Settings], Engine]) -> np.n
     """Probabilities (7, 3) of QUERIES by an engine in this process."""
     engine = make_engine(settings)
     known = engine.adapt(SUPPORT).classifier
-    return engine.predict(QUERIES, known.id).probabilities
+    return asyncio.run(engine.predict(QUERIES, known.id)).probabilities
 
 
 def probabilities(answer: httpx2.Response) -> list[list[float]]:
@@ -383,6 +384,8 @@ def test_errors_cross_processes_as_they_are() -> None:
     ("wrong", "said"),
     [
         ({"models_dir": "models"}, "models_dir must be an absolute path"),
+        ({"workers": 2}, "set api_replicas and embedding_replicas"),
+        ({"tls_certificate": "/c.pem", "tls_key": "/k.pem"}, "let a proxy before Ray Serve end TLS"),
         ({"database_url": "sqlite:///here.db"}, "must be sqlite:////absolute/FILE"),
         ({"embedding_replicas": 0}, "argument embedding_replicas: .*, got 0"),
         ({"replicas": 2}, "argument replicas: there is no such setting; the nearest are api_replicas"),

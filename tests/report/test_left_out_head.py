@@ -11,7 +11,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier
 from tests.support.bundles import edit_manifest, edit_tensors
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.paths import REPOSITORY
 
 GROCERIES = REPOSITORY / "examples" / "groceries"
@@ -56,7 +56,7 @@ def test_the_examples_are_recognised_as_well_by_a_head_learned_without_them(engi
     right: dict[str, int] = {}
     for model in (SHIPPED, LEFT_OUT):
         made = engine.adapt(support, NewClassifier(model=model)).classifier
-        predicted = engine.predict([photo for photo, _ in query], made.id)
+        predicted = predict(engine, [photo for photo, _ in query], made.id)
         labels = np.array(made.labels)[predicted.probabilities.argmax(axis=1)]
         right[model] = int(np.sum(labels == np.array([label for _, label in query])))
     said = " ".join((REPOSITORY / "docs" / "tutorial-shop.md").read_text(encoding="utf-8").split())

@@ -9,7 +9,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from tests.support import http
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, predict_form
 from tests.support.serving import served
@@ -57,7 +57,7 @@ def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine
         assert together.store.count() == CLIENTS
     for client in range(CLIENTS):
         made = alone.adapt(support_of(client)).classifier
-        expected = alone.predict(QUERIES, made.id)
+        expected = predict(alone, QUERIES, made.id)
         assert found[client] == [dict(zip(made.labels, row, strict=True)) for row in expected.probabilities]
 
 

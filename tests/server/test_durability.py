@@ -16,6 +16,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
 from tests.support import http
+from tests.support.engines import predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
@@ -109,7 +110,7 @@ def expected_predictions(engine: Engine) -> list[Any]:
     found: list[Any] = []
     for support in SUPPORTS:
         made = engine.adapt(support).classifier
-        found.append(engine.predict(QUERIES, made.id).probabilities.tolist())
+        found.append(predict(engine, QUERIES, made.id).probabilities.tolist())
     return found
 
 

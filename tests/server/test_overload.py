@@ -27,10 +27,10 @@ from tests.support.waiting import wait_until
 RED = image_bytes()
 
 
-@pytest.fixture(params=[True, False], ids=["batches", "one by one"])
+@pytest.fixture(params=[True, False], ids=["as on a GPU", "as on a CPU"])
 def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether images are embedded as on a GPU, or as on a CPU."""
-    monkeypatch.setattr(OnnxBackbone, "batches", request.param)
+    monkeypatch.setattr(OnnxBackbone, "on_gpu", request.param)
     return bool(request.param)
 
 

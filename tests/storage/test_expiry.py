@@ -15,7 +15,7 @@ from comln_serve.storage import ChangedError, Store, TenantStore
 from comln_serve.storage import store as store_module
 from tests.support.classifiers import add, classifier, ids, support
 from tests.support.databases import execute
-from tests.support.engines import fails
+from tests.support.engines import fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import check_error, engine_of
 from tests.support.waiting import wait_until
@@ -117,9 +117,9 @@ def test_a_server_purges_by_itself(
     made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=3600)).classifier
     assert made.expires_at == made.created_at + timedelta(hours=1)
     kept = engine.adapt(colour_support(1)).classifier
-    assert engine.predict([image_bytes()], made.id).classifier is made
+    assert predict(engine, [image_bytes()], made.id).classifier is made
     monkeypatch.setattr(engine.store, "_clock", lambda: made.expires_at)
-    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.predict([image_bytes()], made.id))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: predict(engine, [image_bytes()], made.id))
     wait_until(lambda: execute(database_url, "SELECT id FROM classifiers") == [(kept.id,)])
 
 

@@ -16,7 +16,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Store, open_store
 from tests.support.classifiers import add
-from tests.support.engines import MakeEngine, fails
+from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 
 NAME = "letters"
@@ -142,7 +142,7 @@ def test_two_servers_see_each_others_promotions(
     one, other = make_engine(shared), make_engine(shared)
 
     def answers(engine: Engine, reference: str = NAME) -> int | None:
-        return engine.predict([image_bytes()], reference).classifier.version
+        return predict(engine, [image_bytes()], reference).classifier.version
 
     for shots in (1, 2, 3):
         one.adapt(colour_support(shots), NewClassifier(name=NAME, promote=shots != 2))

@@ -1,6 +1,7 @@
 """What tests ask of an engine and do to it."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.embedding.decoders import File
+from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.errors import ErrorCode, ServiceError
 
 MakeEngine = Callable[[Settings], Engine]
@@ -20,6 +22,11 @@ def fails(code: ErrorCode, action: Callable[[], object]) -> ServiceError:
         action()
     assert caught.value.code is code
     return caught.value
+
+
+def predict(engine: Engine, images: Sequence[File], reference: str, *arguments: Any, **options: Any) -> Predicted:
+    """The result of `Engine.predict`, on an event loop of its own."""
+    return asyncio.run(engine.predict(images, reference, *arguments, **options))
 
 
 def batcher_of(engine: Engine, model: str = "tiny") -> Batcher:

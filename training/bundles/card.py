@@ -259,7 +259,7 @@ comes from the images of the task; where these are too few it is {unknown}:
 
 {markdown(*unknown_table(calibration))}
 
-Support images with wrong labels, listed from a score of 0.95:
+Support images with wrong labels, as a report lists them:
 
 {markdown(*suspects_table(calibration))}
 """

@@ -72,9 +72,9 @@ class HeadSettings:
         self._domain, self._embed = domain, subject.embed
         self._training: ImageSet | None = None
         self._embeddings: dict[int, tuple[ImageSet, NDArray[np.float32]]] = {}
-        chosen = [name for name in names if self.is_chosen(name)]
-        if chosen:
-            self._training = self._load_training(chosen, args.split)
+        self._chosen = [name for name in names if _is_chosen(name, self._given, choose=self._choose)]
+        if self._chosen:
+            self._training = self._load_training(self._chosen, args.split)
 
     def _load_training(self, chosen: list[str], measured: str) -> ImageSet:
         advice = f"give --set {chosen[0]}=VALUE, or leave it out of --baselines"
@@ -91,14 +91,10 @@ class HeadSettings:
                 f"cannot be read: {error}. Otherwise {advice}"
             ) from error
 
-    def is_chosen(self, name: str) -> bool:
-        """Whether a head's setting is chosen, being neither given nor the default."""
-        return _is_chosen(name, self._given, choose=self._choose)
-
     def of(self, name: str, task: Task) -> tuple[float, str]:
         """The value for a task, and the head with this value in words."""
         baseline = BASELINES[name]
-        if not self.is_chosen(name):
+        if name not in self._chosen:
             value = self._given.get(name, baseline.value)
             return (0.0 if value is None else value), baseline.describe(value)
         data, embeddings = self._images(task)

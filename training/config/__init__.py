@@ -5,10 +5,9 @@ manifest.
 """
 
 from training.config.backbone import BackboneConfig, DropBlockConfig
-from training.config.data import AugmentationConfig, DataConfig, DataSetConfig
-from training.config.flow import FlowConfig
+from training.config.data import AugmentationConfig, DataConfig
 from training.config.head import HeadConfig
-from training.config.phases import EpisodeConfig, OptimiserConfig, PretrainingConfig, ValidationConfig
+from training.config.phases import OptimiserConfig
 from training.config.recipe import ConfigError, load_config, override_config
 from training.config.run import Config
 
@@ -18,14 +17,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "DataConfig",
-    "DataSetConfig",
     "DropBlockConfig",
-    "EpisodeConfig",
-    "FlowConfig",
     "HeadConfig",
     "OptimiserConfig",
-    "PretrainingConfig",
-    "ValidationConfig",
     "load_config",
     "override_config",
 ]

@@ -3,7 +3,7 @@
 Few-shot splits are of classes, never of images: a model is measured on classes that it was not
 trained on. `splits/*.json` are the standard ones: miniImageNet (Ravi and Larochelle 2017), CIFAR-FS
 (Bertinetto et al. 2019, [superclass, class]), FC100 (Oreshkin et al. 2018, superclasses), CUB
-(100 / 50 / 50 as in Chen et al. 2019: every second class is for training).
+(100 / 50 / 50 as in Chen et al. 2019: every second class is for training), Omniglot (Vinyals et al. 2016).
 """
 
 import json
@@ -23,8 +23,8 @@ ALL = "all"
 _SHUFFLE_SEED = 0
 
 
-def standard_split(name: str, split: str) -> list[Any]:
-    """The list `splits/<name>-<split>.json`."""
+def standard_split(name: str, split: str) -> Any:
+    """What `splits/<name>-<split>.json` holds: a list of classes; of Omniglot a tree."""
     text = (files("training.data") / "splits" / f"{name}-{split}.json").read_text("utf-8")
     return json.loads(text)
 

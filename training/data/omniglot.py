@@ -6,15 +6,14 @@ The split's lists, `splits/omniglot-*.json`, are {"background" | "evaluation": {
 archive of the two folders.
 """
 
-import json
 import tarfile
 from collections import defaultdict
 from functools import partial
-from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
 from comln_serve.imaging import Preprocessing
+from training.data.class_lists import standard_split
 from training.data.images import DataError, ImageSet, ReadFile, build_image_set
 
 _HALVES = {"background": "images_background", "evaluation": "images_evaluation"}
@@ -43,8 +42,7 @@ def load_omniglot(root: Path, split: str, preprocessing: Preprocessing, *, rotat
 
 
 def _characters(split: str) -> list[tuple[str, str, str]]:
-    text = (files("training.data") / "splits" / f"omniglot-{split}.json").read_text("utf-8")
-    tree: dict[str, dict[str, list[str]]] = json.loads(text)
+    tree: dict[str, dict[str, list[str]]] = standard_split("omniglot", split)
     return sorted(
         (half, alphabet, character)
         for half, alphabets in tree.items()

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
 from comln_serve.api.browsers.headers import with_safe_headers
-from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.context import OPEN_INFERENCE, RAW_REQUEST_ID_HEADER, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
 from comln_serve.api.observe.metrics import UNMATCHED, Metrics
 from comln_serve.engine.clock import on_stage
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from comln_serve.api.observe.traces import Traces
 
 logger = logging.getLogger("comln_serve.requests")
-
-_REQUEST_ID = REQUEST_ID_HEADER.lower().encode("ascii")
 
 # Machines poll these every few seconds: unless one fails, it is logged at level debug and not
 # traced.
@@ -60,7 +58,7 @@ class Observation:
         async def counted_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                overriding = [(_REQUEST_ID, record.id.encode("ascii"))]
+                overriding = [(RAW_REQUEST_ID_HEADER, record.id.encode("ascii"))]
                 if scope["app"].state.draining:  # so that the client sends its next request elsewhere
                     overriding.append((b"connection", b"close"))
                 message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
@@ -119,7 +117,7 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         del response.headers["Connection"]  # the HTTP server sets it
         record.status = response.status_code
         response.raw_headers = list(
-            with_safe_headers(response.raw_headers, overriding=[(_REQUEST_ID, record.id.encode("ascii"))])
+            with_safe_headers(response.raw_headers, overriding=[(RAW_REQUEST_ID_HEADER, record.id.encode("ascii"))])
         )
         record.bytes_out = len(response.body)
         metrics.count(record, UNMATCHED, "", 0.0)

@@ -95,7 +95,7 @@ async def make(
 
 
 def as_json(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Serialise an answer here, on a worker thread: the framework would validate it once more and
-    serialise it on the event loop.
+    """Serialise an answer where this is called; the framework would validate it once more, and always serialise it on
+    the event loop.
     """
     return Response(body.model_dump_json(), status, headers, media_type="application/json")

@@ -1,7 +1,7 @@
 """Makes classifiers, from images or from the changed support set of an existing one."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
@@ -24,7 +24,7 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.embedding.decoders import Deliver, File
+from comln_serve.engine.embedding.decoders import Deliver, File, Upload
 from comln_serve.engine.models import Model, Models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
@@ -34,8 +34,8 @@ Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
 
-class Embed(Protocol):
-    """See `Engine._embed`."""
+class Embedding(Protocol):
+    """See `Engine._embedding`."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class Embed(Protocol):
         see: Deliver,
         *,
         partial: bool,
-    ) -> tuple[NDArray[np.float32], tuple[Rejected, ...]]: ...
+    ) -> AbstractContextManager[Upload]: ...
 
 
 Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
@@ -118,17 +118,17 @@ class ClassifierMaker:
     """Embeds support images, solves for the classifier and stores it. Thread-safe."""
 
     def __init__(
-        self, settings: Settings, catalogue: Catalogue, images: Admission, embed: Embed, shared: SharedCounts
+        self, settings: Settings, catalogue: Catalogue, images: Admission, embedding: Embedding, shared: SharedCounts
     ) -> None:
         """Set up the queue of solves.
 
         Args:
             images: counts the images in work.
-            embed: embeds n admitted image files by a model.
+            embedding: embeds admitted image files during a block.
             shared: the counts of all processes of the server.
         """
         self._settings, self._catalogue = settings, catalogue
-        self._images, self._embed = images, embed
+        self._images, self._embedding = images, embedding
         at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
         self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
 
@@ -273,10 +273,11 @@ class ClassifierMaker:
         """
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
-        embeddings, rejected = self._embed(
+        with self._embedding(
             files, model, call.clock, call.caller.cancellation, seen.take, partial=call.partial
-        )
-        call.rejected[:] = rejected
+        ) as upload:
+            embeddings = upload.job.wait()
+        call.rejected[:] = rejected = upload.rejected
         # Before adapting: examples that are added later then give the same classifier as all of them at once.
         embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
         return embeddings, seen.hashes(rejected), without(labels, rejected), seen.thumbnails(rejected)

@@ -48,6 +48,11 @@ class Catalogue:
         """Put a classifier that has just been stored into the cache."""
         self._cache.put(classifier)
 
+    def remembered(self, reference: str, tenant: str = "") -> Classifier | None:
+        """What `find` would return, if it is in memory."""
+        resolved = self._references.remembered((tenant, reference))
+        return None if resolved is None else self._cached(resolved)
+
     def find(self, reference: str, tenant: str = "") -> Classifier:
         """The classifier that a reference stands for; its `promoted` may be out of date.
 
@@ -57,11 +62,16 @@ class Catalogue:
         resolved = self._references.read((tenant, reference))
         if resolved is None:
             raise not_found(reference)
-        found = self._cache.get(resolved.id, resolved.revision)
-        if found is None or (found.expires_at is not None and self._store.is_past(found.expires_at)):
+        found = self._cached(resolved)
+        if found is None:
             found = self.of(tenant).find(reference)
             self._cache.put(found)
         return found
+
+    def _cached(self, resolved: Resolved) -> Classifier | None:
+        found = self._cache.get(resolved.id, resolved.revision)
+        expired = found is not None and found.expires_at is not None and self._store.is_past(found.expires_at)
+        return None if expired else found
 
     def thumbnail(self, reference: str, number: int, tenant: str = "") -> bytes:
         """The JPEG file that is kept of an example.

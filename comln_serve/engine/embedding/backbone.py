@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
+# Images in one batch on a CPU. More save no more work, and the first waits for the last.
+_CPU_BATCH = 8
+
 
 class OnnxBackbone:
     """f_Phi: uint8 RGB images (n, S, S, 3) -> embeddings (n, d) float32.
@@ -25,15 +28,16 @@ class OnnxBackbone:
     On CUDA a batch is padded with zeros to one of a few sizes: CUDA plans each new input shape
     anew, and a few shapes can all be warmed before the server is ready.
 
-    On a CPU each image runs on its own core: the activations of one image stay in a core's cache,
-    those of a batch do not, and threads that share an image wait for each other in every layer. If
-    only one image is in work, all cores share it. That needs a second session, as a session has a
-    fixed number of threads, so the weights are in memory twice. Both give the same embedding, bit
-    for bit.
+    On a CPU each batch, a small one, runs on its own core: threads that share one wait for each
+    other in every layer. If only one image is in work, all cores share it. That needs a second
+    session, as a session has a fixed number of threads, so the weights are in memory twice. Both
+    give the same embedding, bit for bit, and so does a batch: `warm` tries two sizes, and where a
+    network rounds otherwise in a batch, its images run one by one.
 
     Attributes:
         provider: "cuda" or "cpu", which the session runs on.
         threads: number of inference threads on a CPU.
+        max_batch_size: images in one batch; `warm` may lower it to 1.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class OnnxBackbone:
 
         Args:
             threads: inference threads on a CPU; default: the CPUs this process may use.
-            max_batch_size: images in one batch on CUDA; a CPU takes one at a time.
+            max_batch_size: images in one batch; on a CPU a few at most.
 
         Raises:
             StartupError: the graph cannot be read, its signature differs from the manifest's, or
@@ -62,29 +66,36 @@ class OnnxBackbone:
             )
         self._check_signature(bundle)
         self._one_core = self._session
-        if not self.batches and threads > 1:
+        if not self.on_gpu and threads > 1:
             self._one_core = open_session(bundle.backbone, str(bundle.folder), "cpu", 1)
-        self._batch_sizes = batch_sizes(max_batch_size) if self.batches else (1,)
+        self.max_batch_size = max_batch_size if self.on_gpu else min(max_batch_size, _CPU_BATCH)
+        self._batch_sizes = batch_sizes(max_batch_size) if self.on_gpu else tuple(range(1, self.max_batch_size + 1))
 
     @property
-    def batches(self) -> bool:
-        """Whether a batch is faster than its images one after another."""
+    def on_gpu(self) -> bool:
+        """Whether it runs on CUDA."""
         return self.provider == "cuda"
 
     def warm(self) -> None:
-        """Run every batch size once, so that no request waits for CUDA's planning.
+        """Run every batch size once on CUDA, so that no request waits for its planning; on a CPU a few.
 
         Raises:
             StartupError: the embeddings are not finite.
         """
         noise = np.random.default_rng(0)
-        shape = (self._batch_sizes[-1], self._size, self._size, 3)
-        images = noise.integers(0, 256, shape, dtype=np.uint8)
-        for size in self._batch_sizes:
+        images = noise.integers(0, 256, (self.max_batch_size, self._size, self._size, 3), dtype=np.uint8)
+        for size in self._batch_sizes if self.on_gpu else (1,):
             if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
-        if self._one_core is not self._session:
-            self.embed(images[:1], alone=False)
+        if not self.on_gpu and not self._batches_equal_images(images):
+            logger.info("model %s: a batch rounds otherwise than its images, which run one by one", self._name)
+            self.max_batch_size, self._batch_sizes = 1, (1,)
+
+    def _batches_equal_images(self, images: NDArray[np.uint8]) -> bool:
+        """Whether batches give the embeddings (n, d) that images (n, S, S, 3) have one by one, bit for bit."""
+        alone = np.concatenate([self.embed(image[None], alone=False) for image in images])
+        sizes = {min(size, len(images)) for size in (3, len(images))}
+        return all(np.array_equal(self.embed(images[:size], alone=False), alone[:size]) for size in sizes)
 
     def embed(
         self, images: NDArray[np.uint8], cancellation: Cancellation | None = None, *, alone: bool = True

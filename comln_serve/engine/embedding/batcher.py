@@ -52,12 +52,15 @@ class BatchLimits:
         max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
         threads: batches that are embedded at the same time.
         max_run_s: a thread counts as stuck after twice as many seconds in one batch.
+        even: divide what waits evenly among the threads, for threads that each have a core; else
+            each batch is as large as it can be.
     """
 
     max_images: int = 64
     max_delay_s: float = 0.002
     threads: int = 1
     max_run_s: float = 30.0
+    even: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,10 @@ class Batcher:
     def _take(self) -> list[_Item]:
         """Take the images of the next batch. Drops those of jobs that are over."""
         taken: list[_Item] = []
-        while self._waiting and len(taken) < self.limits.max_images:
+        most = self.limits.max_images
+        if self.limits.even:
+            most = min(most, math.ceil(self._queued / self.limits.threads))
+        while self._waiting and len(taken) < most:
             job, items = next(iter(self._waiting.items()))
             del self._waiting[job]
             if job.over:

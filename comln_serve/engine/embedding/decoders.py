@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, Thread, current_thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,9 @@ class Decoders:
             max_run_s: a thread counts as stuck after twice as many seconds with one image.
         """
         self._max_pixels, self._formats, self._max_run_s = max_pixels, formats, max_run_s
-        self._changed = Condition()
+        self._lock = Lock()
+        # Those for small and for large images wait apart: a thread that wakes up takes time from embedding.
+        self._for_small, self._for_large = Condition(self._lock), Condition(self._lock)
         self._uploads: deque[Upload] = deque()
         self._large: deque[Upload] = deque()
         self._waiting_pixels = 0  # of large images
@@ -125,12 +127,12 @@ class Decoders:
         Raises:
             ServiceError: NOT_READY, the server is stopping.
         """
-        with self._changed:
+        with self._lock:
             if self._closing:
                 raise stopping()
             upload = Upload(job, files, policy, deliver, partial=partial)
             self._uploads.append(upload)
-            self._changed.notify_all()
+            self._for_small.notify(len(files))
         return upload
 
     @property
@@ -142,16 +144,17 @@ class Decoders:
     def stuck(self) -> bool:
         """Whether a thread has died, or all those for small images work on one for too long."""
         late = time.monotonic() - 2 * self._max_run_s
-        with self._changed:
+        with self._lock:
             since = [self._busy_since.get(thread, math.inf) for thread in self._small_threads]
         threads = (*self._small_threads, *self._large_threads)
         return max(since) < late or not all(thread.is_alive() for thread in threads)
 
     def close(self) -> None:
         """Decode everything submitted, then end the threads."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify_all()
+            self._for_small.notify_all()
+            self._for_large.notify_all()
         for thread in (*self._small_threads, *self._large_threads):
             thread.join()
 
@@ -175,7 +178,7 @@ class Decoders:
 
     def _next_small(self) -> Task | None:
         """Wait for the next file of the next request. None: closed and nothing is left."""
-        with self._changed:
+        with self._lock:
             while True:
                 while self._uploads:
                     upload = self._uploads.popleft()
@@ -186,12 +189,13 @@ class Decoders:
                     self._uploads.append(upload)
                     return self._start_task(Task(upload, position, None))
                 if self._closing:
+                    self._for_large.notify_all()  # they end once no upload is left
                     return None
-                self._changed.wait()
+                self._for_small.wait()
 
     def _next_large(self) -> Task | None:
         """Wait for the next large image, and for room for its pixels. None as above."""
-        with self._changed:
+        with self._lock:
             while True:
                 if self._large:
                     upload = self._large[0]
@@ -206,7 +210,7 @@ class Decoders:
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
                     return None
-                self._changed.wait()
+                self._for_large.wait()
 
     def _start_task(self, task: Task) -> Task:
         self._busy_since[current_thread()] = time.monotonic()
@@ -239,7 +243,7 @@ class Decoders:
 
     def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
         """Queue a large image. Returns False, and fails the request, if too many others wait."""
-        with self._changed:
+        with self._lock:
             own = sum(waiting.pixels for _, waiting in upload.large)
             others = self._waiting_pixels - own
             if others <= self._most_waiting_pixels:
@@ -261,7 +265,7 @@ class Decoders:
 
     def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload
-        with self._changed:
+        with self._lock:
             del self._busy_since[current_thread()]
             if task.file is not None:
                 self._held_pixels -= task.file.pixels
@@ -270,7 +274,8 @@ class Decoders:
             if error is not None:
                 upload.bad[task.position] = error
             failure = upload.failure()
-            self._changed.notify_all()
+            if task.file is not None or task.parked or self._closing:
+                self._for_large.notify_all()
         if failure is not None:
             upload.job.fail(failure)
         elif error is not None and upload.partial:

@@ -1,11 +1,12 @@
 """Progress, time limits and result of embedding one request's images."""
 
+import asyncio
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Condition
-from typing import Protocol
+from threading import Event, Lock
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,8 @@ class Run(Protocol):
 class Job:
     """The embeddings (count, d) of a request's images, or the error that ends it.
 
-    One thread waits for the job and enforces its time limits; others decode and embed its images,
-    and stop when it is `over`.
+    A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits. Other threads decode and
+    embed its images, and stop when it is `over`.
 
     Attributes:
         count: number of images, at least 1.
@@ -59,7 +60,8 @@ class Job:
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
         self._limits = limits
-        self._changed = Condition()
+        self._lock = Lock()
+        self._when_over: list[Callable[[], None]] = []
         self._waits_from = time.monotonic()
         self._runs: dict[Run | None, list[float]] = {}  # start times
         self._embeddings: NDArray[np.float32] | None = None
@@ -77,27 +79,34 @@ class Job:
         return self.decoding_s / ((self.decoding_s + self.embedding_s) or 1.0)
 
     def wait(self) -> NDArray[np.float32]:
-        """Wait for the embeddings (count, d); rows of skipped images are left out.
+        """Block until the embeddings (count, d) are there; rows of skipped images are left out.
 
         Raises:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
                 the job was cancelled; or the error passed to `fail`.
         """
-        while True:
-            with self._changed:
-                if self.over:
-                    break
-                left = self._next_check() - time.monotonic()
-                if left > 0:
-                    self._changed.wait(left)
-                    continue
-                timeout = self._timeout()
-            self.fail(timeout)
-        if self._error is not None:
-            raise self._error
-        if self._embeddings is None:
-            raise RuntimeError("a job ended with neither embeddings nor an error")
-        return np.delete(self._embeddings, self._skipped, axis=0) if self._skipped else self._embeddings
+        over = Event()
+        self._tell_when_over(over.set)
+        while not over.wait(self._enforce_limits()):
+            pass
+        return self._result()
+
+    def __await__(self) -> Generator[Any, None, NDArray[np.float32]]:
+        """The same without blocking."""
+        return self._wait_on_loop().__await__()
+
+    async def _wait_on_loop(self) -> NDArray[np.float32]:
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def tell() -> None:  # called once, on any thread
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(over.set_result, None)
+
+        self._tell_when_over(tell)
+        while not over.done():
+            await asyncio.wait((over,), timeout=self._enforce_limits())
+        return self._result()
 
     def cancel(self) -> None:
         """End the job, as its client has disconnected."""
@@ -123,7 +132,7 @@ class Job:
 
     def begin(self, run: Run | None) -> None:
         """Start counting work on the job. Calls `run.leave` if the job is over already."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             if self.waited_s is None:
                 self.waited_s = now - self._waits_from
@@ -134,7 +143,7 @@ class Job:
 
     def end(self, run: Run | None) -> None:
         """Stop counting the work that `begin` started."""
-        with self._changed:
+        with self._lock:
             began = self._runs[run]
             began.pop(0)
             if not began:
@@ -143,40 +152,69 @@ class Job:
 
     def deliver(self, position: int, embedding: NDArray[np.float32]) -> None:
         """Store the embedding (d,) of one image."""
-        with self._changed:
+        with self._lock:
             if self.over:
                 return
             if self._embeddings is None:
                 self._embeddings = np.empty((self.count, len(embedding)), np.float32)
             self._embeddings[position] = embedding
             self._delivered += 1
-            if not self.over:
-                return
-            self._changed.notify_all()
+        self._tell_if_over()
 
     def skip(self, position: int) -> None:
         """Go on without one image. One at least has to be delivered."""
-        with self._changed:
+        with self._lock:
             self._skipped.append(position)
-            self._changed.notify_all()
+        self._tell_if_over()
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
-        with self._changed:
+        with self._lock:
             if self.over:
                 return
             self._error = error
             runs = [run for run in self._runs if run is not None]
-            self._changed.notify_all()
+        self._tell_if_over()
         for run in runs:
             run.leave()
+
+    def _tell_when_over(self, callback: Callable[[], None]) -> None:
+        """Call it once the job is over, on the thread that ends it; now if it is."""
+        with self._lock:
+            self._when_over.append(callback)
+        self._tell_if_over()
+
+    def _tell_if_over(self) -> None:
+        with self._lock:
+            if not self.over:
+                return
+            callbacks, self._when_over = self._when_over, []
+        for callback in callbacks:
+            callback()
+
+    def _result(self) -> NDArray[np.float32]:
+        if self._error is not None:
+            raise self._error
+        if self._embeddings is None:
+            raise RuntimeError("a job ended with neither embeddings nor an error")
+        return np.delete(self._embeddings, self._skipped, axis=0) if self._skipped else self._embeddings
+
+    def _enforce_limits(self) -> float:
+        """End the job if a limit has passed. Returns the seconds until one can pass, at least 0."""
+        with self._lock:
+            left = self._next_check() - time.monotonic()
+            if left > 0 or self.over:
+                return max(0.0, left)
+            timeout = self._timeout()
+        self.fail(timeout)
+        return 0.0
 
     def _next_check(self) -> float:
         """The time at which a limit may have passed."""
         if self._runs:
             oldest = min(began[0] for began in self._runs.values())
             return oldest + self._limits.max_run_s
-        # Work may begin while the waiting thread sleeps, and then exceed max_run_s.
+        # Work may begin before the next look, and then exceed max_run_s.
         now = time.monotonic()
         return min(self._waits_from + self._limits.max_queue_s, now + self._limits.max_run_s)
 

@@ -16,7 +16,7 @@ from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import NewClassifier
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.paths import REPOSITORY
 from tests.trainer.backbones.test_backbones import images
@@ -294,7 +294,7 @@ def test_serving_a_wrapped_model(tmp_path: Path, make_engine: MakeEngine) -> Non
     assert classifier.horizon > 0
     queries = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
     queries_of = [image_bytes(colour, seed=9) for colour in queries.values()]
-    predicted = engine.predict(queries_of, "colours")
+    predicted = predict(engine, queries_of, "colours")
     labels = predicted.classifier.labels
     assert [labels[row.argmax()] for row in predicted.probabilities] == list(queries)
 
