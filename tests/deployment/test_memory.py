@@ -24,6 +24,7 @@ PARTS = {
     "--max-json-bytes": 6 * DEFAULTS["max_json_bytes"],  # of four bytes a character
     "--max-image-pixels": 16 * DEFAULTS["max_image_pixels"],
     "--decode-threads": 8 * 8 * SMALL,
+    "--inference-threads": 8 * 30_000_000,
     "--classifier-cache-bytes": DEFAULTS["classifier_cache_bytes"],
     "--max-examples": _MOST_SOLVES * 0.4 * GIB,
     "four exports": 0.1 * GIB,
@@ -44,7 +45,8 @@ def test_the_table_adds_up() -> None:
 def test_the_formula_is_that_of_the_table() -> None:
     section = DOCUMENT.partition("## The memory of other settings")[2]
     formula = section.split("```")[1].partition("\n")[2]
-    values = {**DEFAULTS, "decode_threads": 8, "cores": 64, "GiB": GIB, "min": min}
+    values = {**DEFAULTS, "decode_threads": 8, "inference_threads": 8, "cores": 64, "workers": 1, "GiB": GIB}
+    values |= {"min": min, "max": max}
     memory = eval(f"({formula})", {"__builtins__": {}}, values)
     assert abs(memory - sum(PARTS.values())) < 1e-6 * GIB
 
