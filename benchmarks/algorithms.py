@@ -20,7 +20,6 @@ import torch
 
 from benchmarks.algorithms_page import write_page
 from benchmarks.measure import extra_memory
-from benchmarks.meta_gradient import processor
 from benchmarks.rivals.listing import RIVALS
 from benchmarks.rivals.record import Cell, Measured, Result
 from benchmarks.rivals.rival import Rival
@@ -30,6 +29,7 @@ from training.data import DataError, Episode, load_split
 from training.data.resident import ResidentImages
 from training.memory import keep_freed_memory
 from training.results.accuracy import mean_and_interval
+from training.runs.hardware import processor
 
 WAYS = 5
 _GRADIENTS = 5  # timed

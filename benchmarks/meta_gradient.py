@@ -2,7 +2,7 @@
 
     python -m benchmarks.meta_gradient [--quick] [--only goals offset steps sizes share] [--contender NAME]
                                        [--panel conv4]
-    python -m benchmarks.meta_gradient --only     # writes the report of what was measured before
+    python -m benchmarks.meta_gradient --only     # measures nothing, writes the report anew
 
 Five parts. `goals`: one task of d = 1600, taken in turns with JAX's forward sensitivity. `offset`: the
 same on embeddings that share a component, as those of real images do. `steps`: 1 to 1e8 gradient
@@ -19,30 +19,22 @@ or TorchOpt are left out where these are not installed (`make bench` installs th
 # pyright: reportMissingImports=false
 
 import argparse
-import csv
 import importlib.util
 import json
-import platform
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Container
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-from benchmarks.contenders import FLOWS, RATE, TASKS, Case, naive_bytes
+from benchmarks import meta_gradient_page
+from benchmarks.contenders import FLOWS, TASKS, Case, naive_bytes
+from benchmarks.meta_gradient_rows import PARTS, RESULTS, Row, merge, store, stored
 from comln_serve.machine import usable_cpus
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-RESULTS = Path(__file__).parent / "results"
-CSV, SHARE = RESULTS / "meta_gradient.csv", RESULTS / "training_step.json"
+SHARE = RESULTS / "training_step.json"
 MOST_SECONDS, MOST_MB = 60.0, 10_000.0
 KILLED_MB = 18_000.0  # a run that needs more fails
 
@@ -50,38 +42,12 @@ KILLED_MB = 18_000.0  # a run that needs more fails
 PER_STEP = {"ANIL", "MAML", "iMAML", "adjoint, Euler", "forward, Euler"}
 NEEDS = {"JAX forward": "jax", "MAML": "torchopt", "iMAML": "torchopt"}
 
-PARTS = ("goals", "offset", "steps", "sizes", "share")
 CONTENDERS = {*FLOWS, *TASKS, "ANIL", "MAML", "iMAML", "JAX forward", "naive forward"}
 GOALS = [Case("embeddings", 5, 5, 10_000), Case("embeddings", 10, 5, 10_000), Case("embeddings", 20, 5, 1_000)]
 OFFSET = [replace(case, offset=1.0) for case in GOALS] + [replace(GOALS[0], steps=1_000_000, offset=3.0)]
-INPUTS = ("phi", "W0", "T")
 STEPS = [10**exponent for exponent in range(9)]
 FEW_STEPS = STEPS[:3] + STEPS[4::2]
 SIZES = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5), (50, 1), (50, 5)]
-
-
-RUN = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-
-
-@dataclass
-class Row:
-    """One contender on one case.
-
-    Attributes:
-        median: ms. runs: number of timed runs. extra_mb: peak of memory over that before the run.
-        errors: relative errors of the gradients, by input. note: why there is no measurement.
-        run: when its run began (rows of the first three runs: when their results were stored).
-    """
-
-    part: str
-    contender: str
-    case: Case
-    median: float = float("nan")
-    runs: int = 0
-    extra_mb: float = float("nan")
-    errors: dict[str, float] = field(default_factory=dict[str, float])
-    note: str = ""
-    run: str = RUN
 
 
 def measure(part: str, contender: str, case: Case, repeats: int, *, check: bool) -> Row:
@@ -149,7 +115,6 @@ def in_turns(part: str, cases: list[Case], rounds: int, wanted: Container[str]) 
 class Panel:
     """What is compared by number of gradient steps, 5-way 5-shot."""
 
-    title: str
     case: Case
     contenders: tuple[str, ...]
     steps: list[int] = field(default_factory=lambda: STEPS)
@@ -157,20 +122,11 @@ class Panel:
 
 _FLOWS = ("adjoint", "forward", "forward, Euler", "ANIL")
 PANELS = {
-    "conv4": Panel("Conv-4, whole meta-gradient", Case("images", 5, 5, 1), (*_FLOWS, "MAML", "iMAML")),
+    "conv4": Panel(Case("images", 5, 5, 1), (*_FLOWS, "MAML", "iMAML")),
     # A run takes seconds and gigabytes whatever the steps.
-    "resnet12": Panel(
-        "ResNet-12, whole meta-gradient",
-        Case("images", 5, 5, 1, 16_000),
-        ("adjoint", "forward", "ANIL", "MAML", "iMAML"),
-        FEW_STEPS,
-    ),
-    "1600": Panel(
-        "embeddings, d = 1600", Case("embeddings", 5, 5, 1, 1600), (*_FLOWS, "adjoint, Euler", "JAX forward")
-    ),
-    "16000": Panel(
-        "embeddings, d = 16000", Case("embeddings", 5, 5, 1, 16_000), (*_FLOWS, "adjoint, Euler", "JAX forward")
-    ),
+    "resnet12": Panel(Case("images", 5, 5, 1, 16_000), ("adjoint", "forward", "ANIL", "MAML", "iMAML"), FEW_STEPS),
+    "1600": Panel(Case("embeddings", 5, 5, 1, 1600), (*_FLOWS, "adjoint, Euler", "JAX forward")),
+    "16000": Panel(Case("embeddings", 5, 5, 1, 16_000), (*_FLOWS, "adjoint, Euler", "JAX forward")),
 }
 
 
@@ -243,208 +199,6 @@ def sizes(quick: bool, wanted: Container[str]) -> list[Row]:
     return rows
 
 
-def stored() -> list[Row]:
-    """The rows of an earlier run."""
-    if not CSV.exists():
-        return []
-    rows: list[Row] = []
-    with CSV.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            on: Any = line["on"]
-            counts = (int(line[key]) for key in ("ways", "shots", "steps", "d"))
-            case = Case(on, *counts, offset=float(line["offset"]))
-            errors = {key: line[f"error_{key}"] for key in INPUTS}
-            rows.append(
-                Row(
-                    line["part"],
-                    line["contender"],
-                    case,
-                    float(line["median_ms"]),
-                    int(line["runs"]),
-                    float(line["extra_mb"]),
-                    {key: float(value) for key, value in errors.items() if value},
-                    line["note"],
-                    line["run"],
-                )
-            )
-    return rows
-
-
-def merge(old: list[Row], new: list[Row]) -> list[Row]:
-    """`new` in the place of what it measures anew: its contenders in its panels."""
-    measured = {(row.part, row.contender, _panel(row)) for row in new}
-    rows = [row for row in old if (row.part, row.contender, _panel(row)) not in measured] + new
-    return sorted(rows, key=lambda row: (PARTS.index(row.part), row.case.on != "images", row.case.d, row.case.offset))
-
-
-def report(rows: list[Row], share: dict[str, float] | None) -> None:
-    """Write the CSV, the Markdown tables and the plot."""
-    RESULTS.mkdir(exist_ok=True)
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            [
-                "part",
-                "contender",
-                "on",
-                "ways",
-                "shots",
-                "d",
-                "steps",
-                "T",
-                "median_ms",
-                "runs",
-                "extra_mb",
-                "error_phi",
-                "error_W0",
-                "error_T",
-                "note",
-                "offset",
-                "run",
-            ]
-        )
-        for row in rows:
-            case, errors = row.case, [row.errors.get(key) for key in INPUTS]
-            writer.writerow(
-                [
-                    row.part,
-                    row.contender,
-                    case.on,
-                    case.ways,
-                    case.shots,
-                    case.d,
-                    case.steps,
-                    f"{case.T:g}",
-                    f"{row.median:.3f}",
-                    row.runs,
-                    f"{row.extra_mb:.1f}",
-                    *["" if x is None else f"{x:.1e}" for x in errors],
-                    row.note,
-                    f"{case.offset:g}",
-                    row.run,
-                ]
-            )
-    lines = [
-        (
-            f"Measured on {usable_cpus()} CPU cores ({processor()}), Python "
-            f"{platform.python_version()}, each row in a process of its own; medians. Memory is "
-            f"the peak above that before the run. T = {RATE:g} x steps. Errors are relative, against float64 at 1e-11: "
-            "the larger of dphi and dW0, and dT."
-        ),
-        "",
-        (
-            "The embeddings are Gaussian clusters, one a class, of mean squared norm 100. Without an offset those of "
-            "different classes are nearly orthogonal; the offset is a component that all share, as embeddings of real "
-            "images do (their mean cosine between classes is about 1/3, as with offset 1). On images the network is "
-            "Conv-4 (d = 1600) or the paper's ResNet-12 (d = 16000) with random weights, its embeddings scaled to the "
-            "same norm."
-        ),
-        "",
-    ]
-    for part, title in (
-        ("goals", "In turns with JAX's forward sensitivity"),
-        ("offset", "The same on embeddings that share an offset"),
-        ("steps", "By gradient steps, 5-way 5-shot"),
-        ("sizes", "By ways x shots"),
-    ):
-        chosen = [row for row in rows if row.part == part]
-        if chosen:
-            lines += [f"## {title}", "", *_table(chosen), ""]
-    if share:
-        lines += [
-            "## Share of a training step",
-            "",
-            (
-                f"Conv-4, 84 px, {share['tasks']:.0f} tasks of 5-way 5-shot and 15 queries, T = "
-                f"{share['T']:g}: a step takes {share['step_ms']:.0f} ms, of which the adaptation "
-                f"and its meta-gradient {share['flow_ms']:.1f} ms: {100 * share['share']:.2f} %."
-            ),
-            "",
-        ]
-    (RESULTS / "meta_gradient.md").write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
-    if any(row.part == "steps" for row in rows):
-        plot([row for row in rows if row.part == "steps"])
-
-
-def _table(rows: list[Row]) -> list[str]:
-    """A Markdown table; "*" marks what was measured in another run than most rows of its panel."""
-    lines = [
-        "| on | ways x shots | d | steps | offset | method | ms | adjoint is faster by | extra MB | error | of dT |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    ours = {row.case: row for row in rows if row.contender == "adjoint"}
-    usual = {
-        panel: Counter(row.run for row in rows if _panel(row) == panel).most_common(1)[0][0]
-        for panel in map(_panel, rows)
-    }
-    other = sorted({row.run for row in rows if row.runs and row.run != usual[_panel(row)]})
-    for row in rows:
-        case = row.case
-        start = f"| {case.on} | {case.ways} x {case.shots} | {case.d} | {case.steps:g} | {case.offset:g} |"
-        if row.note:
-            lines.append(f"{start} {row.contender} | {row.note} | | | | |")
-            continue
-        mark = "" if row.run == usual[_panel(row)] else "*"
-        ratio = ""
-        if row.contender != "adjoint" and case in ours:
-            ratio = f"{row.median / ours[case].median:.3g} x{'' if row.run == ours[case].run else '*'}"
-        error = max((row.errors[key] for key in ("phi", "W0") if key in row.errors), default=None)
-        cells = [f"{row.contender}{mark}", f"{row.median:.2f}", ratio, f"{row.extra_mb:.1f}"]
-        cells += ["" if x is None else f"{x:.0e}" for x in (error, row.errors.get("T"))]
-        lines.append(f"{start} {' | '.join(cells)} |")
-    if other:
-        runs = ", ".join(other)
-        lines += ["", f"\\* measured in another run than its panel's other rows ({runs}); a ratio with *: across runs."]
-    return lines
-
-
-def _panel(row: Row) -> tuple[str, int, float]:
-    """What is compared: the rows on equal data."""
-    return row.case.on, row.case.d, row.case.offset
-
-
-def _of(panel: Panel) -> tuple[str, int, float]:
-    """What its rows' `_panel` is."""
-    return panel.case.on, panel.case.d, panel.case.offset
-
-
-def plot(rows: list[Row]) -> None:
-    """Time and memory by gradient steps: the paper's Figures 3 and 4 on this machine."""
-    panels = [panel for panel in PANELS.values() if any(_panel(row) == _of(panel) for row in rows)]
-    names = list(dict.fromkeys(row.contender for row in rows))
-    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 7), sharex=True, squeeze=False)
-    for column, panel in enumerate(panels):
-        for index, name in enumerate(names):
-            mine = [row for row in rows if _panel(row) == _of(panel) and row.contender == name and row.runs]
-            x = [row.case.steps for row in mine]
-            for axis, values in (
-                (axes[0][column], [row.median for row in mine]),
-                (axes[1][column], [max(row.extra_mb, 0.1) for row in mine]),
-            ):
-                axis.loglog(x, values, "o-", ms=3, color=f"C{index}", label=name)
-        axes[0][column].set_title(panel.title)
-        axes[1][column].set_xlabel(f"gradient steps (T = {RATE:g} x steps)")
-    axes[0][0].set_ylabel("time of a meta-gradient, ms")
-    axes[1][0].set_ylabel("peak extra memory, MB")
-    for axis in axes.flat:
-        axis.grid(visible=True, alpha=0.3)
-    handles = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncol=len(handles))
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(RESULTS / "meta_gradient.png", dpi=110)
-
-
-def processor() -> str:
-    """Name of the processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.machine()
-    names = (line.split(":")[1].strip() for line in text.splitlines() if "model name" in line)
-    return next(names, platform.machine())
-
-
 def training_step_share(rounds: int) -> None:
     """Time of the adaptation within real Conv-4 training steps."""
     done = subprocess.run(
@@ -476,7 +230,9 @@ def main() -> None:
     if "share" in arguments.only:
         training_step_share(2 if arguments.quick else 5)
     share = json.loads(SHARE.read_text(encoding="utf-8")) if SHARE.exists() else None
-    report(merge(stored(), rows), share)
+    rows = merge(stored(), rows)
+    store(rows)
+    meta_gradient_page.write(rows, share)
 
 
 if __name__ == "__main__":

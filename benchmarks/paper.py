@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import backward_path, variants
-from benchmarks.meta_gradient import CSV
+from benchmarks.meta_gradient_rows import CSV
 from benchmarks.variants import Variant
 from training.results.tables import markdown
 

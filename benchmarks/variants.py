@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.meta_gradient import processor
 from benchmarks.rivals.comln import Comln
 from benchmarks.rivals.tasks import PROBLEMS, Problem, Task
 from benchmarks.rivals.training import episodes, train
@@ -31,6 +30,7 @@ from training.data.resident import ResidentImages
 from training.gradient_flow import gradient_flow
 from training.memory import keep_freed_memory
 from training.results.accuracy import Difference, Estimate, mean_and_interval
+from training.runs.hardware import processor
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

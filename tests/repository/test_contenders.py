@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks import meta_gradient
+from benchmarks import meta_gradient, meta_gradient_page, meta_gradient_rows
 from benchmarks.contenders import Case, build, embeddings, reference
 from benchmarks.measure import relative_errors
+from benchmarks.meta_gradient_rows import Row
 
 SMALL = Case("embeddings", 3, 2, 200, d=12)
 
@@ -58,17 +59,18 @@ def test_embeddings_have_the_norm_and_the_shared_component_they_are_said_to_have
 
 def test_a_row_of_another_run_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the table, and after it was stored; so is a ratio to it."""
-    monkeypatch.setattr(meta_gradient, "RESULTS", tmp_path)
-    monkeypatch.setattr(meta_gradient, "CSV", tmp_path / "rows.csv")
+    monkeypatch.setattr(meta_gradient_page, "RESULTS", tmp_path)
+    monkeypatch.setattr(meta_gradient_rows, "CSV", tmp_path / "rows.csv")
     errors = {"phi": 1e-7, "W0": 3e-7, "T": 2e-6}
     rows = [
-        meta_gradient.Row("goals", "adjoint", SMALL, 1.0, 3, 0.1, errors, run="2026-02-02 00:00"),
-        meta_gradient.Row("goals", "forward", SMALL, 2.0, 3, 0.1, errors, run="2026-01-01 00:00"),
-        meta_gradient.Row("goals", "ANIL", SMALL, 4.0, 3, 0.1, {}, run="2026-01-01 00:00"),
-        meta_gradient.Row("offset", "adjoint", replace(SMALL, offset=1.0), 1.0, 3, 0.1, errors),
+        Row("goals", "adjoint", SMALL, 1.0, 3, 0.1, errors, run="2026-02-02 00:00"),
+        Row("goals", "forward", SMALL, 2.0, 3, 0.1, errors, run="2026-01-01 00:00"),
+        Row("goals", "ANIL", SMALL, 4.0, 3, 0.1, {}, run="2026-01-01 00:00"),
+        Row("offset", "adjoint", replace(SMALL, offset=1.0), 1.0, 3, 0.1, errors),
     ]
-    meta_gradient.report(rows, None)
-    assert meta_gradient.stored() == rows
+    meta_gradient_rows.store(rows)
+    assert meta_gradient_rows.stored() == rows
+    meta_gradient_page.write(rows, None)
     text = (tmp_path / "meta_gradient.md").read_text(encoding="utf-8")
     assert "| 0 | adjoint* | 1.00 |  | 0.1 | 3e-07 | 2e-06 |" in text
     assert "| 0 | forward | 2.00 | 2 x* | 0.1 | 3e-07 | 2e-06 |" in text
@@ -124,10 +126,8 @@ def test_what_is_out_of_reach_is_told_by_the_part_of_the_cost_that_grows() -> No
     """15 s of network do not become 150 s when the steps of the head become ten times as many."""
     images = Case("images", 5, 5, 1, d=16_000)
 
-    def rows(*measured: tuple[int, float, float]) -> list[meta_gradient.Row]:
-        return [
-            meta_gradient.Row("steps", "ANIL", replace(images, steps=steps), ms, 1, mb) for steps, ms, mb in measured
-        ]
+    def rows(*measured: tuple[int, float, float]) -> list[Row]:
+        return [Row("steps", "ANIL", replace(images, steps=steps), ms, 1, mb) for steps, ms, mb in measured]
 
     def reason(*measured: tuple[int, float, float]) -> str:
         return meta_gradient._too_much("ANIL", rows(*measured), 10 * measured[-1][0])

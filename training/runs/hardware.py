@@ -11,15 +11,16 @@ from training.runs.distributed import Group
 
 def describe_hardware(group: Group | None = None) -> str:
     """Such as "2 cores of Intel(R) Xeon(R) Processor", with the GPU and the number of processes if any."""
-    processor = f"{usable_cpus()} cores of {_processor()}"
+    words = f"{usable_cpus()} cores of {processor()}"
     if torch.cuda.is_available():
-        processor = f"{torch.cuda.get_device_name()} and {processor}"
+        words = f"{torch.cuda.get_device_name()} and {words}"
     if group is not None and group.size > 1:
-        processor = f"{group.size} processes, each on {processor}"
-    return processor
+        words = f"{group.size} processes, each on {words}"
+    return words
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of the processor, such as "AMD EPYC"."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
