@@ -1,10 +1,10 @@
 """COMLN with T learned or fixed, and with Runge-Kutta or Euler: the paper's Figure 5 and Table 4, at the size of a CPU.
 
-    python -m benchmarks.variants --data PATH [--budget 240] [--episodes 300]     # miniImageNet; runs what is missing
-    python -m benchmarks.variants --figure          # writes docs/images/variants.png of what has been run
+    python -m benchmarks.variants --data PATH     # miniImageNet; runs what is missing
+    python -m benchmarks.variants --figure        # writes docs/images/variants.png of what has been run
 
-Conv-4 at 42 px, 5-way 5-shot, trained from random weights for `--budget` seconds of CPU time with one thread, as the
-algorithms of `benchmarks.algorithms` are, and measured on the same episodes of the validation classes.
+Conv-4 at 42 px, 5-way 5-shot, trained from random weights for BUDGET seconds of CPU time with one thread, as the
+algorithms of `benchmarks.algorithms` are, and measured on the same EPISODES episodes of the validation classes.
 """
 
 import argparse
@@ -38,6 +38,7 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).parent / "results" / "variants.json"
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "variants.png"
 DATA, WAYS, SHOTS, SEED = "miniimagenet", 5, 5, 0
+BUDGET, EPISODES = 240.0, 300
 EULER_STEP = 0.01  # the paper's
 
 
@@ -174,8 +175,6 @@ def main() -> None:
     """Run what is missing, or draw the figure."""
     parser = argparse.ArgumentParser(description="COMLN with T learned or fixed, and with Runge-Kutta or Euler.")
     parser.add_argument("--data", type=Path, help="miniImageNet (docs/data.md)")
-    parser.add_argument("--budget", type=float, default=240.0, help="CPU seconds of a run (default 240)")
-    parser.add_argument("--episodes", type=int, default=300, help="of the validation classes (default 300)")
     parser.add_argument("--figure", action="store_true", help="draw what has been run, and run nothing")
     arguments = parser.parse_args()
     runs = load()
@@ -184,8 +183,6 @@ def main() -> None:
         return
     if arguments.data is None:
         parser.error("--data is needed")
-    if arguments.budget <= 0 or arguments.episodes < 2:
-        parser.error("--budget must be positive and --episodes at least 2")
     torch.set_num_threads(1)
     keep_freed_memory()
     try:
@@ -200,7 +197,7 @@ def main() -> None:
         if variant not in done:
             torch.manual_seed(SEED)
             comln = ComlnVariant(PROBLEMS[DATA], WAYS, variant)
-            runs.append(run(comln, images, validation, budget=arguments.budget, count=arguments.episodes))
+            runs.append(run(comln, images, validation, budget=BUDGET, count=EPISODES))
             save(runs)
             print(f"{variant}: {runs[-1].accuracy}, T {runs[-1].T:.3g}", flush=True)
 
