@@ -181,8 +181,8 @@ def solvers_here() -> str:
     runs = {run.variant: run for run in variants.load()}
     usual, euler = runs[Variant()], runs[Variant(euler=True)]
     return (
-        f"Smaller ([Figure 5](#figure-5-t-learned-and-t-fixed) says how much): RK {usual.accuracy}, "
-        f"Euler {euler.accuracy}, which is {euler.ahead_of(usual)} beside RK on the same tasks."
+        f"With the smaller runs of [Figure 5](#figure-5-t-learned-and-t-fixed): RK {usual.accuracy}, Euler "
+        f"{euler.accuracy}; Euler minus RK on the same tasks {euler.ahead_of(usual)}."
     )
 
 

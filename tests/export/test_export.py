@@ -323,11 +323,17 @@ def test_an_export_can_be_a_backbone(odd: tuple[Classifier, Bundle]) -> None:
     assert found.shape == (1, 3)
 
 
-def test_an_old_operator_set_is_refused(odd: tuple[Classifier, Bundle]) -> None:
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_old_operator_set_or_none_is_refused(declared: bool, odd: tuple[Classifier, Bundle]) -> None:
     classifier, bundle = odd
-    with pytest.raises(ServiceError, match=r"operator set 9; .* format=safetensors") as caught:
-        onnx_file(classifier, replace(bundle, backbone=backbone_with(9)))
+    model = onnx.load_from_string(backbone_with(9))
+    if not declared:
+        del model.opset_import[:]
+    received = 9 if declared else 0
+    with pytest.raises(ServiceError, match=rf"operator set {received}; .* format=safetensors") as caught:
+        onnx_file(classifier, replace(bundle, backbone=model.SerializeToString()))
     assert caught.value.code is ErrorCode.CANNOT_EXPORT
+    assert caught.value.detail["received_opset"] == received
 
 
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
