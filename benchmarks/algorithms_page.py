@@ -171,10 +171,11 @@ below:
 
 {figure}{body}
 "MB a task" is the peak of memory during one meta-gradient above that before it, "ms a task" its CPU time after
-training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran: where it is more,
-other programs slowed the CPU's seconds down, and the algorithm did that much less in them. By number of gradient steps,
-and for the paper's claim that COMLN's memory does not depend on T:
-[Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient).
+training, one task at a time. The yardstick is a fixed piece of work, in CPU time while the cell ran. Where it is
+larger, the processor was slower or other programs slowed it down, and the algorithm did less in the same seconds:
+compare accuracies only between rows of similar yardsticks.
+[Table 1 of the paper](paper.md#table-1-memory-of-a-meta-gradient) has memory by number of gradient steps, which shows
+whether COMLN's depends on T.
 
 ## What is equal
 

@@ -164,7 +164,7 @@ def smaller_runs() -> str:
     table = [
         [
             f"learned from {run.variant.T:g}" if run.variant.learned else f"fixed at {run.variant.T:g}",
-            f"{run.T:.3g}",
+            f"{float(f'{run.T:.3g}'):g}",
             str(run.accuracy),
             "" if run is usual else str(run.ahead_of(usual)),
             str(run.updates),
@@ -172,7 +172,7 @@ def smaller_runs() -> str:
         for run in sorted(runs, key=lambda run: (not run.variant.learned, run.variant.T))
         if not run.variant.euler
     ]
-    heads = ["T", "T after training", "accuracy, %", "beside T learned from 1", "updates"]
+    heads = ["T", "T after training", "accuracy, %", "minus that of T learned from 1", "updates"]
     return f"{described(runs)}\n\n{markdown(heads, table)}"
 
 
@@ -226,8 +226,8 @@ def page() -> str:
         [
             "4",
             "The same, ResNet-12",
-            f"In the same table and figure: {resnet12()}. On embeddings of its size (d = 16000), too.",
-            "`python -m benchmarks.meta_gradient --only steps --panel resnet12`",
+            f"In the same table and figure: {resnet12()}. Without the network, d = 16000: in the table, too.",
+            "`python -m benchmarks.meta_gradient --only steps --panel resnet12 --panel 16000`",
         ],
         [
             "5, left",
@@ -307,7 +307,8 @@ The other rows, all cited, none run here:
 
 ![W(t) recomputed backward in time](images/backward-path.png)
 
-Relative distance of the W(0) recomputed from W(T) from the one that the flow began at: {distances()}.
+Each flow is integrated forward from W(0) to W(T), then backward. Relative error of the W(0) that comes back:
+{distances()}.
 
 ### Figure 5: T learned, and T fixed
 
