@@ -11,6 +11,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.head_file import metadata
 from comln_serve.export.resampling import LEAST_OPSET, resample
+from comln_serve.export.unsigned_weights import use_unsigned_weights
 
 INPUT, OUTPUT = "images", "probabilities"
 
@@ -32,6 +33,7 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     model = onnx.load_from_string(bundle.backbone)
     _check_opset(model, bundle)
     graph = model.graph
+    use_unsigned_weights(graph)
     _add_prefix(graph, "backbone/")  # keeps its names apart from those added here
 
     before = Nodes("preprocessing/")

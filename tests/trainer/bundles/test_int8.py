@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from fastapi.testclient import TestClient
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from comln_serve.api.app import create_app
@@ -21,6 +21,7 @@ from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.imaging import Preprocessing
 from tests.export.test_export import assert_same_answers, files
+from tests.export.test_export import export as export_file
 from tests.support.messages import adapt_form
 from tests.support.tiny import tiny_config, tiny_model
 from tests.trainer.backbones.test_frozen import EXPORT
@@ -167,6 +168,11 @@ def test_a_classifier_of_it_is_exported_as_one_file(
             adapted = client.post("/adapt", **adapt_form(model=model))
             assert adapted.status_code == 201, adapted.text
             assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
+            exported = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
+            types = {tensor.data_type for tensor in exported.initializer}
+            # int8 overflows in the plain sessions of CPUs without VNNI.
+            assert TensorProto.UINT8 in types
+            assert TensorProto.INT8 not in types
 
 
 def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(
