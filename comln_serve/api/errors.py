@@ -56,7 +56,7 @@ STATUS: Mapping[ErrorCode, int] = {
 }
 # 408 closes the connection, as the rest of the body is never read.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
-_MAX_SHOWN = 200
+_MAX_SHOWN, _MAX_NAME = 200, 100
 # `repr` would copy a string of 16 MB before it is cut to 200 characters.
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
@@ -85,7 +85,7 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
     """
     problems = [
         {
-            "where": ".".join(str(part) for part in item["loc"]) or "body",
+            "where": ".".join(str(part)[:_MAX_NAME] for part in item["loc"]) or "body",
             "problem": item["msg"].removeprefix("Value error, "),
             "received": _SHOWN.repr(item.get("input"))[:_MAX_SHOWN],
         }

@@ -2,9 +2,10 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from comln_serve.client.asking import CutLimits, Session, cut_limits
@@ -62,7 +63,7 @@ class Cuts:
         self._bar: Any = None
 
     def send(self, send_cut: SendCut) -> Flow[None]:
-        """Send all images, in order.
+        """Send all images, in order; classes in turns if there are more than one request may have.
 
         Raises:
             BadImageError: an image cannot be used, and such images are not to be skipped.
@@ -70,6 +71,8 @@ class Cuts:
             ComlnError: a cut failed, and would in smaller requests, too.
         """
         limits = yield from cut_limits(self._session)
+        if self._left is not None and len(self._rest) > limits.images:
+            self._rest = _in_turns(self._rest)  # the first request must have two classes
         while True:
             yield from self._prepare(limits)
             cut = self._take(limits)
@@ -173,6 +176,14 @@ def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimit
         return [one(batch[0])]
     with ThreadPoolExecutor(min(_THREADS, len(batch))) as threads:
         return list(threads.map(one, batch))
+
+
+def _in_turns(images: Iterable[Source]) -> deque[Source]:
+    """The first image of every class, then the second of every class, and so on."""
+    classes: dict[str | None, list[Source]] = {}
+    for image in images:
+        classes.setdefault(image.label, []).append(image)
+    return deque(image for row in zip_longest(*classes.values()) for image in row if image is not None)
 
 
 def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:

@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from comln_serve.client.errors import InputError
+from comln_serve.client.images import name_of
 from comln_serve.client.results import Skipped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
@@ -40,7 +41,7 @@ def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[st
     if not classes:
         raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
-    skipped += [Skipped(image=str(path), reason=reason) for path in loose]
+    skipped += [Skipped(image=name_of(path), reason=reason) for path in loose]
     pairs = [
         (path, label)
         for row in zip_longest(*classes.values())
@@ -65,7 +66,7 @@ def read_folder(folder: str | PathLike[str]) -> tuple[list[Path], tuple[Skipped,
 
 
 def _others(files: list[Path]) -> list[Skipped]:
-    return [Skipped(image=str(path), reason=_NO_IMAGE) for path in files if not _is_image(path)]
+    return [Skipped(image=name_of(path), reason=_NO_IMAGE) for path in files if not _is_image(path)]
 
 
 def _is_image(path: Path) -> bool:

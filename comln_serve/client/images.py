@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -69,7 +70,14 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     for number, text in enumerate(texts, 1):
         if not isinstance(cast("object", text), str) or not text.strip():
             raise InputError(f"label {number} is {text!r}; a label is text that is not blank")
+        if not _is_unicode(text):
+            raise InputError(f"label {number} is {text!r}, which is not valid Unicode; rename the class, or its folder")
     return [Source(_name(item, n), item, text) for n, (item, text) in enumerate(zip(given, texts, strict=True), 1)]
+
+
+def name_of(path: str | bytes | os.PathLike[Any]) -> str:
+    r"""A file's name to show, in which bytes that are not UTF-8 are written as \\xe9."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> Prepared:
@@ -98,7 +106,14 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
 
 
 def _name(item: ImageSource, number: int) -> str:
-    return os.fspath(item) if isinstance(item, str | os.PathLike) else f"image {number}"
+    return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
+
+
+def _is_unicode(text: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        text.encode()
+        return True
+    return False
 
 
 def _kind(value: object) -> str:
@@ -148,7 +163,7 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
         if data[4:8] == b"ftyp":
             return data  # HEIC, which Pillow does not read without a plugin; the server may
         raise BadImageError(name, _unreadable(data)) from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # of many types, as Pillow's readers meet damaged files
         raise BadImageError(name, f"is damaged or too large: {error}") from error
 
 
@@ -173,7 +188,9 @@ def _picture(name: str, picture: Image.Image, max_side: int | None) -> bytes:
 
 def _encode(picture: Image.Image, max_side: int | None, *, lossless: bool) -> bytes:
     """The picture, upright and at most `max_side` pixels long, as a PNG or JPEG file."""
-    upright = ImageOps.exif_transpose(picture)
+    upright = picture
+    with suppress(Exception):  # EXIF data that are damaged
+        upright = ImageOps.exif_transpose(picture)
     transparent = upright.has_transparency_data
     if max_side is not None:
         if upright.mode in ("1", "P"):  # cannot be interpolated

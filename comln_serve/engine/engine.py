@@ -341,14 +341,17 @@ class Engine:
                 put(position, pixels)
 
             policy = model.bundle.manifest.preprocessing
+            upload = self._decoders.submit(job, files, policy, deliver, partial=partial)
             try:
-                yield self._decoders.submit(job, files, policy, deliver, partial=partial)
+                yield upload
             finally:
                 job.cancel()  # stops the work if the wait was given up
+                self._decoders.forget(upload)
         waited = job.waited_s or 0.0
         tell_stage("queue", waited, ago=time.perf_counter() - began - waited)
 
     def _need_ready(self) -> None:
-        self.warm()
+        if not self.ready:
+            self.warm()
         if not self.ready:
             raise ServiceError(ErrorCode.NOT_READY, "The server is stopping or could not start; try another.")

@@ -1,30 +1,45 @@
-"""Reads the frame size of an AV1 stream from its sequence headers (AV1, 5.5.1)."""
+"""Reads the frame sizes of AV1 streams from their sequence headers (AV1, 5.5.1)."""
+
+from collections.abc import Iterable, Iterator
 
 _SEQUENCE_HEADER = 1
+# In all streams of a file: each unit takes a microsecond to skip, and each header up to a millisecond to read.
 _MOST_UNITS = 10_000
+_MOST_HEADERS = 1000
+# A variable-length number that begins with more zeros has no value (AV1, 4.10.3).
+_MOST_ZEROS = 31
 
 
-def coded_pixels(stream: bytes) -> int:
-    """Pixels of the largest frame that the stream announces; 0 without a sequence header.
+def coded_pixels(streams: Iterable[bytes]) -> int:
+    """Pixels of the largest frame that a file's streams announce; 0 without a sequence header.
 
     Raises:
-        ValueError: the stream has far more parts than a picture has.
+        ValueError: the streams have far more parts than a file's pictures have, or a number in a header has no value.
     """
-    most, at = 0, 0
-    try:
-        for _ in range(_MOST_UNITS):
-            if at >= len(stream):
-                return most
-            head = stream[at]
-            kind, has_size = head >> 3 & 15, head & 2
-            at += 2 if head & 4 else 1
-            size, at = _leb128(stream, at) if has_size else (len(stream), at)
-            if kind == _SEQUENCE_HEADER:
-                most = max(most, _frame_pixels(_Bits(stream, at)))
-            at += size
-    except IndexError:  # the stream is cut short; its decoder says so
-        return most
-    raise ValueError(f"more than {_MOST_UNITS} parts in one picture")
+    most = units = headers = 0
+    for stream in streams:
+        try:
+            for kind, at in _units(stream):
+                units += 1
+                headers += kind == _SEQUENCE_HEADER
+                if units > _MOST_UNITS or headers > _MOST_HEADERS:
+                    raise ValueError(f"its pictures have more than {_MOST_UNITS} parts or {_MOST_HEADERS} headers")
+                if kind == _SEQUENCE_HEADER:
+                    most = max(most, _frame_pixels(_Bits(stream, at)))
+        except IndexError:  # the stream is cut short; its decoder says so
+            continue
+    return most
+
+
+def _units(stream: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the type of each unit (OBU) of a stream and where its content begins."""
+    at = 0
+    while at < len(stream):
+        head = stream[at]
+        at += 2 if head & 4 else 1
+        size, at = _leb128(stream, at) if head & 2 else (len(stream), at)
+        yield head >> 3 & 15, at
+        at += size
 
 
 def _leb128(stream: bytes, at: int) -> tuple[int, int]:
@@ -69,6 +84,8 @@ def _skip_operating_points(bits: _Bits) -> None:
             zeros = 0
             while not bits.take(1):
                 zeros += 1
+                if zeros > _MOST_ZEROS:
+                    raise ValueError("a number in the header of a picture has no value")
             bits.take(zeros)
         if bits.take(1):  # decoder_model_info_present_flag
             delay_bits = bits.take(5) + 1

@@ -16,6 +16,8 @@ _MOST_EXTENTS = 20_000
 _DEEPEST = 6  # stbl is in minf, mdia, trak, moov
 # Items may refer to this many times the file's bytes: in harmless files, only a few overlap.
 _READ_AGAIN = 2
+# The first pictures of a sequence's tracks may: each is taken to be as long as the longest.
+_SAMPLES_READ_AGAIN = 4
 # Bytes of metadata and colour profiles, counted once for each picture that the library lists.
 _MOST_METADATA = 64 * 2**20
 
@@ -53,6 +55,7 @@ class _Container:
         self._first_samples: list[int] = []
         self._sample_sizes: list[int] = []
         self._left = _MOST_BOXES
+        self._extents_left = _MOST_EXTENTS
         self._idat = (0, 0)
         read = {
             b"iinf": self._read_items,
@@ -84,10 +87,12 @@ class _Container:
         sizes += [self._grid(item) for item in self._items.values() if item.kind == b"grid"]
         # libheif refuses HEVC frames larger than the boxes announce; libavif accepts such AV1.
         coded = [item.extents for item in self._items.values() if item.kind == b"av01"]
-        longest = max(self._sample_sizes, default=0)
+        longest = min(max(self._sample_sizes, default=0), len(self._data))
+        if longest * len(self._first_samples) > _SAMPLES_READ_AGAIN * len(self._data):
+            raise ValueError("its sequences refer to more bytes than the file has")
         coded += [[(start, longest)] for start in self._first_samples]
-        sizes += [coded_pixels(self._bytes(extents)) for extents in coded]
-        return max(sizes, default=0)
+        sizes.append(coded_pixels(map(self._bytes, coded)))
+        return max(sizes)
 
     def _boxes(self, at: int, end: int, deep: int = 0) -> Iterator[tuple[bytes, int, int]]:
         """Yield type, start and end of each box's body, and of boxes inside `_PARENTS` to the depth
@@ -123,7 +128,7 @@ class _Container:
         sizes = self._int(start + 4, 2)
         offset, length, base, index = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
         wide = 4 if version > 1 else 2
-        at, left = start + 6 + wide, _MOST_EXTENTS
+        at = start + 6 + wide
         for _item in range(self._int(start + 6, wide)):
             item = self._item(self._int(at, wide))
             at += wide
@@ -134,8 +139,8 @@ class _Container:
             first = self._int(at + 2, base)
             count = self._int(at + 2 + base, 2)
             at += 4 + base
-            left -= count + 1
-            if left < 0 or at > end:
+            self._extents_left -= count + 1
+            if self._extents_left < 0 or at > end:
                 raise ValueError("the list of where its items are is too long")
             for _extent in range(count):
                 at += index if version > 0 else 0

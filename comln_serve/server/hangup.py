@@ -24,16 +24,19 @@ def reload_on_hangup(reload: Callable[[], object]) -> None:
 
 
 def on_hangup(call: Callable[[], None]) -> None:
-    """Call it on SIGHUP; but stop this process if that tells that its terminal was closed."""
+    """Call it on SIGHUP; but stop this process if that tells that its terminal was closed, unless nohup started it."""
     if not hasattr(signal, "SIGHUP"):
         return
-    had_terminal = _has_terminal()
+    has_terminal, stays = _has_terminal(), signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
     def hung_up(_signal: int, _frame: FrameType | None) -> None:
-        if had_terminal and not _has_terminal():
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
+        nonlocal has_terminal
+        if not has_terminal or _has_terminal():
             call()
+            return
+        has_terminal = False
+        if not stays:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGHUP, hung_up)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])

@@ -21,6 +21,8 @@ MOST_FIELDS = 100
 # many requests it finds at once: 200 at most.
 _SLICE = 4096
 
+_WITHOUT_BODY = {b"GET", b"HEAD", b"DELETE", b"OPTIONS"}
+
 
 class _HeldReading(FlowControl):
     """uvicorn's flow control, but it does not resume reading while received bytes are unparsed."""
@@ -108,6 +110,9 @@ class Protocol(HttpToolsProtocol):
         if self._fields > MOST_FIELDS:
             self._refusal = _head_too_large()
             raise self._refusal  # stops the parser; uvicorn then calls `send_400_response`
+        if name.lower() == b"upgrade" and self.parser and self.parser.get_method() not in _WITHOUT_BODY:
+            self._refusal = _upgrade()
+            raise self._refusal  # the parser would take the request to end here, and lose its body
         if self._head_begun:  # trailers are not used, and uvicorn would add them to the head
             super().on_header(name, value)
 
@@ -196,6 +201,14 @@ def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
     connection: socket.socket | None = transport.get_extra_info("socket")
     if option is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, option, int(1000 * seconds))
+
+
+def _upgrade() -> ServiceError:
+    return ServiceError(
+        ErrorCode.MALFORMED_HTTP,
+        "The request asks to upgrade to another protocol (field Upgrade); this server speaks HTTP/1.1 only. Switch "
+        "that off: curl --http1.1, in Java HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).",
+    )
 
 
 def _head_too_large() -> ServiceError:

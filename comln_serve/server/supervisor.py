@@ -51,6 +51,8 @@ class Supervisor:
             signal.signal(number, self._end)
         on_hangup(lambda: self._send(signal.SIGHUP))
         self._start(0)
+        if not self._running:
+            return 0  # told to end before anything was started
         while not self._shared.of(0, Count.READY):
             if (status := self._running[0].exitcode) is not None:
                 return 0 if self._stopping else abs(status)
@@ -72,6 +74,8 @@ class Supervisor:
 
     def _start(self, place: int) -> None:
         with _signals_held():
+            if self._stopping:
+                return  # the signal has been passed on already, and would not reach this one
             process = self._fork.Process(target=self._begin, args=(place,), name=f"worker {place}")
             process.start()
             self._running[place] = process
@@ -79,8 +83,8 @@ class Supervisor:
 
     def _begin(self, place: int) -> None:
         """Serve, in the new process."""
-        # Ctrl-C reaches every process of a terminal's group; this one is to get it from its parent alone.
-        os.setpgid(0, 0)
+        # Of its own, without a terminal: Ctrl-C and the end of the terminal reach the parent, which passes them on.
+        os.setsid()
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # SIGHUP waits until the models are there

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from comln_serve import __version__
 from comln_serve.api import work
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
-from comln_serve.api.routes import adaptation
+from comln_serve.api.routes import adaptation, classifiers
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import FORMATS
@@ -311,3 +311,28 @@ def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> Non
         answer = service.post("/adapt", **build(support))
         assert answer.status_code == 201, answer.text
         service.delete(f"/classifiers/{answer.json()['id']}")
+
+
+def test_numbers_and_names_of_any_length_are_refused_in_short(client: TestClient) -> None:
+    error = check_error(client.post("/adapt", **adapt_json(horizon=10**400)), ErrorCode.INVALID_REQUEST)
+    assert "flow time" in error["message"]
+    for more in ({"x" * 10**6: 1}, {"metadata": {"x" * 10**6: 1}}):
+        answer = client.post("/adapt", **adapt_json(**more))
+        check_error(answer, ErrorCode.INVALID_REQUEST)
+        assert len(answer.content) < 2000
+
+
+def test_a_list_ends_early_where_labels_are_very_long(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page takes about as much memory as any answer may; `next` leads to the rest."""
+    made = [client.post("/adapt", **adapt_form()).json()["id"] for _ in range(5)]
+    monkeypatch.setattr(classifiers, "_AT_ONCE", 2)
+    monkeypatch.setattr(classifiers, "MOST_ANSWER_BYTES", 20)  # two have 2 x len("red" + "green")
+    pages: list[list[str]] = []
+    following: int | None = None
+    while not pages or following is not None:
+        before = {} if following is None else {"before": following}
+        page = client.get("/classifiers", params={"limit": 5, **before}).json()
+        pages.append([item["id"] for item in page["classifiers"]])
+        following = page["next"]
+    assert [len(page) for page in pages] == [4, 1]
+    assert [one for page in pages for one in page] == made[::-1]

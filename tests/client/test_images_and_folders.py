@@ -1,16 +1,17 @@
 """What becomes of images before they are sent, and how folders are read."""
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from comln_serve.client import BadImageError, InputError
 from comln_serve.client.folders import read_class_folders, read_folder
-from comln_serve.client.images import Source, prepare
+from comln_serve.client.images import Source, prepare, sources
 from comln_serve.imaging import FORMATS
 from tests.client.pictures import class_folder
 from tests.support.image_files import encode, image_bytes
@@ -149,3 +150,37 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
         read_class_folders(tmp_path / "photos")
     with pytest.raises(InputError, match="empty: there is no image in it"):
         read_folder(tmp_path / "photos" / "empty")
+
+
+def test_damaged_exif_data_do_not_matter() -> None:
+    """As on the server: such a picture is taken as it lies."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    exif[0x010E] = "a description"
+    exif[0x011A] = 72.0  # a resolution
+    data = encode(half_red(), "JPEG", exif=exif)
+    start, end = data.index(b"Exif"), data.index(b"a description")
+    rng = np.random.default_rng(0)
+    lying = 0
+    for _ in range(300):
+        damaged = bytearray(data)
+        for position in rng.integers(start + 14, end, 3):
+            damaged[position] = rng.integers(256)
+        try:
+            ImageOps.exif_transpose(opened(bytes(damaged)))
+        except Exception:
+            lying += 1
+        assert max(opened(prepared(bytes(damaged))).size) == 32
+    assert lying > 0
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    folder = class_folder(tmp_path / "photos", each=1)
+    (folder / "red" / f"{name}.png").write_bytes(b"none")
+    paths, labels, _ = read_class_folders(folder)
+    assert any(source.name.endswith(r"caf\xe9.png") for source in sources(paths, labels))
+    (folder / "red").rename(folder / name)
+    paths, labels, _ = read_class_folders(folder)
+    with pytest.raises(InputError, match="not valid Unicode"):
+        sources(paths, labels)

@@ -208,6 +208,17 @@ def test_more_examples_than_a_request_may_have(serve: Callable[..., Wire]) -> No
         assert len(client.examples(unnamed)) == 25
 
 
+def test_many_images_sorted_by_class(serve: Callable[..., Wire]) -> None:
+    """The first request has to have two classes."""
+    images = [image_bytes(COLOURS[label], seed=seed) for label in COLOURS for seed in range(4)]
+    labels = [label for label in COLOURS for _ in range(4)]
+    with client_on(serve(max_images=4)) as client:
+        made = client.adapt(images, labels)
+        assert len(client.examples(made)) == 12
+        assert made.images[:4] == ("image 1", "image 5", "image 9", "image 2")
+        assert {one.label for one in client.predict(images, made)} == set(COLOURS)
+
+
 def test_bad_files_of_a_large_folder(serve: Callable[..., Wire], folder: Path) -> None:
     """Also where the last request has nothing else."""
     (folder / "red" / "zz.png").write_bytes(b"\0\0\0\x18ftypqt  " + bytes(50))  # the server finds this one

@@ -383,3 +383,19 @@ def test_a_thread_that_waits_holds_no_images(bench: Bench) -> None:
             job.wait()
         del image, put
     wait_until(lambda: gc.collect() >= 0 and all(each() is None for each in gone))
+
+
+def test_an_embedding_that_is_not_finite_fails_its_request_alone(bench: Bench) -> None:
+    embed = bench.network.embed
+
+    def divide(images: NDArray[np.uint8], cancellation: Cancellation, *, alone: bool) -> NDArray[np.float32]:
+        found = embed(images, cancellation, alone=alone)
+        found[images.ravel() == 0] = np.nan
+        return found
+
+    bench.network.embed = divide  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match=r"Image 2 of 2: .* NaN") as caught:
+        bench.send(3, 0).result(SOON)
+    assert caught.value.code is ErrorCode.INVALID_IMAGE
+    assert caught.value.detail == {"image": 1}
+    np.testing.assert_array_equal(bench.send(3).result(SOON), embeddings_of(3))

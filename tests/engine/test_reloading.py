@@ -17,8 +17,9 @@ from fastapi.testclient import TestClient
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
+from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode
-from tests.support.bundles import edit_manifest, poison_backbone, replace_file
+from tests.support.bundles import break_backbone, edit_manifest, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import PAIR, adapt_form, check_error, predict_form
@@ -116,6 +117,7 @@ def no_bundle(folder: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "altered": (broken_head, "tiny/head.safetensors: 1 bytes; bundle.json says"),
+    "cannot run": (lambda folder: break_backbone(folder / "tiny"), "model tiny: ONNX Runtime cannot run the backbone"),
     "not finite": (lambda folder: poison_backbone(folder / "tiny"), "model tiny: its embeddings hold NaN or infinity"),
     "no graph": (lambda folder: replace_file(folder / "tiny", "backbone", b"x"), "cannot open the backbone"),
     "horizon": (
@@ -237,3 +239,25 @@ def test_models_of_other_processes_are_not_reloaded(live: Engine, monkeypatch: p
 def test_an_engine_that_is_closed_reloads_nothing(live: Engine) -> None:
     live.close()
     fails(ErrorCode.NOT_READY, live.reload)
+
+
+def test_adapting_does_not_wait_for_a_reload(live: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe(folder)
+    opening, go_on = Event(), Event()
+    warm = LocalModel.warm
+
+    def slow(model: LocalModel) -> None:
+        opening.set()
+        assert go_on.wait(SOON)
+        warm(model)
+
+    monkeypatch.setattr(LocalModel, "warm", slow)
+    with ThreadPoolExecutor(2) as pool:
+        reloading = pool.submit(live.reload)
+        assert opening.wait(SOON)
+        try:
+            assert pool.submit(live.adapt, colour_support(), NewClassifier()).result(SOON).classifier.labels
+            assert not reloading.done()
+        finally:
+            go_on.set()
+        assert reloading.result(SOON).replaced == ("tiny",)

@@ -115,6 +115,49 @@ def test_endless_boxes_are_refused_in_bounded_time(nested: bool) -> None:
     assert time.monotonic() - began < 1
 
 
+def av1(streams: list[bytes], sequences: int = 0, locations: int = 1, extents: int = 1) -> bytes:
+    """Boxes of an AVIF file that lists a picture for each stream, all its locations so many times, and in them so many
+    extents; and sequences that each begin with all that the file has.
+    """
+    infos = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, b"av01")) for n in range(1, len(streams) + 1)]
+    listed = box(b"iinf", struct.pack(">IH", 0, len(infos)) + b"".join(infos))
+    track = box(b"stco", struct.pack(">III", 0, 1, 0)) + box(b"stsz", struct.pack(">II", 0, 2**31))
+
+    def meta(at: int) -> bytes:
+        places = [
+            struct.pack(">HHH", n, 0, extents) + extents * struct.pack(">II", at, len(stream))
+            for n, stream in enumerate(streams, 1)
+        ]
+        where = box(b"iloc", struct.pack(">IHH", 0, 0x4400, len(streams)) + b"".join(places))
+        return box(b"meta", bytes(4) + listed + locations * where) + sequences * track
+
+    start = box(b"ftyp", b"avif\0\0\0\0avifmif1")
+    return start + meta(len(start + meta(0)) + 8) + box(b"mdat", max(streams, key=len))
+
+
+UNIT = bytes([0x0A, 1, 0b00000011])  # a sequence header with a size
+# One with timing information, 64 bits, and then a number that begins with endless zeros.
+ENDLESS = bytes([0x08, 0b00000100, *bytes(7), 0b00000010]) + bytes(200_000) + b"\xff" * 200_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        av1([ENDLESS]),
+        av1([UNIT * 9000]),
+        av1([UNIT * 900] * 20),
+        av1([UNIT + bytes(2_000_000)], sequences=2000),
+        av1([UNIT] * 10, locations=150, extents=1500),
+    ],
+    ids=["endless number", "headers", "headers of many pictures", "sequences", "extents"],
+)
+def test_an_avif_that_is_long_to_read_is_refused_in_bounded_time(data: bytes) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"no value|headers|more bytes|too long"):
+        announced_pixels(data)
+    assert time.monotonic() - began < 1
+
+
 def test_a_tile_larger_than_its_picture_is_refused() -> None:
     samples = np.zeros((16, 16, 3), np.uint8)
     data = tiff_of(samples, t322=30_000, t323=30_000)

@@ -210,6 +210,17 @@ def test_trailers_do_not_count_as_headers(server: LiveServer) -> None:
     assert statuses_of(answer) == [415, 200]
 
 
+def test_an_upgrade_that_would_lose_the_body_is_refused(server: LiveServer) -> None:
+    """As curl --http2 and Java's HttpClient ask for it. A request without a body is answered as if it had not asked."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    body = b'{"images": ["eA=="], "classifier": "known"}'
+    post = LIVE.replace(b"GET /health/live", b"POST /predict")[:-2] + b"Content-Type: application/json\r\n"
+    status, error, _ = error_of(read_all(connect(server, post + upgrade + b"Content-Length: 43\r\n\r\n" + body)))
+    assert (status, error["code"]) == (400, "malformed_http")
+    assert "--http1.1" in error["message"]
+    assert statuses_of(read_all(connect(server, LIVE[:-2] + upgrade + b"\r\n" + LAST)))[0] == 200
+
+
 def test_a_content_length_with_leading_zeros_is_read(server: LiveServer) -> None:
     body = b'{"images": [], "classifier": "known"}'
     post = LAST.replace(b"GET /health/live", b"POST /predict")[:-2]

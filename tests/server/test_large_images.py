@@ -18,7 +18,7 @@ from PIL import Image
 from comln_serve.engine.embedding.decoders import Decoders
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import FORMATS, ImageError, Preprocessing, StoppedError, open_image
+from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_image, open_image
 from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import live_server
@@ -230,3 +230,26 @@ def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path
         assert max(seconds) < 10
         # One at a time, of up to 16 bytes a pixel.
         assert memory(server.process.pid, "VmHWM") - before < 18 * 64 * MB
+
+
+def test_what_was_given_up_leaves_the_line_at_once(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are released, and its pixels keep nobody out, while another image takes long."""
+    go_on, fit = Event(), fit_image
+
+    def slow(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
+        assert go_on.wait(60)
+        return fit(file, policy)
+
+    monkeypatch.setattr("comln_serve.engine.embedding.decoders.fit_image", slow)
+    large = solid("RGB")
+    first = decode(decoders, [large])
+    for _ in range(20):
+        job = Job(2, LIMITS)
+        upload = decoders.submit(job, [large, large], POLICY, lambda _position, _pixels: None)
+        wait_until(lambda: decoders.waiting_pixels > 0)
+        job.cancel()
+        decoders.forget(upload)
+    wait_until(lambda: decoders.waiting_pixels == 0)
+    last = decode(decoders, [large])
+    go_on.set()
+    assert len(first.result(60)) == len(last.result(60)) == 1

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -123,8 +124,11 @@ def test_all_workers_reload(folder: Path, tmp_path: Path, by: str) -> None:
         assert server.process.poll() is None
 
 
-def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path) -> None:
-    """SIGHUP also tells of a terminal that was closed: then nobody is left to stop the server."""
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path, nohup: bool) -> None:
+    """SIGHUP also tells of a terminal that was closed: then nobody is left to stop the server. One that was started
+    with nohup is to stay.
+    """
     port = free_port()
     flags = ("--models-dir", str(models_dir), "--port", str(port), "--provider", "cpu")
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
@@ -132,7 +136,17 @@ def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path) -> No
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "comln_serve.cli", *flags, "--database-url", database],
+            [
+                "setsid",
+                "--ctty",
+                *["nohup"] * nohup,
+                sys.executable,
+                "-m",
+                "comln_serve.cli",
+                *flags,
+                "--database-url",
+                database,
+            ],
             stdin=theirs,
             stdout=output,
             stderr=output,
@@ -144,7 +158,14 @@ def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path) -> No
         assert process.poll() is None
         os.close(theirs)
         os.close(ours)
-        assert process.wait(60) == 0
+        if not nohup:
+            assert process.wait(60) == 0
+            return
+        time.sleep(1)  # it would end within milliseconds
+        assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.read_bytes().count(b"models reloaded") == 2)
+        assert process.poll() is None
     finally:
         process.kill()
         process.wait()

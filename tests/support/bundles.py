@@ -36,6 +36,19 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, NDArray[Any]]], objec
     replace_file(folder, "head", safetensors.numpy.save(tensors))
 
 
+def break_backbone(folder: Path) -> None:
+    """Let the graph look up an element that does not exist, which shows when it runs."""
+    model = onnx.load_from_string((folder / BACKBONE).read_bytes())
+    output = model.graph.output[0].name
+    for node in model.graph.node:
+        node.output[:] = ["inside" if name == output else name for name in node.output]
+    width = model.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    where = np.arange(1, width + 1)  # one too far, and not known before: the shape of what is looked up is dynamic
+    model.graph.initializer.append(onnx.numpy_helper.from_array(where, "where"))
+    model.graph.node.append(onnx.helper.make_node("Gather", ["inside", "where"], [output], axis=1))
+    replace_file(folder, "backbone", model.SerializeToString())
+
+
 def poison_backbone(folder: Path) -> None:
     """Make every weight of the graph NaN."""
     model = onnx.load_from_string((folder / BACKBONE).read_bytes())

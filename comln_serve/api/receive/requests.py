@@ -73,7 +73,7 @@ def _horizon_of(value: object) -> object:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = math.nan
         if 0.0 < number <= MAX_HORIZON:
             return number

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
+from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
 from comln_serve.api.receive.requests import Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
 from comln_serve.api.work import engine_of
@@ -14,6 +15,9 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter(tags=["classifiers"])
+
+# Classifiers read at once: each may have megabytes of labels.
+_AT_ONCE = 100
 
 
 @router.get(
@@ -31,10 +35,18 @@ def classifiers(
         str | None, Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model.")
     ] = None,
 ) -> schemas.ClassifierPage:
-    page, following = (
-        engine_of(request).classifiers.of(tenant_of(request)).page(limit=limit, before=before, name=name, model=model)
-    )
-    listed = [schemas.ClassifierInfo.model_validate(item) for item in page]
+    """A page has fewer classifiers than `limit` if their labels are very long; `next` leads on."""
+    stored = engine_of(request).classifiers.of(tenant_of(request))
+    listed: list[schemas.ClassifierInfo] = []
+    following, size = before, 0
+    while len(listed) < limit and size < MOST_ANSWER_BYTES:
+        page, following = stored.page(
+            limit=min(limit - len(listed), _AT_ONCE), before=following, name=name, model=model
+        )
+        listed += [schemas.ClassifierInfo.model_validate(item) for item in page]
+        size += sum(len(label) for item in page for label in item.labels)
+        if following is None:
+            break
     return schemas.ClassifierPage(classifiers=listed, next=following)
 
 

@@ -80,8 +80,16 @@ class OnnxBackbone:
         """Run every batch size once on CUDA, so that no request waits for its planning; on a CPU a few.
 
         Raises:
-            StartupError: the embeddings are not finite.
+            StartupError: ONNX Runtime cannot run the graph, or the embeddings are not finite.
         """
+        try:
+            self._warm()
+        except StartupError:
+            raise
+        except Exception as error:  # ONNX Runtime's own exception types are not public
+            raise StartupError(f"model {self._name}: ONNX Runtime cannot run the backbone: {error}") from error
+
+    def _warm(self) -> None:
         noise = np.random.default_rng(0)
         images = noise.integers(0, 256, (self.max_batch_size, self._size, self._size, 3), dtype=np.uint8)
         for size in self._batch_sizes if self.on_gpu else (1,):

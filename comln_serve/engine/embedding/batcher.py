@@ -237,9 +237,13 @@ class Batcher:
             self._fail(batch, _failed())
             return
         seconds = time.perf_counter() - began
-        for item, embedding in zip(batch.items, embeddings, strict=True):
+        finite: NDArray[np.bool_] = np.isfinite(embeddings).all(axis=1)
+        for item, embedding, usable in zip(batch.items, embeddings, finite, strict=True):
             item.job.embedding_s += seconds / len(images)
-            item.job.deliver(item.position, embedding)
+            if usable:
+                item.job.deliver(item.position, embedding)
+            else:
+                item.job.fail(_not_finite(item))
         for job in batch.jobs:
             job.end(batch)
         try:
@@ -251,6 +255,15 @@ class Batcher:
         for job in batch.jobs:
             job.fail(error)
             job.end(batch)
+
+
+def _not_finite(item: _Item) -> ServiceError:
+    return ServiceError(
+        ErrorCode.INVALID_IMAGE,
+        f"Image {item.position + 1} of {item.job.count}: the model's embedding of it holds NaN or infinity. Leave it "
+        "out, and tell the operator: the model's network cannot cope with it.",
+        image=item.position,
+    )
 
 
 def _failed() -> ServiceError:

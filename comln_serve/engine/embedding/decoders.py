@@ -135,6 +135,17 @@ class Decoders:
             self._for_small.notify(len(files))
         return upload
 
+    def forget(self, upload: Upload) -> None:
+        """Release the files of an upload whose job is over, and the room that its large images take in the queue."""
+        with self._lock:
+            if upload in self._uploads:
+                self._uploads.remove(upload)
+            if upload in self._large:
+                self._large.remove(upload)
+            self._waiting_pixels -= sum(file.pixels for _, file in upload.large)
+            upload.large.clear()
+            self._for_large.notify_all()
+
     @property
     def waiting_pixels(self) -> int:
         """Pixels of the large images that wait."""
@@ -244,6 +255,8 @@ class Decoders:
     def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
         """Queue a large image. Returns False, and fails the request, if too many others wait."""
         with self._lock:
+            if upload.job.over:  # perhaps forgotten already
+                return False
             own = sum(waiting.pixels for _, waiting in upload.large)
             others = self._waiting_pixels - own
             if others <= self._most_waiting_pixels:
