@@ -152,26 +152,18 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
         read_folder(tmp_path / "photos" / "empty")
 
 
-def test_damaged_exif_data_do_not_matter() -> None:
+@pytest.mark.parametrize(("position", "byte"), [(17, 0), (41, 13)])  # of the entries' numbers and types
+def test_damaged_exif_data_do_not_matter(position: int, byte: int) -> None:
     """As on the server: such a picture is taken as it lies."""
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     exif[0x010E] = "a description"
     exif[0x011A] = 72.0  # a resolution
-    data = encode(half_red(), "JPEG", exif=exif)
-    start, end = data.index(b"Exif"), data.index(b"a description")
-    rng = np.random.default_rng(0)
-    lying = 0
-    for _ in range(300):
-        damaged = bytearray(data)
-        for position in rng.integers(start + 14, end, 3):
-            damaged[position] = rng.integers(256)
-        try:
-            ImageOps.exif_transpose(opened(bytes(damaged)))
-        except Exception:
-            lying += 1
-        assert max(opened(prepared(bytes(damaged))).size) == 32
-    assert lying > 0
+    data = bytearray(encode(half_red(), "JPEG", exif=exif))
+    data[data.index(b"Exif") + position] = byte
+    with pytest.raises(Exception, match="argument|attribute|operand"):
+        ImageOps.exif_transpose(opened(bytes(data)))
+    assert opened(prepared(bytes(data))).size == (32, 16)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

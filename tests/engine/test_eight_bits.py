@@ -19,7 +19,7 @@ def test_the_photo_network_computes_what_its_graph_says() -> None:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     plain = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
-    (expected,) = plain.run(None, {plain.get_inputs()[0].name: images})
+    expected = np.asarray(plain.run(None, {plain.get_inputs()[0].name: images})[0])
     found = OnnxBackbone(bundle, "cpu").embed(images)
     cosines = (expected * found).sum(1) / (np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1))
     assert len(images) > 5

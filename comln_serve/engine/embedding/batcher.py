@@ -237,10 +237,9 @@ class Batcher:
             self._fail(batch, _failed())
             return
         seconds = time.perf_counter() - began
-        finite: NDArray[np.bool_] = np.isfinite(embeddings).all(axis=1)
-        for item, embedding, usable in zip(batch.items, embeddings, finite, strict=True):
+        for item, embedding in zip(batch.items, embeddings, strict=True):
             item.job.embedding_s += seconds / len(images)
-            if usable:
+            if np.isfinite(embedding).all():
                 item.job.deliver(item.position, embedding)
             else:
                 item.job.fail(_not_finite(item))
