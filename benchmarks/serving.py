@@ -202,6 +202,7 @@ class Bare:
         self._backbone = OnnxBackbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
+        options.add_session_config_entry("session.x64quantprecision", "1")  # as the server
         self._session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 

@@ -124,7 +124,7 @@ class Settings(BaseSettings):
         "images in addition. Default: the usable CPUs.",
     )
     max_batch_size: Positive = Field(
-        64, description="Images of concurrent requests that are embedded together, on a GPU; on a CPU 8 at most."
+        64, description="Most images of concurrent requests that are embedded together. On a CPU never more than 8."
     )
     max_batch_delay_ms: Annotated[float, Field(ge=0, le=10_000)] = Field(
         2.0,

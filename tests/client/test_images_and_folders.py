@@ -161,7 +161,7 @@ def test_damaged_exif_data_do_not_matter(position: int, byte: int) -> None:
     exif[0x011A] = 72.0  # a resolution
     data = bytearray(encode(half_red(), "JPEG", exif=exif))
     data[data.index(b"Exif") + position] = byte
-    with pytest.raises(Exception, match="argument|attribute|operand"):
+    with pytest.raises(Exception, match=r"argument|attribute|operand"):
         ImageOps.exif_transpose(opened(bytes(data)))
     assert opened(prepared(bytes(data))).size == (32, 16)
 

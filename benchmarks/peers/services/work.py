@@ -23,6 +23,7 @@ class Classifier:
         self._W, self._labels, self._size = head["W"], [str(label) for label in head["labels"]], int(head["size"])
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.x64quantprecision", "1")  # as the server: INT8 is exact on every CPU
         self._session = ort.InferenceSession(folder / "backbone.onnx", options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 
