@@ -74,8 +74,15 @@ def test_fifty_adaptations_at_once_do_not_mix(
         chosen = [COLOURS[(task + i) % 5] for i in range(2 + task % 4)]
         return [(image_bytes(c, seed=task), f"{task}-{i}") for i, c in enumerate(chosen)]
 
-    sizes: list[int] = []
-    before_each_batch(engine, sizes.append)
+    batcher, sizes, many_wait = batcher_of(engine), list[int](), Event()
+
+    def hold_first(count: int) -> None:
+        """However busy the machine is: many images wait once a thread takes its second batch."""
+        sizes.append(count)
+        wait_until(lambda: many_wait.is_set() or batcher.queued > 16)
+        many_wait.set()
+
+    before_each_batch(engine, hold_first)
     with ThreadPoolExecutor(50) as pool:
         all_made = list(pool.map(lambda task: engine.adapt(support(task)).classifier, range(50)))
     assert max(sizes) > 5, "some batches held images of several requests"
