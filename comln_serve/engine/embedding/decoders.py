@@ -140,11 +140,13 @@ class Decoders:
         with self._lock:
             if upload in self._uploads:
                 self._uploads.remove(upload)
-            if upload in self._large:
+            if upload.large:
                 self._large.remove(upload)
-            self._waiting_pixels -= sum(file.pixels for _, file in upload.large)
-            upload.large.clear()
-            self._for_large.notify_all()
+                self._waiting_pixels -= sum(file.pixels for _, file in upload.large)
+                upload.large.clear()
+                self._for_large.notify_all()
+            elif self._closing:
+                self._for_large.notify_all()  # they end once no upload is left
 
     @property
     def waiting_pixels(self) -> int:
