@@ -137,9 +137,11 @@ def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path, nohup
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(["nohup"] if nohup else ["env", "--default-signal=HUP"]),
+                "env",
+                "--default-signal=HUP",
                 "setsid",
                 "--ctty",
+                *["nohup"] * nohup,
                 sys.executable,
                 "-m",
                 "comln_serve.cli",
