@@ -21,6 +21,7 @@ from comln_serve.api.observe.metrics import Metrics
 from comln_serve.api.observe.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
+from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import ROUTERS
@@ -108,6 +109,7 @@ def create_app(
     install_documentation(app)
     install_page(app)
     # The middleware added last is outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
     app.add_middleware(Rescue)
     origins = list(filter(None, engine.settings.cors_origins.split(",")))

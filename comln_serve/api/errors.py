@@ -164,7 +164,7 @@ def _allowed_methods(request: Request) -> str:
     """All methods of a path: Starlette lists only those of the first matching route."""
 
     def served(method: str) -> bool:
-        scope = {**request.scope, "method": method}
+        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
     return ", ".join(filter(served, ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")))

@@ -227,6 +227,7 @@ class Limits(BaseModel):
     max_label_length: int = Field(description="Characters of one label.")
     max_top_k: int = Field(description="Classes listed for an image.")
     min_classes: int = Field(description="Classes of a classifier; a model may require a number of them (`ways`).")
+    max_classes: int = Field(description="Classes of one classifier.")
     max_examples: int = Field(description="Support images of one classifier, later additions included.")
     max_classifiers: int = Field(description="Classifiers of a tenant; each version of a name counts.")
     keep_thumbnails: bool = Field(

@@ -21,7 +21,8 @@ MOST_FIELDS = 100
 # many requests it finds at once: 200 at most.
 _SLICE = 4096
 
-_WITHOUT_BODY = {b"GET", b"HEAD", b"DELETE", b"OPTIONS"}
+_NO_BODY = (b"content-length", b"0")
+_OF_BODY = {b"content-length", b"transfer-encoding"}
 
 
 class _HeldReading(FlowControl):
@@ -51,7 +52,7 @@ class Protocol(HttpToolsProtocol):
     _fields = 0  # of the head and trailer of the request being parsed
     _bytes_beside_body = 0  # parsed since a request began or a piece of body arrived
     _answering: RequestResponseCycle | None = None
-    _refusal: ServiceError | None = None  # set if `on_header` stopped the parser
+    _refusal: ServiceError | None = None  # set if a callback stopped the parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -110,13 +111,14 @@ class Protocol(HttpToolsProtocol):
         if self._fields > MOST_FIELDS:
             self._refusal = _head_too_large()
             raise self._refusal  # stops the parser; uvicorn then calls `send_400_response`
-        if name.lower() == b"upgrade" and self.parser and self.parser.get_method() not in _WITHOUT_BODY:
-            self._refusal = _upgrade()
-            raise self._refusal  # the parser would take the request to end here, and lose its body
         if self._head_begun:  # trailers are not used, and uvicorn would add them to the head
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        has_body = any(field[0] in _OF_BODY and field != _NO_BODY for field in self.headers)
+        if has_body and self.parser is not None and self.parser.should_upgrade():
+            self._refusal = _upgrade()
+            raise self._refusal  # the parser would take the request to end here, and lose its body
         self._head_begun = False
         self._stop_waiting()
         super().on_headers_complete()

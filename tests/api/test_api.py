@@ -293,6 +293,7 @@ def test_limits_are_those_that_are_enforced(service: TestClient) -> None:
         "max_label_length": MAX_LABEL,
         "max_top_k": 100,
         "min_classes": 2,
+        "max_classes": defaults["max_classes"].default,
         "max_examples": defaults["max_examples"].default,
         "max_classifiers": defaults["max_classifiers"].default,
         "keep_thumbnails": False,

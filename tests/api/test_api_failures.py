@@ -126,7 +126,7 @@ def test_a_slash_at_the_end_is_not_redirected(service: TestClient, method: str, 
 def test_a_method_that_a_route_lacks_is_405(service: TestClient, method: str, path: str, allowed: set[str]) -> None:
     answer = service.request(method, path)
     check_error(answer, ErrorCode.METHOD_NOT_ALLOWED)
-    assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == allowed
+    assert set(answer.headers["allow"].split(", ")) == allowed | ({"HEAD"} if "GET" in allowed else set())
 
 
 @pytest.mark.parametrize("counted", ["requests", "images"])

@@ -188,6 +188,17 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     assert engine.store.count() == 2
 
 
+def test_limit_on_classes(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_classes": 3}))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt([*FIRST, *YELLOW]))
+    assert error.detail == {"received_classes": 4, "allowed_classes": 3}
+    assert "--max-classes" in error.message
+    made = engine.adapt(FIRST).classifier
+    engine.add_examples(made.id, MORE[:1])  # of a class it has
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.add_examples(made.id, YELLOW))
+    assert error.detail == {"received_classes": 4, "allowed_classes": 3}
+
+
 def test_no_image_is_decoded_where_the_limit_is_reached(
     settings: Settings, make_engine: MakeEngine, database_url: str
 ) -> None:

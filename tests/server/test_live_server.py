@@ -282,6 +282,20 @@ def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def test_head_is_answered_as_get_without_the_body(server: LiveServer) -> None:
+    """Load balancers and uptime checks send it. A route of its own is counted and logged as such."""
+    http.post(f"{server.url}/adapt", **adapt_form(name="headed")).raise_for_status()
+    paths = ["/", "/docs", "/health/live", "/limits", "/classifiers/headed", "/classifiers/headed/export", "/absent"]
+    with httpx2.Client(base_url=server.url) as client:  # one connection: nothing may follow an answer
+        for path in paths:
+            got, headed = client.get(path), client.head(path)
+            assert (headed.status_code, headed.content) == (got.status_code, b"")
+            for name in ("content-type", "content-length", "transfer-encoding"):
+                assert headed.headers.get(name) == got.headers.get(name), path
+        assert client.head("/predict").status_code == 405
+        assert 'method="HEAD",route="/limits",status="200"' in client.get("/metrics").text
+
+
 @pytest.mark.parametrize(
     "request_",
     [

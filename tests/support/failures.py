@@ -257,13 +257,14 @@ def on_json() -> Iterator[Failure]:
         "string": b'"x"',
         "bad UTF-8": b'{"model": "\xff"}',
         "long number": b"9" * 5000,
-        "byte order mark": b"\xff\xfe\x00",
         "deep array": b"[" * 50_000,
         "deep object": b'{"a":' * 15_000,
     }
     for path in ("/adapt", "/predict"):
         for name, content in contents.items():
             yield Failure(f"json: {name}", code, lambda c=content: raw(c), path)
+        for mark in (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"):
+            yield Failure(f"mark {mark!r}", code, lambda m=mark: raw(m + b"{}"), path, says="byte order mark")
     for value in (None, 1, "x", {}, [None], [1], ["x"], [[]]):
         sent = {"support": value}
         yield Failure(f"support {value!r}", code, lambda s=sent: {"json": s}, says="support")
@@ -298,6 +299,9 @@ def on_content_type() -> Iterator[Failure]:
                 path,
                 detail={"allowed": ["multipart/form-data", "application/json"]},
             )
+        for kind in ("application/json", "multipart/form-data; boundary=edge"):
+            sent = {"content": b"x", "headers": {"Content-Type": kind, "Content-Encoding": "gzip"}}
+            yield Failure(f"compressed {kind}", code, lambda s=sent: s, path, says="'gzip'; send the body as it is")
         code_form = ErrorCode.INVALID_REQUEST
         good = adapt_parts() if path == "/adapt" else [file_part(RED), ('"classifier"', b"known")]
         for header in (

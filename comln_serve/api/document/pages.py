@@ -8,6 +8,7 @@ one style sheet, allowed by its hash.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -32,9 +33,12 @@ Json = Mapping[str, Any]
 def install_documentation(app: FastAPI) -> None:
     """Serve `/docs`, made from the application's OpenAPI document."""
 
+    @cache
+    def text() -> str:
+        return documentation(app.openapi())
+
     async def page(_request: Request) -> HTMLResponse:
-        text = documentation(app.openapi())
-        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(text(), headers={"Content-Security-Policy": _POLICY})
 
     app.add_route("/docs", page, include_in_schema=False)
 

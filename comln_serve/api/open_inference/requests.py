@@ -50,12 +50,6 @@ async def read_inference(request: Request, settings: Settings) -> Inference:
     Raises:
         ServiceError: anything wrong with the body.
     """
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise ServiceError(
-            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are compressed already.",
-        )
     json_length = _json_length(request)
     most = settings.max_body_bytes
     body = await whole_body(request, most if json_length is not None else json_limit(settings))

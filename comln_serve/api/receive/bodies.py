@@ -1,5 +1,6 @@
 """Reads request bodies, multipart or JSON, into the wire types and enforces the limits."""
 
+import codecs
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -33,6 +34,9 @@ _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
 _OTHER_SEPARATORS = 2**16
+
+# Windows PowerShell writes them to files.
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 Support = list[tuple[File, str]]
 Names = list[str | None]
@@ -205,7 +209,8 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
         # json.loads would decode the text first, to 4 bytes a character if one is an emoji.
         value = from_json(text, cache_strings=False)
     except ValueError as error:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {str(error)[:200]}.") from error
+        what = "starts with a byte order mark; send UTF-8 without one" if text.startswith(_MARKS) else str(error)[:200]
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {what}.") from error
     return _validate(model, value)
 
 

@@ -43,8 +43,14 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
     """Yield the body as it arrives, up to `limit` bytes.
 
     Raises:
-        ServiceError: Content-Length or the body is over the limit, or the body broke off.
+        ServiceError: the body is compressed, it or Content-Length is over the limit, or it broke off.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise ServiceError(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are compressed already.",
+        )
     # Stripped and cut, as int() refuses thousands of digits, leading zeros included.
     declared = request.headers.get("content-length", "").lstrip("0")[:20]
     if declared.isdecimal() and int(declared) > limit:
