@@ -100,6 +100,9 @@ class Settings(BaseSettings):
         description="Support images of one classifier, later additions included; the time and "
         "memory to adapt grow with them.",
     )
+    max_classes: Annotated[int, Field(ge=2)] = Field(
+        500, description="Classes of one classifier; the memory to adapt grows with them."
+    )
     keep_thumbnails: CliImplicitFlag[bool] = Field(
         False,
         description="Keep a small JPEG of one image of each class, to show classifiers by; the server keeps no images "

@@ -8,6 +8,7 @@ tenant's classifier.
 import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -35,7 +36,7 @@ from comln_serve.engine.models import Model, Models, load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
-from comln_serve.machine import cpus_of_each
+from comln_serve.machine import cpus_of_each, usable_cpus
 from comln_serve.report import similarity
 from comln_serve.storage import Store
 
@@ -146,8 +147,8 @@ class Engine:
             self._warm = True
             try:
                 compile_flow()
-                for model in self.models.values():
-                    model.warm()
+                with ThreadPoolExecutor(usable_cpus()) as threads:  # ONNX Runtime plans a graph on one core
+                    list(threads.map(lambda model: model.warm(), self.models.values()))
                 self._housekeeping = Housekeeping(self.store, keep_thumbnails=self.settings.keep_thumbnails)
                 self.ready = True
             except Exception as error:

@@ -535,10 +535,10 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
     n_classes, n_examples = L0.shape
     shape, size = X.shape, X.size
     capacity, kept = len(steps), 0
-    if capacity == 0:
-        stage_X = np.empty((1, STAGES - 1, *shape))
-        stage_P = np.empty((1, STAGES - 1, n_classes, n_examples))
-    flat_X = stage_X.reshape((len(stage_X), STAGES - 1, size))
+    if capacity == 0:  # only the first stage is needed later: the others share a place
+        stage_X = np.empty((1, 2, *shape))
+        stage_P = np.empty((1, 2, n_classes, n_examples))
+    flat_X = stage_X.reshape((len(stage_X), stage_X.shape[1], size))
     k = np.empty((STAGES, *shape))
     rates = k.reshape((STAGES, size))
     X_new, error = np.empty(shape), np.empty(size)
@@ -598,9 +598,10 @@ def integrate(  # noqa: PLR0915 (one loop, kept whole for the compiler and the r
         copy_table(X, stage_X[slot, 0])
         copy_table(P, stage_P[slot, 0])
         for i in range(1, STAGES - 1):
-            combine(h, A[i], 0, i, rates, old, flat_X[slot, i])
+            place = i if capacity else 1
+            combine(h, A[i], 0, i, rates, old, flat_X[slot, place])
             pace_weights(w, tau + NODES[i] * h, knee, paced)
-            vector_field(F, G, L0, Y, top, paced, lam, stage_X[slot, i], stage_P[slot, i], k[i], work)
+            vector_field(F, G, L0, Y, top, paced, lam, stage_X[slot, place], stage_P[slot, place], k[i], work)
         combine(h, A[STAGES - 1], 0, STAGES - 1, rates, old, new)
         # The previous stage is at the end of the step, too, so `paced` is right for this one.
         vector_field(F, G, L0, Y, top, paced, lam, X_new, P, k[STAGES - 1], work)

@@ -16,7 +16,7 @@ from comln_serve.flow import FlowSolution
 from comln_serve.report.duplicates import group_near_duplicates
 from comln_serve.report.folds import assign, count_distinct, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
-from comln_serve.report.horizon import FACTORS, choose_horizon
+from comln_serve.report.horizon import candidate_factors, choose_horizon
 
 Stage = Callable[[str], AbstractContextManager[object]]
 
@@ -77,7 +77,7 @@ def adapt(
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if not (judge or rule == "auto"):
         return Adaptation(solution, T, None, None, np.zeros(len(phi), dtype=np.bool_), groups)
-    factors = FACTORS if rule == "auto" else LAW
+    factors = candidate_factors(len(phi), n_classes) if rule == "auto" else LAW
     with stage("report"):
         if hashes is not None:
             groups = group_near_duplicates(phi, classes, hashes)
@@ -88,7 +88,7 @@ def adapt(
         choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
         # A run cut by its time limit must not decide: the classifier would depend on timing.
         if found is not None and found.cut is None and rule == "auto":
-            index, choice = choose_horizon(found, classes, n_classes, T)
+            index, choice = choose_horizon(found, classes, n_classes, T, factors)
     if choice is not None and choice.candidates[index].horizon != T:
         T = choice.candidates[index].horizon
         with stage("solve"):

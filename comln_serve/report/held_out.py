@@ -77,13 +77,32 @@ def hold_out(
     first = left_out & (np.cumsum(left_out, axis=0) == 1)
     cut, done = None, 0
     while done < len(left_out) and cut is None:
-        tables, lengths, cut = task.adapt_without(left_out[done : done + task.at_once], horizon, factors, cancel)
-        fold, example = np.nonzero(first[done : done + len(tables)])
-        logits[:, example] = tables[fold, :, :, example].swapaxes(0, 1)
-        alike = logits[:, example].max(axis=2) / lengths[fold].T
-        similarity[:, example] = alike / task.lengths[example]
-        done += len(tables)
+        some = left_out[done : done + task.at_once]
+        solved, cut = task.solve(some, horizon, factors, cancel)
+        fold, example = np.nonzero(first[done : done + len(solved.moved_by)])
+        for at in range(len(factors)):  # one at a time: tables of all horizons would take gigabytes
+            tables, lengths = task.classify(solved, at)
+            logits[at, example] = tables[fold, :, example]
+            similarity[at, example] = logits[at, example].max(axis=1) / lengths[fold] / task.lengths[example]
+            del tables  # before the next are made
+        done += len(solved.moved_by)
+        del solved
     return HeldOut(logits, similarity, ~np.isnan(similarity[0]), done, cut)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Several folds' flows.
+
+    Attributes:
+        mixtures: (F, N, M) A with W(0) = A phi, for a prototype or zero start.
+        starts: (F, N, M) logits at time 0.
+        moved_by: (F, m, N, r) what `_solve_fold` returns.
+    """
+
+    mixtures: Array
+    starts: Array
+    moved_by: Array
 
 
 class _SharedArrays:
@@ -94,48 +113,50 @@ class _SharedArrays:
     ) -> None:
         self.head, self.classes, self.n_classes = head, classes, n_classes
         self.phi = phi.astype(np.float64)
-        self.gram = self.phi @ self.phi.T  # (M, M)
-        self.squares = self.gram.diagonal()
+        self.squares = np.square(self.phi).sum(axis=1)
         self.lengths = np.maximum(np.sqrt(self.squares), _SMALLEST)
         self.Y = np.ascontiguousarray(np.eye(n_classes)[classes].T)  # (N, M)
         self.reduced = reduced_is_cheaper(*phi.shape)
+        self.gram = self.phi @ self.phi.T if self.reduced else np.empty((0, 0))  # (M, M)
         self.W0 = None if head.W0 is None else head.W0.astype(np.float64)
         self.start = None if self.W0 is None else self.W0 @ self.phi.T
         self.width = len(classes) if self.reduced else phi.shape[1]
         self.at_once = max(1, _MOST_NUMBERS // (horizons * n_classes * max(self.width, len(phi))))
 
-    def adapt_without(
+    def solve(
         self, left_out: NDArray[np.bool_], horizon: float | None, factors: Array, cancel: NDArray[np.bool_] | None
-    ) -> tuple[Array, Array, str | None]:
+    ) -> tuple[_Solved, str | None]:
         """Adapt without the examples that each of up to `at_once` folds (F, M) leaves out.
 
         Returns:
-            For the first F' <= F folds: logits (F', m, N, M) of all examples, and the average
-            length (F', m) of the rows of W(T) as in `unknown.average_length`. Then why F' < F, or
-            None.
+            The first F' <= F folds, and why F' < F, or None.
         """
         mixtures = self._mixtures(~left_out)
-        starts = mixtures @ self.gram if self.start is None else [self.start] * len(left_out)
-        shape = (len(left_out), len(factors), self.n_classes, self.width)
-        moved_by = np.empty(shape)
-        solved, cut = 0, None
+        starts = self._times_gram(mixtures) if self.start is None else np.broadcast_to(self.start, mixtures.shape)
+        moved_by = np.empty((len(left_out), len(factors), self.n_classes, self.width))
+        done, cut = 0, None
         for out, start in zip(left_out, starts, strict=True):
             try:
-                moved_by[solved] = self._solve_fold(~out, start, horizon, factors, cancel)
+                moved_by[done] = self._solve_fold(~out, start, horizon, factors, cancel)
             except FlowError as error:
                 cut = str(error)
                 break
-            solved += 1
-        mixtures, X = mixtures[:solved, None], moved_by[:solved]
-        start = np.asarray(starts)[:solved, None]
+            done += 1
+        return _Solved(mixtures[:done], starts[:done], moved_by[:done]), cut
+
+    def classify(self, solved: _Solved, at: int) -> tuple[Array, Array]:
+        """The folds' logits (F', N, M) of all examples at one of the horizons, and the average length (F',) of the
+        rows of W(T) as in `unknown.average_length`.
+        """
+        X, mixtures, start = solved.moved_by[:, at], solved.mixtures, solved.starts
         if not self.reduced:
             W = (mixtures @ self.phi if self.W0 is None else self.W0) - X
-            return W @ self.phi.T, average_length(np.square(W).sum(axis=3)), cut
+            return W @ self.phi.T, average_length(np.square(W).sum(axis=2))
         moved = X @ self.gram
         first = mixtures * start if self.W0 is None else self.W0 * self.W0
         # |W0_n - X_n phi|^2, with W0 phi^T = start and (X phi) phi^T = moved.
-        squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=3)
-        return start - moved, average_length(squares), cut
+        squares = first.sum(axis=-1) - (X * (2 * start - moved)).sum(axis=2)
+        return start - moved, average_length(squares)
 
     def _solve_fold(
         self,
@@ -175,7 +196,11 @@ class _SharedArrays:
             marks=marks,
         )
         flow.advance()
-        return flow.marked if B is None else flow.marked @ B
+        if B is None:
+            return flow.marked
+        for X in flow.marked:  # in place: there may be 17 horizons
+            X[:] = X @ B
+        return flow.marked
 
     def _products(self, weights: Array) -> tuple[Array, Array, Array | None]:
         """The matrices F and G of a fold's flow (see `kernels`), and B (M, M) of its metric, or
@@ -198,5 +223,9 @@ class _SharedArrays:
             return np.zeros_like(members)
         per_class = members.sum(axis=2)
         means = members / per_class[:, :, None]
-        norms = np.sqrt(np.maximum((means * (means @ self.gram)).sum(axis=2), 0.0))
+        norms = np.sqrt(np.maximum((means * self._times_gram(means)).sum(axis=2), 0.0))
         return means * self.head.prototype_scale(norms, per_class)[:, :, None]
+
+    def _times_gram(self, tables: Array) -> Array:
+        """The product of tables (F, N, M) and phi phi^T. No Gram matrix where there are more examples than features."""
+        return tables @ self.gram if self.reduced else (tables @ self.phi) @ self.phi.T

@@ -14,7 +14,9 @@ from comln_serve.report.held_out import HeldOut
 FACTORS: Array = 10.0 ** (np.arange(-8, 9) / 4)
 """Candidates in units of the learned horizon, from 1/100 to 100."""
 
-_LEARNED = int(np.flatnonzero(FACTORS == 1.0)[0])
+# Held-out logits of all candidates, of which there are up to four copies: 64 MB each. All 17 candidates fit into it
+# up to 5000 images of 98 classes.
+_MOST_LOGITS = 2**23
 
 # A candidate counts as good as the best if its loss is higher by at most this many standard errors
 # of the difference.
@@ -25,8 +27,18 @@ _ROUNDING = 1e-9
 _NEWTON_STEPS, _LARGEST_FACTOR, _LARGEST_SCALE = 12, 4.0, 1e3
 
 
+def candidate_factors(examples: int, n_classes: int) -> Array:
+    """Those of FACTORS that are compared for M examples of N classes: all, or every second, fourth, ... if the
+    memory for all would be too much. 1 and both ends are always among them.
+    """
+    stride = 1
+    while len(FACTORS[::stride]) > 3 and len(FACTORS[::stride]) * examples * n_classes > _MOST_LOGITS:
+        stride *= 2
+    return FACTORS[::stride]
+
+
 def choose_horizon(
-    found: HeldOut, classes: NDArray[np.intp], n_classes: int, learned: float
+    found: HeldOut, classes: NDArray[np.intp], n_classes: int, learned: float, factors: Array = FACTORS
 ) -> tuple[int, HorizonChoice]:
     """Choose the candidate horizon by its loss on the held-out images.
 
@@ -36,27 +48,30 @@ def choose_horizon(
     to the learned horizon is chosen.
 
     Args:
-        found: results at the horizons `learned` x FACTORS.
+        found: results at the horizons `learned` x `factors`.
         classes: (M,).
         learned: T of the head's law.
+        factors: (m,) ascending, with 1 among them.
 
     Returns:
         The candidate's index, and the losses of all candidates.
     """
-    logits, given = found.logits[:, found.judged], classes[found.judged]
+    given, center = classes[found.judged], int(np.flatnonzero(factors == 1.0)[0])
     per_class = np.bincount(given, minlength=n_classes)
     weights = 1.0 / per_class[given]
     weights /= weights.sum()
-    losses = _losses_at_best_scale(logits, given, weights)  # (m, n)
+    losses, right = np.empty((len(factors), len(given))), np.empty(len(factors))
+    for at, table in enumerate(found.logits):  # one at a time: the arrays of all would take several times the memory
+        logits = table[found.judged]
+        losses[at] = _losses_at_best_scale(logits, given, weights)
+        right[at] = min((logits.argmax(axis=1) == given) @ weights, 1.0)  # rounded weights may add up to more than 1
     means = losses @ weights
     best = int(means.argmin())
     errors = _errors(losses - losses[best], weights)
     level = means - means[best] <= _STANDARD_ERRORS * errors + _ROUNDING
     candidates = np.flatnonzero(level)
-    chosen = int(candidates[np.abs(candidates - _LEARNED).argmin()])
-    # Rounded weights may add up to more than 1.
-    right = np.minimum((logits.argmax(axis=2) == given) @ weights, 1.0)
-    horizons = learned * FACTORS
+    chosen = int(candidates[np.abs(candidates - center).argmin()])
+    horizons = learned * factors
     return chosen, HorizonChoice(
         learned=learned,
         least_loss=float(horizons[best]),
@@ -69,27 +84,27 @@ def choose_horizon(
 
 
 def _losses_at_best_scale(logits: Array, given: NDArray[np.intp], weights: Array) -> Array:
-    """(m, n) cross-entropy of each example, with logits (m, n, N) scaled for the least mean loss.
+    """(n,) cross-entropy of each example, with logits (n, N) scaled for the least mean loss.
 
     The weighted mean is convex in the scale. Newton's method finds the minimum; its steps are
     bounded, as logits that classify every example correctly have their least loss at infinity.
     """
-    logits = logits - logits.mean(axis=2, keepdims=True)
-    truth = np.take_along_axis(logits, given[None, :, None], axis=2)[:, :, 0]
-    unit = 1.0 / np.maximum(np.sqrt(np.square(logits).mean(axis=(1, 2))), 1e-30)  # (m,)
-    scale = unit.copy()
+    logits = logits - logits.mean(axis=1, keepdims=True)
+    truth = logits[np.arange(len(given)), given]
+    unit = 1.0 / max(float(np.sqrt(np.square(logits).mean())), 1e-30)
+    scale = unit
     for _ in range(_NEWTON_STEPS):
-        p = softmax(scale[:, None, None] * logits)
-        mean = (p * logits).sum(axis=2)
-        slope = (mean - truth) @ weights
-        curvature = ((p * np.square(logits)).sum(axis=2) - np.square(mean)) @ weights
-        step = scale - slope / np.maximum(curvature, 1e-30)
-        scale = np.clip(step, scale / _LARGEST_FACTOR, scale * _LARGEST_FACTOR)
-        scale = np.clip(scale, unit / _LARGEST_SCALE, unit * _LARGEST_SCALE)
-    scaled = scale[:, None, None] * logits
-    largest = scaled.max(axis=2)
-    total = np.log(np.exp(scaled - largest[:, :, None]).sum(axis=2))
-    losses: Array = largest + total - scale[:, None] * truth
+        p = softmax(scale * logits)
+        mean = (p * logits).sum(axis=1)
+        slope = float((mean - truth) @ weights)
+        curvature = float(((p * np.square(logits)).sum(axis=1) - np.square(mean)) @ weights)
+        step = scale - slope / max(curvature, 1e-30)
+        scale = min(max(step, scale / _LARGEST_FACTOR), scale * _LARGEST_FACTOR)
+        scale = min(max(scale, unit / _LARGEST_SCALE), unit * _LARGEST_SCALE)
+    scaled = scale * logits
+    largest = scaled.max(axis=1)
+    total = np.log(np.exp(scaled - largest[:, None]).sum(axis=1))
+    losses: Array = largest + total - scale * truth
     return losses
 
 

@@ -26,7 +26,7 @@ PARTS = {
     "--decode-threads": 8 * 8 * SMALL,
     "--inference-threads": 8 * 30_000_000,
     "--classifier-cache-bytes": DEFAULTS["classifier_cache_bytes"],
-    "--max-examples": _MOST_SOLVES * 0.4 * GIB,
+    "--max-examples": _MOST_SOLVES * 0.6 * GIB,
     "four exports": 0.1 * GIB,
 }
 # In GiB, as documented.

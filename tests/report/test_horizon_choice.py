@@ -10,7 +10,7 @@ from comln_serve.bundle import Head, SolverSettings
 from comln_serve.flow import Integration, solve_flow
 from comln_serve.report import adapt
 from comln_serve.report.held_out import HeldOut
-from comln_serve.report.horizon import FACTORS, choose_horizon
+from comln_serve.report.horizon import FACTORS, candidate_factors, choose_horizon
 from tests.report.test_report import clusters
 
 SOLVER = SolverSettings(1e-6, 1e-6, 10_000)
@@ -84,6 +84,25 @@ def test_every_class_counts_the_same() -> None:
     chosen, choice = choose_horizon(found, classes, 4, 1.0)
     assert chosen >= 8
     assert choice.candidates[0].accuracy == pytest.approx(0.25, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("examples", "n_classes", "count"), [(25, 5, 17), (5000, 100, 9), (5000, 200, 5), (5000, 5000, 3)]
+)
+def test_fewer_candidates_where_all_would_take_too_much_memory(examples: int, n_classes: int, count: int) -> None:
+    factors = candidate_factors(examples, n_classes)
+    assert len(factors) == count
+    assert set(factors) <= set(FACTORS)
+    assert {0.01, 1.0, 100.0} <= set(factors)
+
+
+def test_a_choice_from_fewer_candidates() -> None:
+    classes = np.repeat(np.arange(4), 100)
+    found = held_out_at(8, 1.5, classes)
+    few = replace(found, logits=found.logits[::4])
+    chosen, choice = choose_horizon(few, classes, 4, 100.0, FACTORS[::4])
+    assert chosen == 2
+    assert [candidate.horizon for candidate in choice.candidates] == pytest.approx([1, 10, 100, 1000, 10_000])
 
 
 def test_auto_adapts_to_the_horizon_it_reports_and_is_deterministic() -> None:

@@ -200,7 +200,7 @@ class ClassifierMaker:
     def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
         model, labels = call.models.find(new.model), [label for _, label in support]
         check_classes(labels, model)
-        self._check_size(len(labels))
+        self._check_size(len(labels), len(set(labels)))
         self._check_room(call)
         with self._images.admit(len(support)):
             examples = SupportSet.of(*self._embedded(support, model, call, {}))
@@ -221,7 +221,7 @@ class ClassifierMaker:
 
         def embed(stored: ClassifierRecord) -> Embedded:
             model = call.models.of(stored)
-            self._check_size(sum(stored.examples) + len(labels))
+            self._check_size(sum(stored.examples) + len(labels), len({*stored.labels, *labels}))
             check_classes([*stored.labels, *labels], model)
             self._check_version(stored, call)
             if model.embedder_sha256 not in embedded:
@@ -304,7 +304,15 @@ class ClassifierMaker:
         if stored.name is not None:
             self._check_room(call)
 
-    def _check_size(self, examples: int) -> None:
+    def _check_size(self, examples: int, classes: int) -> None:
+        if classes > self._settings.max_classes:
+            raise ServiceError(
+                ErrorCode.CANNOT_ADAPT,
+                f"The classifier would have {classes} classes; at most {self._settings.max_classes} are allowed (the "
+                "server's setting --max-classes).",
+                received_classes=classes,
+                allowed_classes=self._settings.max_classes,
+            )
         if examples > self._settings.max_examples:
             raise ServiceError(
                 ErrorCode.TOO_MANY_IMAGES,
