@@ -42,12 +42,15 @@ class CutLimits:
 
     Attributes:
         formats: of image files that the server reads.
+        examples, classes: of one classifier; None: the server is too old to say.
     """
 
     images: int
     bytes: int
     image_bytes: int
     formats: Collection[str]
+    examples: int
+    classes: int | None
 
 
 @dataclass
@@ -140,7 +143,14 @@ def cut_limits(session: Session) -> Flow[CutLimits]:
     if session.limits is None:
         found = yield from ask_for(session, Limits, Request("GET", "/limits"))
         most = min(_CUT_BYTES, max(found.max_body_bytes - _BODY_BYTES_BESIDE, found.max_body_bytes * 3 // 4))
-        session.limits = CutLimits(found.max_images, most, found.max_image_bytes, frozenset(found.image_formats))
+        session.limits = CutLimits(
+            found.max_images,
+            most,
+            found.max_image_bytes,
+            frozenset(found.image_formats),
+            found.max_examples,
+            found.max_classes,
+        )
     return session.limits
 
 

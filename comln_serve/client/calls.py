@@ -72,7 +72,8 @@ def adapt(
         on_bad: "raise" at an image that cannot be used, or "skip" it.
 
     Raises:
-        InputError: the arguments cannot be sent, or no image of a class can be used; BadImageError: an image cannot.
+        InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no image of
+            a class can be used; BadImageError: an image cannot.
         IncompleteError: it failed after some of several requests. What had been made is deleted.
         ComlnError: the server refused it, or there is no answer.
     """

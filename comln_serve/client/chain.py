@@ -99,7 +99,7 @@ class Chain:
             if not isinstance(error, ComlnError):
                 raise
             done, total = count()
-            message = f"{what} ended after {done} of {total} images: {error} {state}"
+            message = f"{what} ended after {done} of {total} images: {str(error).removesuffix('.')}. {state}"
             raise IncompleteError(message, error, done=done, total=total, leftover=leftover) from error
 
     def _abandon(self) -> Flow[tuple[str, tuple[str, ...]]]:

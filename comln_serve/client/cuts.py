@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from comln_serve.client.asking import CutLimits, Session, cut_limits
@@ -13,6 +12,7 @@ from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Rejected, Rejections, Skipped
 from comln_serve.client.steps import Flow, do
+from comln_serve.client.turns import in_turns
 from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
@@ -51,7 +51,7 @@ class Cuts:
         """Prepare nothing yet.
 
         Args:
-            every_class: no class may lose all its images.
+            every_class: they make a classifier; no class may lose all its images.
         """
         self.skipped = list(skipped)
         self.done, self.total = 0, len(images)
@@ -63,21 +63,26 @@ class Cuts:
         self._bar: Any = None
 
     def send(self, send_cut: SendCut) -> Flow[None]:
-        """Send all images, in order; classes in turns if there are more than one request may have.
+        """Send all images in order; support images that take several requests, with their classes in turns.
 
         Raises:
             BadImageError: an image cannot be used, and such images are not to be skipped.
-            InputError: no image of a class can be used.
+            InputError: more images or classes than a classifier may have, or no image of a class can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
         limits = yield from cut_limits(self._session)
-        if self._left is not None and len(self._rest) > limits.images:
-            self._rest = _in_turns(self._rest)  # the first request must have two classes
+        self._check(limits)
+        if len(self._rest) > limits.images:
+            self._mix()
         while True:
             yield from self._prepare(limits)
             cut = self._take(limits)
             if not cut:
                 return
+            if not self.done and self._lacks_classes(cut):  # few fit by their bytes, or a proxy takes few
+                self._waiting.extendleft(reversed(cut))
+                self._mix()
+                continue
             try:
                 rejected = yield from send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
@@ -89,6 +94,36 @@ class Cuts:
                 self._skip_all(cut, rejected)
                 self.done += len(cut) - len(rejected)
                 self._advance(len(cut) - len(rejected))
+
+    def _check(self, limits: CutLimits) -> None:
+        """Refuse what the server would refuse after thousands of images were sent."""
+        if self._left is None:
+            return
+        for what, given, allowed, setting in (
+            ("images", self.total, limits.examples, "--max-examples"),
+            ("classes", len(self._left), limits.classes, "--max-classes"),
+        ):
+            if allowed is not None and given > allowed:
+                raise InputError(
+                    f"a classifier would have {given} {what}; at most {allowed} are allowed (the server's setting "
+                    f"{setting})"
+                )
+
+    def _lacks_classes(self, cut: Sequence[Prepared]) -> bool:
+        """Whether a cut has images of fewer classes than it could have."""
+        if self._left is None:
+            return False
+        every = {image.label for image in (*cut, *self._waiting, *self._rest)}
+        return len({image.label for image in cut}) < min(len(cut), len(every))
+
+    def _mix(self) -> None:
+        """Put classes in turns, where there are classes. The first request makes the classifier: it must have two
+        classes, and all classes of a model that is tied to a number of them.
+        """
+        if self._left is not None:
+            prepared = [Source(image.name, image.data, image.label) for image in self._waiting]
+            self._rest = deque(in_turns(_by_class([*prepared, *self._rest])))
+            self._waiting.clear()
 
     @contextmanager
     def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
@@ -178,12 +213,11 @@ def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimit
         return list(threads.map(one, batch))
 
 
-def _in_turns(images: Iterable[Source]) -> deque[Source]:
-    """The first image of every class, then the second of every class, and so on."""
+def _by_class(images: Iterable[Source]) -> Iterable[list[Source]]:
     classes: dict[str | None, list[Source]] = {}
     for image in images:
         classes.setdefault(image.label, []).append(image)
-    return deque(image for row in zip_longest(*classes.values()) for image in row if image is not None)
+    return classes.values()
 
 
 def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:

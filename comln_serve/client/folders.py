@@ -1,13 +1,13 @@
 """Finds the images of a folder, and the classes of a folder of class folders."""
 
 from collections.abc import Iterator
-from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import name_of
 from comln_serve.client.results import Skipped
+from comln_serve.client.turns import in_turns
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
@@ -42,12 +42,7 @@ def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[st
         raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
     skipped += [Skipped(image=name_of(path), reason=reason) for path in loose]
-    pairs = [
-        (path, label)
-        for row in zip_longest(*classes.values())
-        for path, label in zip(row, classes, strict=True)
-        if path is not None
-    ]
+    pairs = in_turns([(path, label) for path in paths] for label, paths in classes.items())
     return [path for path, _ in pairs], [label for _, label in pairs], tuple(skipped)
 
 

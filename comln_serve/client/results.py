@@ -307,6 +307,7 @@ class Limits:
         image_formats: that the server can decode: "JPEG", "HEIC" and so on.
         keep_thumbnails: whether the server keeps a small JPEG of one image of each class.
         requests_per_minute: with the client's API key; None: any number.
+        max_classes: of one classifier; None: the server is too old to say.
     """
 
     max_images: int
@@ -324,6 +325,7 @@ class Limits:
     max_receive_seconds: float
     requests_per_minute: int | None
     keep_thumbnails: bool = False
+    max_classes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

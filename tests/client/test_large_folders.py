@@ -131,14 +131,33 @@ def test_nothing_is_left_of_what_fails(serve: Callable[..., Wire], folder: Path)
 
 
 def test_a_new_name_is_gone_after_a_failure(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5, max_examples=10)
-    with client_on(wire) as client:
-        with pytest.raises(IncompleteError, match="The classifier would have 12 support images; at most 10"):
-            client.adapt_folder(folder, name="shop")
-        assert client.classifiers() == []
-        with pytest.raises(IncompleteError, match=r"What had been made was deleted\."):
-            client.adapt_folder(folder)  # without a name
-        assert client.classifiers() == []
+    wire = serve(max_images=5)
+
+    def break_third(request: httpx2.Request) -> Exception | None:
+        is_upload = request.method == "POST" and request.url.path.endswith("/examples")
+        return httpx2.ConnectError("refused") if is_upload and len(uploads(wire)) >= 2 else None
+
+    wire.before = break_third
+    with client_on(wire, retry_seconds=0.2) as client:
+        for name in ("shop", None):
+            wire.requests.clear()
+            with pytest.raises(
+                IncompleteError, match=r"ended after 10 of 12 images: .*s\). What had been made was deleted"
+            ):
+                client.adapt_folder(folder, name=name)
+            assert client.classifiers() == []
+
+
+@pytest.mark.parametrize(("what", "limits"), [("12 images", {"max_examples": 10}), ("3 classes", {"max_classes": 2})])
+def test_more_than_a_classifier_may_have_is_not_sent(
+    serve: Callable[..., Wire], folder: Path, what: str, limits: dict[str, int]
+) -> None:
+    (allowed,) = limits.values()
+    wire = serve(max_images=5, **limits)
+    message = f"would have {what}; at most {allowed} are allowed .*--max-"
+    with client_on(wire) as client, pytest.raises(InputError, match=message):
+        client.adapt_folder(folder, name="shop")
+    assert wire.requests == ["GET /limits"]
 
 
 def test_what_cannot_be_deleted_is_named(serve: Callable[..., Wire], folder: Path) -> None:
@@ -208,15 +227,28 @@ def test_more_examples_than_a_request_may_have(serve: Callable[..., Wire]) -> No
         assert len(client.examples(unnamed)) == 25
 
 
-def test_many_images_sorted_by_class(serve: Callable[..., Wire]) -> None:
+@pytest.mark.parametrize("limits", [{"max_images": 4}, {"max_body_bytes": 90_000}])
+def test_many_images_sorted_by_class(serve: Callable[..., Wire], limits: dict[str, int]) -> None:
     """The first request has to have two classes."""
-    images = [image_bytes(COLOURS[label], seed=seed) for label in COLOURS for seed in range(4)]
+    images = [image_bytes(COLOURS[label], seed=seed, size=(80, 80)) for label in COLOURS for seed in range(4)]
     labels = [label for label in COLOURS for _ in range(4)]
-    with client_on(serve(max_images=4)) as client:
+    with client_on(serve(**limits)) as client:
         made = client.adapt(images, labels)
         assert len(client.examples(made)) == 12
         assert made.images[:4] == ("image 1", "image 5", "image 9", "image 2")
         assert {one.label for one in client.predict(images, made)} == set(COLOURS)
+
+
+@pytest.mark.parametrize("limits", [{"max_images": 6}, {"max_body_bytes": 150_000}])
+def test_a_model_that_is_tied_to_five_classes(serve: Callable[..., Wire], limits: dict[str, int]) -> None:
+    """The first request has to have all five."""
+    images = [image_bytes((50 * number, 90, 200), seed=seed, size=(80, 80)) for number in range(5) for seed in range(4)]
+    labels = [f"class {number}" for number in range(5) for _ in range(4)]
+    wire = serve(**limits)
+    with client_on(wire) as client:
+        made = client.adapt(images, labels, model="tiny-learned")
+        assert len(uploads(wire)) > 2
+        assert len(client.examples(made)) == 20
 
 
 def test_bad_files_of_a_large_folder(serve: Callable[..., Wire], folder: Path) -> None:
