@@ -17,6 +17,7 @@ from torch.nn import functional
 from torchdiffeq import odeint
 
 from benchmarks.anil import anil_head
+from benchmarks.checkpointed import checkpointed_maml_loss
 from training.backbones import Backbone
 from training.config import BackboneConfig
 from training.gradient_flow import gradient_flow
@@ -230,6 +231,8 @@ def _on_images(name: str, case: Case) -> Run:
     horizon = torch.tensor(case.T, requires_grad=True)
 
     def query_loss() -> Tensor:
+        if name == "MAML, checkpoints":
+            return checkpointed_maml_loss(network, support, query, case.steps, RATE)
         if name in {"MAML", "iMAML"}:
             from benchmarks import unrolled  # noqa: PLC0415 (TorchOpt is optional)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.report import markdown
+from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS
 from comln_serve.imaging import Preprocessing, prepare_image
 from training.bundles.quantise import cosines
 from training.runs.hardware import processor
@@ -38,7 +39,7 @@ class Network:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         if exact:
-            options.add_session_config_entry("session.x64quantprecision", "1")
+            options.add_session_config_entry(*EXACT_PRODUCTS)
         self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         self.size = int(self._session.get_inputs()[0].shape[1])
 
@@ -72,6 +73,8 @@ def photos(folder: Path, size: int) -> tuple[Images, NDArray[np.intp]]:
             continue
         images += [prepare_image(file.read_bytes(), policy) for file in chosen]
         classes += [number] * len(chosen)
+    if len(set(classes)) < _WAYS:
+        raise SystemExit(f"{folder}: {_WAYS} class folders of {5 + _QUERIES} images or more are needed")
     return np.stack(images), np.array(classes)
 
 
@@ -117,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sets = {folder.name: photos(folder, networks["float32"].size) for folder in chosen.photos}
     spent = milliseconds(networks, next(iter(sets.values()))[0], chosen.rounds)
     print(f"{processor()}; {chosen.episodes} episodes, seed {chosen.seed}\n")
-    print(markdown(["network", "CPU ms an image"], [[name, f"{value:.1f}"] for name, value in spent.items()]))
+    print(
+        markdown(["network", "CPU ms an image"], [[name, f"{value:.1f}"] for name, value in spent.items()]), end="\n\n"
+    )
     rows: list[list[str]] = []
     for folder, (images, classes) in sets.items():
         found = {name: network.embed(images) for name, network in networks.items()}

@@ -63,7 +63,7 @@ def main() -> None:
     torch.set_num_threads(job["threads"])
     most = int(1e6 * job["limit_mb"])
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # an allocation beyond it fails, here alone
-    if job["contender"] not in {"JAX forward", "MAML", "iMAML"}:
+    if job["contender"] not in {"JAX forward", "MAML", "MAML, checkpoints", "iMAML"}:
         build(job["contender"], _WARM_UP)()  # compiled code and buffers that stay
     run = build(job["contender"], case)
     if case.on == "images":

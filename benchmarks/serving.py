@@ -37,7 +37,7 @@ from PIL import Image
 from benchmarks.load import Outcome, from_another_process, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS, OnnxBackbone
 from comln_serve.imaging import prepare_image
 from comln_serve.machine import usable_cpus
 
@@ -202,7 +202,7 @@ class Bare:
         self._backbone = OnnxBackbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
-        options.add_session_config_entry("session.x64quantprecision", "1")  # as the server
+        options.add_session_config_entry(*EXACT_PRODUCTS)
         self._session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 

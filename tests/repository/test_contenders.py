@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks import meta_gradient, meta_gradient_page, meta_gradient_rows
+from benchmarks.checkpointed import checkpointed_maml_loss
 from benchmarks.contenders import Case, build, embeddings, reference
 from benchmarks.measure import relative_errors
 from benchmarks.meta_gradient_rows import Row
@@ -120,6 +121,15 @@ def test_maml_is_exact_and_imaml_near_the_unrolled_gradient(method: str, steps: 
         assert parameter.grad is not None
         error = np.linalg.norm(parameter.grad.numpy() - gradient) / np.linalg.norm(gradient)
         assert error <= tolerance
+
+
+@pytest.mark.parametrize("steps", [1, 5, 9, 10])
+def test_checkpoints_change_nothing_but_memory(steps: int) -> None:
+    model = network()
+    checkpointed_maml_loss(model, *task(), steps, 0.1).backward()
+    for parameter, gradient in zip(model.parameters(), unrolled_gradients(model, steps, 0.1, 0.0), strict=True):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad.numpy(), gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_out_of_reach_is_told_by_the_part_of_the_cost_that_grows() -> None:
