@@ -1,11 +1,12 @@
 """Meta-learning algorithms trained on equal terms: the same network, data, tasks and CPU time for all.
 
     python -m benchmarks.algorithms --data miniimagenet=PATH --data omniglot=PATH [--shots 5 1] [--budget 1200]
-    python -m benchmarks.algorithms --table     # writes docs/algorithms.md and its figure of what has been run
+    python -m benchmarks.algorithms --table     # only writes the page of what has been run
 
 The budget is CPU time of this process with one thread, so that other work on the machine takes nothing from anybody.
 What was run before is not run again: every cell (data, shots, algorithm, seed, budget) is a file of
-benchmarks/results/algorithms. `--data` may name one of the two data sets only; docs/data.md says what PATH may hold.
+benchmarks/results/algorithms. After each cell, docs/algorithms.md and its figure are written. `--data` may name one of
+the two data sets only; docs/data.md says what PATH may hold.
 """
 
 import argparse
@@ -125,6 +126,7 @@ def main() -> None:
                 parser.exit(2, f"{error}\n")
         print(f"{number} of {len(cells)}: {cell.algorithm}, {cell.data} {cell.ways}x{cell.shots}, seed {cell.seed}")
         run(cell, *loaded[cell.data], *arguments.episodes).save()
+        write_page()
 
 
 def _images(name: str, paths: dict[str, Path], split: str) -> ResidentImages:

@@ -155,7 +155,10 @@ def page(results: Sequence[Result]) -> str:
     """docs/algorithms.md."""
     tables = grouped(results)
     settings = [[name, entry.settings] for name, entry in RIVALS.items()]
-    sizes = " and ".join(f"{NAMES[name]} at {problem.image_size} px" for name, problem in PROBLEMS.items())
+    shown = {data for data, *_ in tables} or set(PROBLEMS)
+    sizes = " and ".join(f"{NAMES[name]} at {PROBLEMS[name].image_size} px" for name in PROBLEMS if name in shown)
+    turned = "\n  Quarter turns of Omniglot's training characters are classes of their own."
+    turns = turned if "omniglot" in shown else ""
     body = "\n".join(section(key, found) for key, found in tables.items()) or f"{NOT_RUN.capitalize()}.\n"
     figure = "![Accuracy over CPU time](images/algorithms.png)\n\n" if tables else ""
     commands = "\n".join(command(key, found) for key, found in tables.items())
@@ -179,8 +182,7 @@ whether COMLN's depends on T.
 
 ## What is equal
 
-- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation.
-  Quarter turns of Omniglot's training characters are classes of their own.
+- **Data**: {sizes}, {TASKS} tasks an update, {QUERIES} queries a class, no augmentation.{turns}
 - **Budget**: CPU time of one process with one thread, spent on drawing tasks, meta-gradients and the optimiser.
   Measuring does not count. Wall-clock time would have depended on what else the machine did.
 - **Optimiser**: Adam, {RATE:g}, falling to 0 along a cosine over the budget; {SCALAR_RATE:g} times that for parameters
