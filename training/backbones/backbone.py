@@ -3,6 +3,7 @@
 import math
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,7 +31,11 @@ class Backbone(nn.Module):
             images itself.
         embedding_size: d.
         frozen: no parameter is learned, and batch norm and dropout stay in evaluation mode.
+        mirror_apart: whether images and their mirror images are two batches, or one of both. The smaller activations of
+            two stay in a CPU's cache.
     """
+
+    mirror_apart = True
 
     def __init__(self, config: BackboneConfig, image_size: int, *, pretrained: bool = True) -> None:
         """Build the network, with random weights or those that the recipe names.
@@ -66,11 +71,12 @@ class Backbone(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """The network's output (B, d) float32, neither normalised nor scaled."""
-        features = self._features(images)
-        if self.config.mirror and not self.training:
-            # Two batches rather than one of both: the smaller activations stay in a CPU's cache.
-            features = (features + self._features(images.flip(2))) / 2
-        return features
+        if not self.config.mirror or self.training:
+            return self._features(images)
+        mirrored = images.flip(2)
+        if self.mirror_apart:
+            return (self._features(images) + self._features(mirrored)) / 2
+        return self._features(torch.cat([images, mirrored])).unflatten(0, (2, -1)).mean(0)
 
     def _features(self, images: Tensor) -> Tensor:
         x = images if self.pixels is None else self.pixels(images)

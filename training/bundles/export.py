@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from comln_serve.bundle import AccuracyEntry
+from training.backbones import Backbone
 from training.bundles.backbone_graph import ExportError
 from training.bundles.writer import About, Origin, write_bundle
 from training.checkpoint import Checkpoint
@@ -11,13 +12,20 @@ from training.config import override_config
 from training.model import MetaModel
 
 
-def export_bundle(checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False) -> float:
+def export_bundle(
+    checkpoint: Checkpoint, folder: Path, about: About, *, half: bool = False, to_quantise: bool = False
+) -> float:
     """Write the bundle of a checkpoint to `folder`; see `write_bundle`.
+
+    Args:
+        to_quantise: the graph uses every weight once. A quantised one would keep a copy of the weights for each use.
 
     Raises:
         ExportError: as `write_bundle`, such as for a run that was trained on embeddings.
     """
     model = checkpoint.restore_model().eval()
+    if isinstance(model.backbone, Backbone):
+        model.backbone.mirror_apart = not to_quantise
     validation = tuple(
         AccuracyEntry(split="val", command="validation during training", **result) for result in checkpoint.validation
     )

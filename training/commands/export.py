@@ -78,7 +78,7 @@ def _export_int8(checkpoint: Checkpoint, about: About, args: argparse.Namespace)
     images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
         floats = Path(temporary) / args.to.name
-        export_bundle(checkpoint, floats, about)
+        export_bundle(checkpoint, floats, about, to_quantise=True)
         cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name)
     print(
         f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "

@@ -131,6 +131,19 @@ def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path)
     assert len(graphs[0]) < 1.5 * count
 
 
+def test_an_image_and_its_mirror_image_share_their_weights(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", config_of("conv4", tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    mirror = ("--set", "backbone.mirror=true")
+    assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT, *mirror]) == 0
+    assert export(run, tmp_path / "int8", photos, *mirror) == 0
+    bundles = [load_bundle(tmp_path / name) for name in ("floats", "int8")]
+    assert len(bundles[1].backbone) < 0.5 * len(bundles[0].backbone)
+    images = load_calibration_images(photos, 24, bundles[0].manifest.preprocessing)
+    floats, integers = (OnnxBackbone(bundle, "cpu").embed(images) for bundle in bundles)
+    assert (floats * integers).sum(1).mean() > 0.97
+
+
 def test_an_embedding_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
     """Bit-equal, with any number of threads."""
     run = save_run(tmp_path / "run", config_of("timm", tmp_path))
