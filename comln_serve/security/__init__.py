@@ -1,8 +1,6 @@
 """API keys: making, parsing, verifying and rate-limiting them. No HTTP here."""
 
-from comln_serve.security.hashing import is_right
-from comln_serve.security.key_ring import KeyRing
-from comln_serve.security.keys import TENANT_PATTERN, ApiKey, Presented, Scope, make_key, parse_key
+from comln_serve.security.keys import TENANT_PATTERN, ApiKey, KeyRing, Presented, Scope, is_right, make_key, parse_key
 from comln_serve.security.rate_limit import RateLimiter
 
 __all__ = [

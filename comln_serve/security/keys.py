@@ -1,5 +1,7 @@
 """API keys: the text that the owner holds, and the record that the server stores."""
 
+import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Collection, Iterable
@@ -7,12 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from comln_serve.security.hashing import hashed
+from comln_serve.short_memory import ShortMemory
 
 # Lets people and secret scanners recognise a key.
 _PREFIX = "comln"
 _ID_BYTES, _SECRET_BYTES = 8, 32
 _TEXT = re.compile(rf"{_PREFIX}_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})")
+
+# Compared with the secret of an unknown key. No secret has this hash.
+_NO_HASH = "0" * 64
 
 # The empty tenant owns classifiers made while keys were not required.
 TENANT_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$"
@@ -58,6 +63,12 @@ class ApiKey:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
+class KeyRing(ShortMemory[str, ApiKey]):
+    """Keys by id, cached. All servers refuse a revoked key after at most `seconds`."""
+
+    seconds = 1.0
+
+
 @dataclass(frozen=True)
 class Presented:
     """The parts of a text in the form of a key, not verified yet."""
@@ -81,7 +92,7 @@ def make_key(
         id=presented.id,
         tenant=tenant,
         scopes=frozenset(scopes),
-        secret_sha256=hashed(presented.secret),
+        secret_sha256=_hashed(presented.secret),
         created_at=now,
         name=name,
         requests_per_minute=requests_per_minute,
@@ -94,3 +105,16 @@ def parse_key(text: str) -> Presented | None:
     """Parse `comln_<id>_<secret>`; None if the text has another form."""
     found = _TEXT.fullmatch(text)
     return None if found is None else Presented(*found.groups())
+
+
+def is_right(secret: str, secret_sha256: str | None) -> bool:
+    """Whether a secret has this hash. Always False for None, the hash of an unknown key.
+
+    Takes the same time for right and wrong secrets and for unknown keys.
+    """
+    return hmac.compare_digest(_hashed(secret), secret_sha256 or _NO_HASH)
+
+
+def _hashed(secret: str) -> str:
+    """SHA-256 in hexadecimal digits: slow hashes protect passwords that people choose; secrets are 256 random bits."""
+    return hashlib.sha256(secret.encode("ascii")).hexdigest()

@@ -55,9 +55,3 @@ class RateLimiter:
             asked = {"key": key_id, "limit": float(per_minute), "now": now, "minute": _MINUTE}
             available, taken = self._database.execute(_TAKE, asked).fetchone()
         return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
-
-    def __len__(self) -> int:
-        """Number of buckets kept."""
-        with self._lock:
-            count: int = self._database.execute("SELECT count(*) FROM buckets").fetchone()[0]
-        return count

@@ -172,26 +172,21 @@ class TenantStore:
         with self._database.writing() as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
-            tally = tallies.count_new(connection, self._tenant)
-            self._check_room(connection, tally.stored - 1, limit, now)
-            if classifier.name is not None:
-                versions.lock(connection, self._tenant, classifier.name)
-            if derived_from is not None:
-                reference, expected = derived_from
-                if self._resolve(connection, reference) != expected:
-                    raise ChangedError
+            position, stored = tallies.count_new(connection, self._tenant)
+            self._check_room(connection, stored - 1, limit, now)
             if classifier.name is not None:
                 version, promotion = versions.next_version(
                     connection, self._tenant, classifier.name, now, promote=promote
                 )
                 classifier = replace(classifier, version=version, promoted=promotion > 0)
+            if derived_from is not None:  # with the name locked, and before there is a row of the new version
+                reference, expected = derived_from
+                if self._resolve(connection, reference) != expected:
+                    raise ChangedError
             sequence = connection.execute(
                 insert(classifiers)
                 .values(
-                    tenant=self._tenant,
-                    position=tally.position,
-                    promotion=promotion,
-                    **rows.classifier_values(classifier),
+                    tenant=self._tenant, position=position, promotion=promotion, **rows.classifier_values(classifier)
                 )
                 .returning(classifiers.c.sequence)
             ).scalar_one()

@@ -117,23 +117,13 @@ class Database:
             raise _unavailable(wrong, _NOT_KNOWN)
 
     @contextmanager
-    def connection(self, *, writes: bool = False, patient: bool = False) -> Generator[Connection, None, None]:
+    def connection(self, *, writes: bool = False) -> Generator[Connection, None, None]:
         """A connection in a transaction that is rolled back unless committed. Raises the driver's
         errors.
-
-        Args:
-            patient: wait for PostgreSQL's answers without a time limit.
         """
         with (self._writes if writes else self._engine).connect() as connection:
             connection.begin()
-            driver: Any = connection.connection.dbapi_connection
-            if not self.is_sqlite:
-                driver.patient = patient
-            try:
-                yield connection
-            finally:
-                if not self.is_sqlite:
-                    driver.patient = False
+            yield connection
 
     def overwrite_deleted(self) -> None:
         """Have SQLite overwrite now, in its files, what has been deleted, unless others are reading.

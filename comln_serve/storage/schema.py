@@ -7,6 +7,7 @@ up to date.
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
@@ -33,8 +34,11 @@ def prepare(database: Database) -> None:
         with database.connection() as connection:
             stamp = _stamp(connection, database)
         if stamp != NEWEST:
-            with database.connection(writes=True, patient=True) as connection:
+            with database.connection(writes=True) as connection:
                 if not database.is_sqlite:  # SQLite has locked the file
+                    connection.detach()  # from the pool: it is closed after this, and no other becomes patient
+                    driver: Any = connection.connection.dbapi_connection
+                    driver.patient = True
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
                     lock = text("SELECT pg_advisory_xact_lock(:key)")
                     connection.execute(lock, {"key": _ADVISORY_LOCK})
@@ -94,9 +98,7 @@ def _use_wal(database: Database) -> None:
         try:
             with database.connection() as connection:
                 connection.rollback()  # the mode cannot change within a transaction
-                driver = connection.connection.dbapi_connection
-                if driver is not None:
-                    driver.execute("PRAGMA journal_mode = WAL")
+                connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise

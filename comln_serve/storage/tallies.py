@@ -8,7 +8,6 @@ how many classifiers others make.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
@@ -16,22 +15,13 @@ from comln_serve.storage.dialects import upsert
 from comln_serve.storage.tables import classifiers, tenants
 
 
-@dataclass(frozen=True)
-class Tally:
-    """A tenant's numbers.
+def count_new(connection: Connection, tenant: str) -> tuple[int, int]:
+    """Count a classifier, which the caller inserts. Other transactions that add or delete classifiers of the tenant
+    wait until this one ends.
 
-    Attributes:
-        position: the last one given.
-        stored: classifiers, with those that have expired and are not yet deleted.
-    """
-
-    position: int
-    stored: int
-
-
-def count_new(connection: Connection, tenant: str) -> Tally:
-    """Count a classifier, which the caller inserts at the position of the result. Other transactions that
-    add or delete classifiers of the tenant wait until this one ends.
+    Returns:
+        Its position, and the tenant's number of classifiers with it and those that have expired and are not yet
+        deleted.
     """
     statement = upsert(connection, tenants).values(tenant=tenant, last_position=1, stored=1)
     row = connection.execute(
@@ -40,7 +30,7 @@ def count_new(connection: Connection, tenant: str) -> Tally:
             set_={"last_position": tenants.c.last_position + 1, "stored": tenants.c.stored + 1},
         ).returning(tenants.c.last_position, tenants.c.stored)
     ).one()
-    return Tally(row.last_position, row.stored)
+    return row.last_position, row.stored
 
 
 def count_deleted(connection: Connection, tenant: str, number: int = 1) -> None:

@@ -48,7 +48,8 @@ def is_promoted(now: datetime) -> ColumnElement[bool]:
 
 
 def next_version(connection: Connection, tenant: str, name: str, now: datetime, *, promote: bool) -> tuple[int, int]:
-    """The number and the promotion (0: none) of a new version, whose row the caller inserts.
+    """The number and the promotion (0: none) of a new version, whose row the caller inserts. The name stands for
+    what it did until then.
 
     The first version of a name is always promoted. If a name stands for its newest version because
     none is promoted, that version is promoted first, so that the name does not move to the new one.
@@ -62,11 +63,6 @@ def next_version(connection: Connection, tenant: str, name: str, now: datetime, 
                 promote_version(connection, tenant, name, current.id)
             return version, 0
     return version, _advance(connection, tenant, name, promotions=1)[1]
-
-
-def lock(connection: Connection, tenant: str, name: str) -> None:
-    """Lock the versions of a name against other changes until the transaction ends."""
-    _advance(connection, tenant, name)
 
 
 def promote_version(connection: Connection, tenant: str, name: str, classifier_id: str) -> None:
@@ -87,7 +83,7 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
         ServiceError: NOTHING_TO_ROLL_BACK_TO.
     """
     row = select(names.c.name).where(names.c.tenant == tenant, names.c.name == name)
-    # Not by `lock`, which would insert a row for a name that does not exist.
+    # Not by `_advance`, which would insert a row for a name that does not exist.
     if connection.execute(row.with_for_update()).first() is None:
         return None
     latest = connection.execute(

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,61 +23,40 @@ from tests.support.messages import RED, adapt_form, b64, check_error, predict_fo
 __all__ = ["keyed"]  # a fixture
 
 Headers = dict[str, str]
-Ask = Callable[[TestClient, str, Headers], Response]
+Route = tuple[str, str]
 
-INFERENCE = {"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [b64(RED)]}]}
+INFERENCE = {"json": {"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [b64(RED)]}]}}
 
-# How each route is asked about one classifier.
-ABOUT_ONE: dict[tuple[str, str], Ask] = {
-    ("GET", "/classifiers/{ref}"): lambda client, ref, headers: client.get(f"/classifiers/{ref}", headers=headers),
-    ("DELETE", "/classifiers/{ref}"): lambda client, ref, headers: client.delete(
-        f"/classifiers/{ref}", headers=headers
-    ),
-    ("POST", "/classifiers/{ref}/promote"): lambda client, ref, headers: client.post(
-        f"/classifiers/{ref}/promote", headers=headers
-    ),
-    ("POST", "/classifiers/{ref}/rollback"): lambda client, ref, headers: client.post(
-        f"/classifiers/{ref}/rollback", headers=headers
-    ),
-    ("GET", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.get(
-        f"/classifiers/{ref}/examples", headers=headers
-    ),
-    ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): lambda client, ref, headers: client.get(
-        f"/classifiers/{ref}/examples/1/thumbnail", headers=headers
-    ),
-    ("POST", "/classifiers/{ref}/examples"): lambda client, ref, headers: client.post(
-        f"/classifiers/{ref}/examples", headers=headers, **adapt_form()
-    ),
-    ("DELETE", "/classifiers/{ref}/examples/{number}"): lambda client, ref, headers: client.delete(
-        f"/classifiers/{ref}/examples/1", headers=headers
-    ),
-    ("GET", "/classifiers/{ref}/export"): lambda client, ref, headers: client.get(
-        f"/classifiers/{ref}/export?format=safetensors", headers=headers
-    ),
-    ("GET", "/v2/models/{model}"): lambda client, ref, headers: client.get(f"/v2/models/{ref}", headers=headers),
-    ("GET", "/v2/models/{model}/ready"): lambda client, ref, headers: client.get(
-        f"/v2/models/{ref}/ready", headers=headers
-    ),
-    ("GET", "/v2/models/{model}/versions/{version}"): lambda client, ref, headers: client.get(
-        f"/v2/models/{ref}/versions/1", headers=headers
-    ),
-    ("GET", "/v2/models/{model}/versions/{version}/ready"): lambda client, ref, headers: client.get(
-        f"/v2/models/{ref}/versions/1/ready", headers=headers
-    ),
-    ("POST", "/v2/models/{model}/infer"): lambda client, ref, headers: client.post(
-        f"/v2/models/{ref}/infer", headers=headers, json=INFERENCE
-    ),
-    ("POST", "/v2/models/{model}/versions/{version}/infer"): lambda client, ref, headers: client.post(
-        f"/v2/models/{ref}/versions/1/infer", headers=headers, json=INFERENCE
-    ),
-    ("POST", "/predict"): lambda client, ref, headers: client.post(
-        "/predict", headers=headers, **predict_form(RED, classifier=ref)
-    ),
+# The routes that are asked about one classifier, and what is sent to them.
+ABOUT_ONE: dict[Route, dict[str, Any]] = {
+    ("GET", "/classifiers/{ref}"): {},
+    ("DELETE", "/classifiers/{ref}"): {},
+    ("POST", "/classifiers/{ref}/promote"): {},
+    ("POST", "/classifiers/{ref}/rollback"): {},
+    ("GET", "/classifiers/{ref}/examples"): {},
+    ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): {},
+    ("POST", "/classifiers/{ref}/examples"): adapt_form(),
+    ("DELETE", "/classifiers/{ref}/examples/{number}"): {},
+    ("GET", "/classifiers/{ref}/export"): {"params": {"format": "safetensors"}},
+    ("GET", "/v2/models/{model}"): {},
+    ("GET", "/v2/models/{model}/ready"): {},
+    ("GET", "/v2/models/{model}/versions/{version}"): {},
+    ("GET", "/v2/models/{model}/versions/{version}/ready"): {},
+    ("POST", "/v2/models/{model}/infer"): INFERENCE,
+    ("POST", "/v2/models/{model}/versions/{version}/infer"): INFERENCE,
+    ("POST", "/predict"): predict_form(RED),
 }
 # Tested by themselves below.
 OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
 OF_NOBODY = {("GET", "/models"), ("GET", "/limits"), ("GET", "/v2"), ("GET", "/metrics"), ("POST", "/models/reload")}
 NAME, UNUSED_NAME = "letters", "numbers"
+
+
+def ask(client: TestClient, route: Route, ref: str, headers: Headers) -> Response:
+    """Ask a route of `ABOUT_ONE` about a classifier."""
+    method, path = route
+    sent = predict_form(RED, classifier=ref) if path == "/predict" else ABOUT_ONE[route]
+    return client.request(method, path.format(ref=ref, model=ref, number=1, version=1), headers=headers, **sent)
 
 
 def adapt(client: TestClient, headers: Headers, **options: Any) -> dict[str, Any]:
@@ -126,10 +104,10 @@ def test_every_route_with_a_key_is_in_the_tables_above(keyed: TestClient) -> Non
 def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     """By name, version and id: every byte and header, but for the reference that was asked for."""
 
-    def answers(reference: str) -> dict[tuple[str, str], tuple[int, bytes, dict[str, str]]]:
+    def answers(reference: str) -> dict[Route, tuple[int, bytes, dict[str, str]]]:
         found = {}
-        for route, ask in ABOUT_ONE.items():
-            answer = ask(keyed, reference, {**theirs, "X-Request-ID": "same"})
+        for route in ABOUT_ONE:
+            answer = ask(keyed, route, reference, {**theirs, "X-Request-ID": "same"})
             if route[1].endswith("/rollback") and reference not in (NAME, UNUSED_NAME):
                 check_error(answer, ErrorCode.INVALID_REQUEST)  # whether it is there or not
             else:
@@ -174,7 +152,7 @@ def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, the
         ("DELETE", "/classifiers/{ref}")
     ]
     for route in asks:
-        answer = ABOUT_ONE[route](keyed, NAME, theirs)
+        answer = ask(keyed, route, NAME, theirs)
         assert answer.is_success or answer.status_code == 422, (route, answer.text)
     assert state(keyed, mine) == before
 
@@ -199,9 +177,8 @@ def test_all_keys_of_a_tenant_see_the_same(keyed: TestClient, mine: Headers) -> 
 def test_whoever_may_adapt_may_predict_within_the_tenant(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     adapting, elsewhere = (bearer(new_key(store_of(keyed), tenant, Scope.ADAPT)) for tenant in ("mine", "theirs"))
     for made in (adapt(keyed, adapting), adapt(keyed, mine)):
-        ask = ABOUT_ONE["POST", "/predict"]
-        assert ask(keyed, made["id"], adapting).status_code == 200
-        assert ask(keyed, made["id"], elsewhere).status_code == 404
+        for headers, status in ((adapting, 200), (elsewhere, 404)):
+            assert ask(keyed, ("POST", "/predict"), made["id"], headers).status_code == status
 
 
 def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, make_engine: MakeEngine) -> None:
@@ -238,8 +215,8 @@ def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: 
     logger.addHandler(handler)
     try:
         made = adapt(keyed, mine, name=NAME)
-        for ask in ABOUT_ONE.values():
-            ask(keyed, NAME, theirs)
+        for route in ABOUT_ONE:
+            ask(keyed, route, NAME, theirs)
         for headers in (mine, {}, bearer("comln_wrong")):
             keyed.get(f"/classifiers/{NAME}", headers=headers)
         metrics = keyed.get("/metrics", headers=mine).text

@@ -18,7 +18,7 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from comln_serve.security import ApiKey, KeyRing, Presented, Scope, hashing, is_right, make_key, parse_key
+from comln_serve.security import ApiKey, KeyRing, Presented, Scope, is_right, keys, make_key, parse_key
 from comln_serve.storage import open_store, utc_now
 from tests.support.databases import execute, migrate_to
 from tests.support.keyed import EVERYTHING, MakeEngine, bearer, keyed, keyed_settings, new_key, routes_of, store_of
@@ -84,7 +84,7 @@ def test_a_key_that_does_not_exist_costs_the_same_comparison(monkeypatch: pytest
     key, text = key_of()
     presented = parse_key(text)
     assert presented is not None
-    monkeypatch.setattr(hashing, "hmac", Spy)
+    monkeypatch.setattr(keys, "hmac", Spy)
     assert is_right(presented.secret, key.secret_sha256)
     assert not is_right("0" * 64, key.secret_sha256)
     assert not is_right(presented.secret, None)

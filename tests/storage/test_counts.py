@@ -14,7 +14,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.storage import ChangedError, IdempotencyKey, Store, open_store
 from comln_serve.storage import store as store_module
 from tests.support.classifiers import add, classifier, ids, support
-from tests.support.databases import execute, migrate_to
+from tests.support.databases import execute, insert_classifier, insert_row, migrate_to
 from tests.support.engines import fails
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -63,7 +63,8 @@ def test_what_is_not_added_is_not_counted(store: Store, database_url: str) -> No
     assert resolved is not None
     mine.delete("clf_a")
     with pytest.raises(ChangedError):
-        add(mine, "clf_c", derived_from=("clf_a", resolved))
+        add(mine, "clf_c", "cats", derived_from=("clf_a", resolved))
+    assert execute(database_url, "SELECT * FROM names") == []  # it took no number
     with pytest.raises(ChangedError):
         mine.replace(classifier("clf_a", revision=2), support())
     assert counted(database_url) == {"": 0}
@@ -121,15 +122,9 @@ def test_keys_are_purged_in_parts(store: Store, database_url: str, monkeypatch: 
 def test_classifiers_of_before_are_counted(database_url: str) -> None:
     migrate_to(database_url, "0008")
     for number, tenant in enumerate(("", "", "theirs"), 1):
-        execute(
-            database_url,
-            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, "
-            "labels, examples, horizon, horizon_rule, support_loss, support_accuracy, metadata, created_at, weights) "
-            f"VALUES ({number}, '{tenant}', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, 'learned', 0, 1, "
-            "'{}', '2026-01-01 00:00:00', '')",
-        )
+        insert_classifier(database_url, number, tenant=tenant, horizon_rule="learned")
     for tenant in ("", "theirs", "gone"):
-        execute(database_url, f"INSERT INTO tenants (tenant, last_position) VALUES ('{tenant}', 3)")
+        insert_row(database_url, "tenants", tenant=tenant, last_position=3)
     with closing(open_store(database_url)) as store:
         assert counted(database_url) == {"": 2, "theirs": 1, "gone": 0}
         assert store.count() == 3

@@ -29,11 +29,13 @@ from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
 from comln_serve.storage.tables import classifiers, metadata
 from tests.support.classifiers import add, classifier, same, support
-from tests.support.databases import administer, execute, migrate_to
+from tests.support.databases import administer, execute, insert_classifier, insert_row, migrate_to
 from tests.support.engines import fails
 from tests.support.relay import Relay
 
 MakeUrl = Callable[[str], str]
+
+SUPPORT = {"labels": "[]", "next_number": 8, "embeddings": b""}  # as earlier servers left it
 
 
 def unavailable(action: Callable[[], object]) -> str:
@@ -137,20 +139,9 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
     held_out = {"accuracy": 0.5, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
     plain = {"held_out": None, "notes": ["example", '"example":']}
     for number, report in enumerate([{"held_out": held_out, "notes": []}, plain, None], 1):
-        text = "NULL" if report is None else f"'{json.dumps(report)}'"
-        execute(
-            database_url,
-            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
-            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
-            "support_accuracy, metadata, report, created_at, weights) VALUES "
-            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, false, 0, 1, "
-            f"'{{}}', {text}, '2026-01-01 00:00:00', '')",
-        )
-        execute(
-            database_url,
-            "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES "
-            f"({number}, '[]', '[2, 3, 7]', 8, '')",
-        )
+        written = None if report is None else json.dumps(report)
+        insert_classifier(database_url, number, horizon_given=False, report=written)
+        insert_row(database_url, "supports", **SUPPORT, classifier=number, numbers="[2, 3, 7]")
     open_store(database_url).close()
     told = [row[0] for row in execute(database_url, "SELECT report FROM classifiers")]
     found = [None if row is None else json.loads(row) for row in told]
@@ -162,15 +153,8 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
 
 def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     migrate_to(database_url, "0003")
-    for number, given in enumerate(("true", "false"), 1):
-        execute(
-            database_url,
-            "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, "
-            "embedder_sha256, labels, examples, horizon, horizon_given, support_loss, "
-            "support_accuracy, metadata, created_at, weights) VALUES "
-            f"({number}, '', {number}, 'clf_{number}', 1, 1, 'm', '', '[]', '[]', 1, {given}, 0, "
-            "1, '{}', '2026-01-01 00:00:00', '')",
-        )
+    for number, given in enumerate((True, False), 1):
+        insert_classifier(database_url, number, horizon_given=given)
     open_store(database_url).close()
     found = execute(database_url, "SELECT id, horizon_rule FROM classifiers ORDER BY id")
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
@@ -178,16 +162,8 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
 
 def test_examples_of_before_have_no_hashes(database_url: str) -> None:
     migrate_to(database_url, "0006")
-    execute(
-        database_url,
-        "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
-        "examples, horizon, horizon_rule, support_loss, support_accuracy, metadata, created_at, weights) VALUES "
-        "(9, '', 9, 'clf_9', 1, 1, 'm', '', '[]', '[]', 1, 'learned', 0, 1, '{}', '2026-01-01 00:00:00', '')",
-    )
-    execute(
-        database_url,
-        "INSERT INTO supports (classifier, labels, numbers, next_number, embeddings) VALUES (9, '[]', '[]', 1, '')",
-    )
+    insert_classifier(database_url, 9, horizon_rule="learned")
+    insert_row(database_url, "supports", **SUPPORT, classifier=9, numbers="[]")
     with closing(open_store(database_url)) as store:
         assert [tuple(row) for row in execute(database_url, "SELECT hashes FROM supports")] == [(None,)]
         mine = store.for_tenant("")
@@ -199,11 +175,8 @@ def test_examples_of_before_have_no_hashes(database_url: str) -> None:
 def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
     """No request went on without an image then."""
     migrate_to(database_url, "0005")
-    execute(
-        database_url,
-        "INSERT INTO idempotency_keys (tenant, key, fingerprint, classifier, expires_at) VALUES "
-        "('', 'k', 'print', 'clf_1', '2999-01-01 00:00:00')",
-    )
+    row = {"key": "k", "fingerprint": "print", "classifier": "clf_1", "expires_at": "2999-01-01 00:00:00"}
+    insert_row(database_url, "idempotency_keys", tenant="", **row)
     with closing(open_store(database_url)) as store:
         key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
         assert store.for_tenant("").made_by(key) == ("clf_1", ())
@@ -459,6 +432,7 @@ def test_a_commit_that_nobody_confirms_is_not_called_undone(
 ) -> None:
     with closing(open_store(make_url("postgresql"))) as store:
         mine = store.for_tenant("")
+        assert store.count() == 0  # there is a connection now: making one takes a commit, too
         commit = psycopg.Connection.commit
 
         def cut(connection: "psycopg.Connection[tuple[object, ...]]") -> None:

@@ -16,7 +16,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.storage import Store, TenantStore, open_store
 from comln_serve.storage import store as store_module
 from tests.support.classifiers import add, classifier, support
-from tests.support.databases import execute, migrate_to
+from tests.support.databases import execute, insert_classifier, migrate_to
 from tests.support.engines import fails
 
 # Of the first, third and last of six classes.
@@ -170,12 +170,7 @@ def test_what_is_deleted_is_overwritten_in_the_file(tmp_path: Path, one: bool) -
 
 def test_classifiers_of_before_have_none(database_url: str) -> None:
     migrate_to(database_url, "0007")
-    execute(
-        database_url,
-        "INSERT INTO classifiers (sequence, tenant, position, id, promotion, revision, model, embedder_sha256, labels, "
-        "examples, horizon, horizon_rule, support_loss, support_accuracy, metadata, created_at, weights) VALUES "
-        "(9, '', 9, 'clf_9', 1, 1, 'm', '', '[\"a\"]', '[1]', 1, 'learned', 0, 1, '{}', '2026-01-01 00:00:00', '')",
-    )
+    insert_classifier(database_url, 9, labels='["a"]', examples="[1]", horizon_rule="learned")
     with closing(open_store(database_url)) as store:
         mine = store.for_tenant("", show_thumbnails=True)
         assert mine.describe("clf_9").thumbnails == ()

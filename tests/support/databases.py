@@ -59,14 +59,14 @@ def database_url(request: pytest.FixtureRequest, make_url: Callable[[str], str])
     return make_url(request.param)
 
 
-def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
     """What another program gets for a statement; it is committed."""
     from sqlalchemy import create_engine, text  # noqa: PLC0415 - not needed by whole sessions
 
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     try:
         with engine.begin() as connection:
-            result = connection.execute(text(statement))
+            result = connection.execute(text(statement), parameters)
             return [tuple(row) for row in result] if result.returns_rows else []
     finally:
         engine.dispose()
@@ -79,3 +79,31 @@ def migrate_to(url: str, revision: str) -> None:
         migrate(connection, revision)
         connection.commit()
     database.close()
+
+
+def insert_row(url: str, table: str, **values: object) -> None:
+    """Insert a row as an earlier server left it."""
+    execute(url, f"INSERT INTO {table} ({', '.join(values)}) VALUES (:{', :'.join(values)})", **values)
+
+
+def insert_classifier(url: str, number: int, **more: object) -> None:
+    """Insert a classifier, clf_<number>, as an earlier server left it; `more` has what changes between releases."""
+    values: dict[str, object] = {
+        "sequence": number,
+        "tenant": "",
+        "position": number,
+        "id": f"clf_{number}",
+        "promotion": 1,
+        "revision": 1,
+        "model": "m",
+        "embedder_sha256": "",
+        "labels": "[]",
+        "examples": "[]",
+        "horizon": 1,
+        "support_loss": 0,
+        "support_accuracy": 1,
+        "metadata": "{}",
+        "created_at": "2026-01-01 00:00:00",
+        "weights": b"",
+    }
+    insert_row(url, "classifiers", **{**values, **more})
