@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, TypeVar, cast
@@ -18,11 +18,6 @@ _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
-# A request has to arrive within a minute (--max-receive-seconds): 32 MiB do at 4.5 Mbit/s.
-_CUT_BYTES = 32 * 2**20
-# Of a form, beside its images and labels: metadata. At most a quarter, as few forms have so much.
-_BODY_BYTES_BESIDE = 64 * 1024
-
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
 # A call that takes longer because of repeated attempts says so.
 _SILENT_S = 3.0
@@ -37,23 +32,6 @@ _jitter = SystemRandom()
 
 
 @dataclass
-class CutLimits:
-    """What goes into one request: within the server's limits, and less where a proxy refuses as much.
-
-    Attributes:
-        formats: of image files that the server reads.
-        examples, classes: of one classifier; None: the server is too old to say.
-    """
-
-    images: int
-    bytes: int
-    image_bytes: int
-    formats: Collection[str]
-    examples: int
-    classes: int | None
-
-
-@dataclass
 class Session:
     """What the calls of one client share.
 
@@ -61,14 +39,14 @@ class Session:
         retry_seconds: no request is repeated later than this after its first attempt.
         max_side: images are shrunk to this many pixels; None: they are not.
         answered: whether the server has ever answered.
-        limits: None until they are asked for.
+        limits: what a request may have, fewer images where a proxy refuses as many; None until they are asked for.
     """
 
     url: str
     retry_seconds: float
     max_side: int | None
     answered: bool = False
-    limits: CutLimits | None = None
+    limits: Limits | None = None
 
 
 def ask(session: Session, request: Request, *, seconds: float | None = None) -> Flow[httpx2.Response]:
@@ -138,19 +116,10 @@ def _read(session: Session, kind: type[_T], request: Request, answer: httpx2.Res
         ) from error
 
 
-def cut_limits(session: Session) -> Flow[CutLimits]:
-    """What goes into one request. The server is asked once."""
+def known_limits(session: Session) -> Flow[Limits]:
+    """The session's limits. The server is asked once."""
     if session.limits is None:
-        found = yield from ask_for(session, Limits, Request("GET", "/limits"))
-        most = min(_CUT_BYTES, max(found.max_body_bytes - _BODY_BYTES_BESIDE, found.max_body_bytes * 3 // 4))
-        session.limits = CutLimits(
-            found.max_images,
-            most,
-            found.max_image_bytes,
-            frozenset(found.image_formats),
-            found.max_examples,
-            found.max_classes,
-        )
+        session.limits = yield from ask_for(session, Limits, Request("GET", "/limits"))
     return session.limits
 
 

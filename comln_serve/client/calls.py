@@ -181,8 +181,8 @@ def remove_examples(
     def remove() -> Flow[None]:
         for number in wanted:
             path = path_of(chain.last if len(chain) else classifier, "examples", number)
-            alone = promote and len(wanted) == 1
-            request = Request("DELETE", path, {"promote": "true" if alone else "false"}, repeatable=False)
+            promotes = {"promote": _text(promote and len(wanted) == 1)}
+            request = Request("DELETE", path, promotes, repeatable=False)
             chain.add((yield from ask_for(session, Adapted, request)))
 
     yield from chain.build(remove(), "Removing", lambda: (len(chain), len(wanted)))

@@ -2,15 +2,16 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from comln_serve.client.asking import CutLimits, Session, cut_limits
+from comln_serve.client.asking import Session, known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.images import Prepared, Source, prepare
-from comln_serve.client.results import Rejected, Rejections, Skipped
+from comln_serve.client.results import Limits, Rejected, Rejections, Skipped
 from comln_serve.client.steps import Flow, do
 from comln_serve.client.turns import in_turns
 from comln_serve.client.wire import parse
@@ -25,6 +26,10 @@ SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[tuple[Rejected, .
 
 # Images read, shrunk and encoded at a time, by as many threads as pay: Pillow works without the GIL.
 _AT_ONCE, _THREADS = 32, 8
+# A request has to arrive within a minute (--max-receive-seconds): 32 MiB do at 4.5 Mbit/s.
+_CUT_BYTES = 32 * 2**20
+# Of a form, beside its images and labels: metadata. At most a quarter, as few forms have so much.
+_BODY_BYTES_BESIDE = 64 * 1024
 # Of a form, beside an image file: its part's head, and the label's part.
 _BYTES_BESIDE = 1024
 
@@ -70,11 +75,12 @@ class Cuts:
             InputError: more images or classes than a classifier may have, or no image of a class can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
-        limits = yield from cut_limits(self._session)
+        limits = yield from known_limits(self._session)
         self._check(limits)
-        if len(self._rest) > limits.images:
+        if len(self._rest) > limits.max_images:
             self._mix()
         while True:
+            limits = yield from known_limits(self._session)  # a cut may have narrowed them
             yield from self._prepare(limits)
             cut = self._take(limits)
             if not cut:
@@ -87,7 +93,7 @@ class Cuts:
                 rejected = yield from send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
                 usable = self._without_bad(cut, error)
-                if len(usable) == len(cut) and not _narrow(limits, cut, error):
+                if len(usable) == len(cut) and not self._narrow(limits, cut, error):
                     raise
                 self._waiting.extendleft(reversed(usable))
             else:
@@ -95,13 +101,13 @@ class Cuts:
                 self.done += len(cut) - len(rejected)
                 self._advance(len(cut) - len(rejected))
 
-    def _check(self, limits: CutLimits) -> None:
+    def _check(self, limits: Limits) -> None:
         """Refuse what the server would refuse after thousands of images were sent."""
         if self._left is None:
             return
         for what, given, allowed, setting in (
-            ("images", self.total, limits.examples, "--max-examples"),
-            ("classes", len(self._left), limits.classes, "--max-classes"),
+            ("images", self.total, limits.max_examples, "--max-examples"),
+            ("classes", len(self._left), limits.max_classes, "--max-classes"),
         ):
             if allowed is not None and given > allowed:
                 raise InputError(
@@ -142,28 +148,40 @@ class Cuts:
         if self._bar is not None:
             self._bar.update(images)
 
-    def _prepare(self, limits: CutLimits) -> Flow[None]:
+    def _prepare(self, limits: Limits) -> Flow[None]:
         """Prepare images until more wait than one cut holds, or all are prepared."""
-        while self._rest and len(self._waiting) <= limits.images and sum(map(_size, self._waiting)) <= limits.bytes:
+        most, room = limits.max_images, _room(limits)
+        while self._rest and len(self._waiting) <= most and sum(map(_size, self._waiting)) <= room:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
-            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits))
+            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits.image_formats))
             for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)
-                elif len(found.data) > limits.image_bytes:
-                    self._skip(_too_large(found, limits.image_bytes), source.label)
+                elif len(found.data) > limits.max_image_bytes:
+                    self._skip(_too_large(found, limits.max_image_bytes), source.label)
                 else:
                     self._waiting.append(found)
 
-    def _take(self, limits: CutLimits) -> list[Prepared]:
+    def _take(self, limits: Limits) -> list[Prepared]:
         cut: list[Prepared] = []
         size = 0
-        while self._waiting and len(cut) < limits.images:
+        while self._waiting and len(cut) < limits.max_images:
             size += _size(self._waiting[0])
-            if cut and size > limits.bytes:
+            if cut and size > _room(limits):
                 break
             cut.append(self._waiting.popleft())
         return cut
+
+    def _narrow(self, limits: Limits, cut: Sequence[Prepared], error: ComlnError) -> bool:
+        """Halve the images of a cut after one was too large, for a proxy, the time or its answer. False: that would not
+        help.
+        """
+        allowed = error.detail.get("allowed_images")
+        of_classifier = isinstance(allowed, int) and allowed >= len(cut)
+        if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
+            return False
+        self._session.limits = replace(limits, max_images=(len(cut) + 1) // 2)
+        return True
 
     def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
         """The images of a refused cut but those that it was refused for.
@@ -200,10 +218,12 @@ class Cuts:
             ) from error
 
 
-def _prepare_all(batch: Sequence[Source], max_side: int | None, limits: CutLimits) -> list[Prepared | BadImageError]:
+def _prepare_all(
+    batch: Sequence[Source], max_side: int | None, formats: Collection[str]
+) -> list[Prepared | BadImageError]:
     def one(source: Source) -> Prepared | BadImageError:
         try:
-            return prepare(source, max_side, limits.formats)
+            return prepare(source, max_side, formats)
         except BadImageError as error:
             return error
 
@@ -220,14 +240,9 @@ def _by_class(images: Iterable[Source]) -> Iterable[list[Source]]:
     return classes.values()
 
 
-def _narrow(limits: CutLimits, cut: Sequence[Prepared], error: ComlnError) -> bool:
-    """Halve the limits after a cut was too large, for a proxy, the time or its answer. False: that would not help."""
-    allowed = error.detail.get("allowed_images")
-    of_classifier = isinstance(allowed, int) and allowed >= len(cut)
-    if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
-        return False
-    limits.images = (len(cut) + 1) // 2
-    return True
+def _room(limits: Limits) -> int:
+    """Most bytes of a cut."""
+    return min(_CUT_BYTES, max(limits.max_body_bytes - _BODY_BYTES_BESIDE, limits.max_body_bytes * 3 // 4))
 
 
 def _size(image: Prepared) -> int:

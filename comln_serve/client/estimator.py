@@ -137,7 +137,6 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.two_d_array = False  # images are no rows of features
         tags.input_tags.string = True  # paths
         tags.no_validation = True  # of features; what images may be, the client checks
-        tags.non_deterministic = False
         return tags
 
 

@@ -1,6 +1,6 @@
 """What the client returns. The fields are those of the server's answers; its OpenAPI document describes them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import sqrt
@@ -221,9 +221,6 @@ class Predictions(Sequence[Prediction]):
 
     def __len__(self) -> int:
         return len(self.predictions)
-
-    def __iter__(self) -> Iterator[Prediction]:
-        return iter(self.predictions)
 
     @overload
     def __getitem__(self, index: int) -> Prediction: ...

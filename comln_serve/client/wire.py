@@ -1,6 +1,7 @@
 """Converts between JSON and the dataclasses of `results`."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -18,17 +19,13 @@ def parse(kind: type[_T], value: Any) -> _T:
     return cast("_T", _parse(kind, value, kind.__name__))
 
 
-def to_json(value: Any) -> Any:
-    """The JSON value of a dataclass, or of a container of some."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: to_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, tuple | list):
-        return [to_json(item) for item in cast("list[Any]", value)]
-    return value
+def to_json(value: Any) -> str:
+    """The JSON text of a dataclass, or of a container of some."""
+    return json.dumps(value, default=_of_object, ensure_ascii=False, indent=2)
+
+
+def _of_object(value: object) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else vars(value)
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:

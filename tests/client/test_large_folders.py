@@ -77,6 +77,27 @@ def test_no_request_is_larger_than_the_server_takes(
         assert wire.requests == ["POST /predict"] * predicting
 
 
+def test_requests_are_smaller_where_a_proxy_takes_less(serve: Callable[..., Wire], folder: Path) -> None:
+    """And stay so: it is found out once."""
+    wire = serve()
+    refused: list[str] = []
+
+    def proxy(request: httpx2.Request) -> httpx2.Response | None:
+        if request.read().count(b"PNG") <= 3:
+            return None
+        refused.append(request.url.path)
+        return httpx2.Response(413, text="too large")
+
+    wire.before = proxy
+    with client_on(wire) as client:
+        shop = client.adapt_folder(folder, name="shop")
+        assert refused == ["/adapt"] * 2  # twelve images, then six
+        assert len(client.examples(shop)) == 12
+        assert len(client.predict_folder(folder, shop)) == 12
+        assert wire.requests.count("POST /predict") == 4
+        assert len(refused) == 2
+
+
 def test_the_result_is_that_of_one_request(serve: Callable[..., Wire], folder: Path) -> None:
     whole, parts = serve(), serve(max_images=5)
     with client_on(whole) as one, client_on(parts) as several:

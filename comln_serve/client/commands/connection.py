@@ -1,10 +1,9 @@
 """What every command shares: the options that name the server, and how errors end it."""
 
 import functools
-import json
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Concatenate, NoReturn, ParamSpec
 
 import click
@@ -18,6 +17,9 @@ _P = ParamSpec("_P")
 # Flags of comln-serve that --local passes on.
 _OF_SERVER = ("models_dir", "database_url", "config")
 
+URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")
+
 
 class Output:
     """Prints results: for people, or as JSON for programs."""
@@ -27,7 +29,7 @@ class Output:
 
     def show(self, value: Any, text: Callable[[], str]) -> None:
         """Print a result on standard output, as JSON or as the text."""
-        click.echo(json.dumps(to_json(value), ensure_ascii=False, indent=2) if self.as_json else text())
+        click.echo(to_json(value) if self.as_json else text())
 
     def note(self, text: str) -> None:
         """Tell a person something beside the result, on standard error."""
@@ -36,7 +38,7 @@ class Output:
     def fail(self, error: ComlnError) -> NoReturn:
         """End the command: status 2 for what cannot be carried out as given, else 1."""
         if self.as_json:
-            click.echo(json.dumps({"error": error.facts()}, ensure_ascii=False, indent=2))
+            click.echo(to_json({"error": error.facts()}))
         else:
             code = "" if error.code is None else f" ({error.code})"
             hint = " Give the key in the variable COMLN_KEY." if error.code == "unauthorized" else ""
@@ -44,14 +46,28 @@ class Output:
         sys.exit(2 if isinstance(error, InputError) else 1)
 
 
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")(command)
-
-
 def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Callable[..., None]:
     """Give a command a client and an output, and add the options for both."""
 
+    @URL
+    @click.option("--key", metavar="KEY", help="API key; better in the variable COMLN_KEY.")
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=DEFAULT_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for an answer.",
+    )
+    @click.option("--local", is_flag=True, help="Use no server: do its work in this process.")
+    @click.option(
+        "--models-dir", metavar="TEXT", help="With --local: folder of model bundles.  [default: that of comln-serve]"
+    )
+    @click.option(
+        "--database-url", metavar="TEXT", help="With --local: database of classifiers.  [default: that of comln-serve]"
+    )
+    @click.option("--config", metavar="TEXT", help="With --local: configuration file of the server.")
+    @JSON
     @functools.wraps(command)
     def run(
         *args: Any, url: str | None, key: str | None, timeout: float, local: bool, as_json: bool, **options: Any
@@ -64,42 +80,19 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
         except ComlnError as error:
             output.fail(error)
 
-    decorated: Callable[..., None] = json_option(run)
-    for name, text in (
-        ("--config", "With --local: configuration file of the server."),
-        ("--database-url", "With --local: database of classifiers.  [default: that of comln-serve]"),
-        ("--models-dir", "With --local: folder of model bundles.  [default: that of comln-serve]"),
-    ):
-        decorated = click.option(name, metavar="TEXT", help=text)(decorated)
-    decorated = click.option("--local", is_flag=True, help="Use no server: do its work in this process.")(decorated)
-    decorated = click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=DEFAULT_TIMEOUT,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for an answer.",
-    )(decorated)
-    decorated = click.option("--key", metavar="KEY", help="API key; better in the variable COMLN_KEY.")(decorated)
-    return click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")(
-        decorated
-    )
+    return run
 
 
-@contextmanager
 def _open(
     url: str | None, key: str | None, timeout: float, local: bool, server: dict[str, str | None]
-) -> Generator[Client, None, None]:
+) -> AbstractContextManager[Client]:
     flags = [part for name, value in server.items() if value for part in (f"--{name.replace('_', '-')}", value)]
     if not local:
         if flags:
             raise InputError(f"{flags[0]} is for --local; a server has its own")
-        with Client(url, key=key, timeout=timeout) as client:
-            yield client
-        return
+        return Client(url, key=key, timeout=timeout)
     if url is not None:
         raise InputError("--url and --local exclude each other: --local uses no server")
     from comln_serve.client.local import local_client  # noqa: PLC0415 - loads the whole server
 
-    with local_client(flags) as client:
-        yield client
+    return local_client(flags)

@@ -4,15 +4,15 @@ import sys
 
 import click
 
-from comln_serve.client.clients import DEFAULT_URL, Client
-from comln_serve.client.commands.connection import Output, json_option
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.connection import JSON, URL, Output
 from comln_serve.client.errors import ComlnError
 
 
 @click.command("open")
-@click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
+@URL
 @click.option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
-@json_option
+@JSON
 def open_page(*, url: str | None, only_print: bool, as_json: bool) -> None:
     """Open the server's page in a browser, and print its address."""
     output = Output(as_json=as_json)
