@@ -1,6 +1,6 @@
 // Small pictures: bars, an interval, and a curve. Each says in words what it shows.
 
-import { el, svg, theirs } from "./dom.js";
+import { el, svg, svgText, theirs } from "./dom.js";
 import { figure, percent } from "./words.js";
 
 export function bar(share, className = "") {
@@ -25,11 +25,8 @@ export function intervalChart(share, [low, high], chance) {
     svg("rect", { x: x(low), width: x(high) - x(low), y: 7, height: 10, rx: 5, class: "range" }),
     svg("line", { x1: x(chance), x2: x(chance), y1: 4, y2: 20, class: "chance" }),
     svg("circle", { cx: x(share), cy: 12, r: 6, class: "point" }),
-    ...[0, 0.5, 1].map((value) => {
-      const text = svg("text", { x: x(value), y: 32, "text-anchor": value === 0 ? "start" : value === 1 ? "end" : "middle" });
-      text.textContent = percent(value);
-      return text;
-    }),
+    ...[0, 0.5, 1].map((value) =>
+      svgText(percent(value), { x: x(value), y: 32, "text-anchor": value === 0 ? "start" : value === 1 ? "end" : "middle" })),
   );
 }
 
@@ -47,11 +44,6 @@ export function horizonChart(candidates, chosen, learned) {
   const lowest = Math.max(0, Math.floor(10 * Math.min(...candidates.map(({ accuracy }) => accuracy)) - 0.5) / 10);
   const x = (horizon) => left + ((width - left - 16) * (Math.log10(horizon) - least)) / (most - least || 1);
   const y = (accuracy) => 14 + ((height - bottom - 14) * (1 - accuracy)) / (1 - lowest || 1);
-  const text = (content, attributes) => {
-    const made = svg("text", attributes);
-    made.textContent = content;
-    return made;
-  };
   const nearest = candidates.reduce((a, b) =>
     Math.abs(Math.log(b.horizon / chosen)) < Math.abs(Math.log(a.horizon / chosen)) ? b : a);
   const best = candidates.reduce((a, b) => (b.accuracy > a.accuracy ? b : a));
@@ -64,10 +56,10 @@ export function horizonChart(candidates, chosen, learned) {
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": label },
     ...[lowest, (1 + lowest) / 2, 1].flatMap((value) => [
       svg("line", { x1: left, x2: width - 16, y1: y(value), y2: y(value), class: "axis" }),
-      text(percent(value), { x: left - 8, y: y(value) + 4, "text-anchor": "end" }),
+      svgText(percent(value), { x: left - 8, y: y(value) + 4, "text-anchor": "end" }),
     ]),
-    ...decades.map((value) => text(figure(value), { x: x(value), y: height - 18, "text-anchor": "middle" })),
-    text("T", { x: width - 20, y: height - 4, "text-anchor": "end" }),
+    ...decades.map((value) => svgText(figure(value), { x: x(value), y: height - 18, "text-anchor": "middle" })),
+    svgText("T", { x: width - 20, y: height - 4, "text-anchor": "end" }),
     svg("line", { x1: x(learned), x2: x(learned), y1: 14, y2: height - bottom, class: "learned" }),
     svg("line", { x1: x(chosen), x2: x(chosen), y1: 14, y2: height - bottom, class: "chosen" }),
     svg("polyline", { points, class: "line" }),

@@ -2,8 +2,9 @@
 
 import { quoted } from "./words.js";
 
-export const LONGEST_LABEL = 256;
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
+const LONGEST_LABEL = 256;
+/** What the server takes as a classifier's name, but for those that begin as ids do. */
+export const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 /** {problem, suggestion} of a classifier's name, in words; problem "" if it is fine. */
 export function checkName(name) {

@@ -157,7 +157,8 @@ export const onExamples = (open) => (examplesShown = open);
 
 // --- Adding images ------------------------------------------------------------------------------
 
-function sayOthers(others) {
+/** Says which files of a choice, a drop or a paste are left out. */
+export function sayOthers(others) {
   if (others.length === 0) return;
   complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
 }

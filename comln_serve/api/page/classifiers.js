@@ -1,6 +1,7 @@
 // The list of all classifiers: search by name, pages, and what is done with each.
 
 import { complain } from "./announce.js";
+import { NAME } from "./checks.js";
 import { button, byId, el, theirs } from "./dom.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { isLeaving, promote, remove } from "./manage.js";
@@ -11,7 +12,6 @@ const PAGE = 20;
 const SCAN = 1000; // classifiers in one answer while searching
 const MOST_SCANNED = 10000;
 const PICTURES = 4; // of a row
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 let before = null; // where the page begins; null: with the newest
 let newer = []; // where the pages before it began
@@ -75,7 +75,7 @@ function row(item) {
 const HEADS = ["Name", "Made", "Classes", "Images", "Held-out accuracy"];
 
 /** Shows the present page, or what the search finds. */
-export async function list() {
+async function list() {
   const mine = (turn += 1);
   const text = byId("search").value.trim();
   let answer;

@@ -34,7 +34,12 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-export function show(node, visible) {
-  node.hidden = !visible;
-  return visible;
+/** Text in a drawing. */
+export function svgText(text, attributes) {
+  const made = svg("text", attributes);
+  made.textContent = text;
+  return made;
 }
+
+/** A part of a view, under a heading. */
+export const part = (title, ...content) => el("section", { class: "part" }, el("h2", {}, title), ...content);

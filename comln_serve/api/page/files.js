@@ -6,7 +6,7 @@ const HIDDEN = /(^|\/)(\.[^/]*|Thumbs\.db|desktop\.ini)$/i;
 export const ACCEPT = "image/*,.heic,.heif,.avif,.tif,.tiff";
 
 /** Files with the folders they lie in: [{file, folders}], and the names of those that are no images. */
-export function sortOut(found) {
+function sortOut(found) {
   const images = [];
   const others = [];
   for (const { file, folders } of found) {

@@ -155,10 +155,7 @@ window.addEventListener("paste", async (event) => {
     announce("Pasted.");
   }
 });
-document.addEventListener("key-wanted", () => {
-  if (!byId("key-bar").hidden) return;
-  showKey(true);
-});
+document.addEventListener("key-wanted", () => showKey(true));
 document.addEventListener("classifier-changed", drawTitle);
 document.addEventListener("classifier-made", async ({ detail: { made, parent } }) => {
   await keepPictures(made.id, parent, []);

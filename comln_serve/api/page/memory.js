@@ -59,7 +59,7 @@ async function transact(store, mode, action, otherwise) {
 
 export const keep = (store, record) => run(store, "readwrite", (all) => all.put(record));
 export const keepAll = (store, records) => run(store, "readwrite", (all) => void records.forEach((one) => all.put(one)));
-export const recall = (store, key) => run(store, "readonly", (all) => all.get(key), undefined);
+export const recall = (store, key) => run(store, "readonly", (all) => all.get(key));
 export const drop = (store, key) => run(store, "readwrite", (all) => all.delete(key));
 export const dropAll = (store, keys) => run(store, "readwrite", (all) => void keys.forEach((key) => all.delete(key)));
 export const imagesOf = (work) =>

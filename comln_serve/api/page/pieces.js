@@ -16,7 +16,7 @@ const within = ({ images, bytes }) => ({
 const bytesOf = (items) => items.reduce((sum, { blob }) => sum + blob.size, 0);
 
 /** Takes from the front of `queue` as many items as one request holds, at least one. */
-export function cut(queue, most) {
+function cut(queue, most) {
   let bytes = 0;
   let count = 0;
   while (count < queue.length && count < most.images) {

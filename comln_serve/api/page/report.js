@@ -5,7 +5,7 @@ import { bars, horizonChart, interval, intervalChart } from "./charts.js";
 import { picture } from "./classes.js";
 import { confusionTable, mistakes, mistakeWords, NARROW } from "./confusion.js";
 import { openDialog } from "./dialog.js";
-import { button, byId, el, theirs } from "./dom.js";
+import { button, byId, el, part, theirs } from "./dom.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { picturesOf } from "./memory.js";
 import { limits } from "./models.js";
@@ -53,7 +53,7 @@ function worth({ held_out: heldOut, near_duplicates: near = [] }, classes) {
   }
   if (low <= chance) sentences.push("This may be no better than guessing.");
   if (wide) sentences.push("More images make the estimate sharper, and usually the classifier better.");
-  return { accuracy, right, range: [low, high], chance, text: sentences.join(" ") };
+  return { accuracy, range: [low, high], chance, text: sentences.join(" ") };
 }
 
 function headline(detail) {
@@ -75,10 +75,6 @@ function headline(detail) {
 }
 
 // --- Parts --------------------------------------------------------------------------------------
-
-function part(title, ...content) {
-  return el("section", { class: "part" }, el("h2", {}, title), ...content);
-}
 
 /** As wide as the page. */
 function widePart(...content) {

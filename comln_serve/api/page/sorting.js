@@ -2,7 +2,7 @@
 
 import { announce, complain } from "./announce.js";
 import { bar } from "./charts.js";
-import { picture } from "./classes.js";
+import { picture, sayOthers } from "./classes.js";
 import { csvOf, save } from "./csv.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
@@ -27,7 +27,7 @@ let running = null;
 let threshold = null; // of the last answer
 let calibrated = true;
 
-
+const unsorted = () => photos.filter(({ result, problem }) => result === null && !problem);
 const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
 
 // --- Sending ------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ const results = () => photos.filter(({ result }) => result).map(({ result }) => 
 /** Sorts photos that have no result of the present classifier; all of them if asked to. */
 async function sort(all = false) {
   if (running || work.classifier === null) return;
-  const wanted = photos.filter((photo) => all || (photo.result === null && !photo.problem));
+  const wanted = all ? [...photos] : unsorted();
   if (wanted.length === 0) return;
   running = new AbortController();
   const { signal } = running;
@@ -142,8 +142,7 @@ function drawTile(photo) {
   const tile = tiles.get(photo);
   if (!tile) return;
   const { result, problem } = photo;
-  const face = el("button", { type: "button", class: "face", onclick: () => openPhoto(photo) },
-    frameOf(photo));
+  const face = button(frameOf(photo), () => openPhoto(photo), { class: "face" });
   if (problem) {
     face.append(el("span", { class: "best bad" }, "not sorted"), el("span", { class: "mark" }, problem));
   } else if (result) {
@@ -242,7 +241,7 @@ function drawGrid() {
 }
 
 export async function addPhotos({ images, others }) {
-  if (others.length) complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
+  sayOthers(others);
   if (images.length === 0) {
     if (others.length === 0) complain("There was no image in what was dropped.");
     return;
@@ -257,15 +256,15 @@ export async function addPhotos({ images, others }) {
       drawTile(photo);
     }
   }
-  sortWhenFree();
+  sortNew();
 }
 
 /** Photos that came while others were being sorted are next. */
-async function sortWhenFree() {
-  while (!running && work.classifier && photos.some((photo) => photo.result === null && !photo.problem)) {
-    const before = photos.filter((photo) => photo.result === null && !photo.problem).length;
+export async function sortNew() {
+  while (!running && work.classifier && unsorted().length > 0) {
+    const before = unsorted().length;
     await sort();
-    if (photos.filter((photo) => photo.result === null && !photo.problem).length >= before) return;
+    if (unsorted().length >= before) return;
   }
 }
 
@@ -297,8 +296,6 @@ export async function restorePhotos() {
   photos = (await memory.imagesOf(KEY)).map(restored);
   draw();
 }
-
-export const sortNew = () => sortWhenFree();
 
 export function installSorting() {
   let last = null;

@@ -113,7 +113,7 @@ async function number({ made, sent }, parent) {
   await keepImages(sent);
 }
 
-export async function adapt() {
+async function adapt() {
   if (running) return;
   quiet();
   const name = checkName(work.options.name);

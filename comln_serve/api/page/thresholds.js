@@ -5,7 +5,7 @@ import { counted, figure, percent } from "./words.js";
 
 let similarity = null; // null: the server's threshold, or none
 
-export const leastProbability = () => Number(byId("least-probability").value) / 100;
+const leastProbability = () => Number(byId("least-probability").value) / 100;
 
 export const isUnknown = (result) =>
   similarity === null ? result.unknown === true : result.similarity < similarity;

@@ -21,14 +21,17 @@ export function undoable(text, { undo, commit = () => {} }) {
   start();
 }
 
-/** Makes what is pending final now. */
-export function settle(leaving = false) {
+/** What is pending, which it is no more. */
+function taken() {
   clearTimeout(timer);
   const last = pending;
   pending = null;
   byId("undo").hidden = true;
-  return last?.commit(leaving);
+  return last;
 }
+
+/** Makes what is pending final now. */
+const settle = (leaving = false) => taken()?.commit(leaving);
 
 function start() {
   clearTimeout(timer);
@@ -40,11 +43,7 @@ export function installUndo() {
   for (const kind of ["pointerenter", "focusin"]) bar.addEventListener(kind, () => clearTimeout(timer));
   for (const kind of ["pointerleave", "focusout"]) bar.addEventListener(kind, start);
   byId("undo-button").addEventListener("click", () => {
-    const last = pending;
-    pending = null;
-    bar.hidden = true;
-    clearTimeout(timer);
-    last?.undo();
+    taken()?.undo();
     announce("Undone.");
     byId("main").focus();
   });

@@ -2,7 +2,7 @@
 
 import { announce, complain } from "./announce.js";
 import { closeDialog, openDialog } from "./dialog.js";
-import { button, byId, el, theirs } from "./dom.js";
+import { button, byId, el, part, theirs } from "./dom.js";
 import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
 import { examplePicture } from "./report.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
@@ -15,10 +15,6 @@ const VERSIONS = 100;
 
 let go = () => {};
 let turn = 0;
-
-function part(title, ...content) {
-  return el("section", { class: "part" }, el("h2", {}, title), ...content);
-}
 
 function copyable(name, text) {
   const copy = button("Copy", async () => {
@@ -35,7 +31,7 @@ function copyable(name, text) {
   return el("div", { class: "snippet" }, el("div", { class: "snippet-head" }, el("strong", {}, name), copy), el("pre", { tabIndex: 0, "aria-label": name }, code));
 }
 
-export function versionLine(item, changed, opened) {
+function versionLine(item, changed, opened) {
   const reference = referenceOf(item);
   return el("li", {},
     el("span", {}, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "", "aria-current": opened ? "true" : null }, reference),
@@ -104,11 +100,9 @@ export async function showExamples(owner) {
     return;
   }
   const own = examples.filter(({ label }) => label === owner.label);
-  const list = el("ul", { class: "thumbnails large" }, own.map(({ number }) => {
-    const node = el("li", {}, el("div", { class: "frame" }, examplePicture(number)), el("p", { class: "hint" }, `example ${number}`),
-      button("×", () => takeExample(classifier, number), { class: "icon remove", "aria-label": `Remove example ${number}` }));
-    return node;
-  }));
+  const list = el("ul", { class: "thumbnails large" }, own.map(({ number }) =>
+    el("li", {}, el("div", { class: "frame" }, examplePicture(number)), el("p", { class: "hint" }, `example ${number}`),
+      button("×", () => takeExample(classifier, number), { class: "icon remove", "aria-label": `Remove example ${number}` }))));
   const named = classifier.name !== null;
   openDialog(`Examples of ${owner.label}`, [
     el("p", { class: "hint" }, named ? "Removing one makes the next version." : "Removing one changes this classifier."),

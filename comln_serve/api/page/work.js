@@ -8,7 +8,7 @@ import { enoughPixels } from "./models.js";
 import { ask, pathOf } from "./server.js";
 import { shrink } from "./shrink.js";
 
-export const DRAFT = "draft";
+const DRAFT = "draft";
 
 export const work = {
   key: DRAFT, // or the id of a stored classifier
