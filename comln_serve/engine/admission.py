@@ -32,23 +32,16 @@ class Admission:
 
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one.
+
+    Attributes:
+        pending: units that this process holds.
     """
 
-    def __init__(self, limit: int, unit: Count, shared: SharedCounts | None = None) -> None:
-        """Nothing is in work in this process.
-
-        Args:
-            shared: the counts of all processes; default: there is only this one.
-        """
-        self._limit, self._unit = limit, unit
-        self._shared = shared or SharedCounts()
-        self._pending = 0
+    def __init__(self, limit: int, unit: Count, shared: SharedCounts) -> None:
+        """Nothing is in work in this process."""
+        self._limit, self._unit, self._shared = limit, unit, shared
+        self.pending = 0
         self._lock = Lock()
-
-    @property
-    def pending(self) -> int:
-        """Units that this process holds."""
-        return self._pending
 
     @contextmanager
     def admit(self, amount: int = 1) -> Generator[None, None, None]:
@@ -102,5 +95,5 @@ class Admission:
             self._add(-amount)
 
     def _add(self, amount: int) -> None:
-        self._pending += amount
-        self._shared.set(self._unit, self._pending)
+        self.pending += amount
+        self._shared.set(self._unit, self.pending)

@@ -73,7 +73,7 @@ class Model:
 class LocalModel(Model):
     """Embeds in this process, with ONNX Runtime: in batches, which a CPU embeds one on each core."""
 
-    def __init__(self, bundle: Bundle, settings: Settings, processes: int = 1) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, processes: int) -> None:
         """Open the backbone.
 
         Args:
@@ -160,8 +160,15 @@ class Models(dict[str, Model]):
         Raises:
             StartupError: the settings name a model that does not exist.
         """
+        wanted = settings.default_model
+        if wanted is None:
+            wanted = PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
+        if wanted not in models:
+            raise StartupError(
+                f"default model {wanted!r} is not in {models_folder(settings)}; there are: {', '.join(models)}"
+            )
         super().__init__(models)
-        self.default = _choose_default(settings, models)
+        self.default = wanted
 
     def find(self, name: str | None) -> Model:
         """The model of that name, the default one for None.
@@ -196,14 +203,3 @@ class Models(dict[str, Model]):
                 embedder_sha256=classifier.embedder_sha256,
             )
         return model
-
-
-def _choose_default(settings: Settings, models: Mapping[str, Model]) -> str:
-    wanted = settings.default_model
-    if wanted is None:
-        return PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
-    if wanted not in models:
-        raise StartupError(
-            f"default model {wanted!r} is not in {models_folder(settings)}; there are: {', '.join(models)}"
-        )
-    return wanted

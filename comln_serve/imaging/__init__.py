@@ -1,10 +1,10 @@
 """Turns image files as users have them into the input of a backbone."""
 
-from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFile, decode_image, open_image
+from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFile, open_image
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats, readable
 from comln_serve.imaging.hashing import difference_hash
-from comln_serve.imaging.preprocessing import Preprocessing, fit_image, open_for, prepare_image, prepare_pixels
+from comln_serve.imaging.preprocessing import Preprocessing, fit_image, prepare_image, prepare_pixels
 from comln_serve.imaging.thumbnail import thumbnail
 
 __all__ = [
@@ -15,10 +15,8 @@ __all__ = [
     "ImageFile",
     "Preprocessing",
     "StoppedError",
-    "decode_image",
     "difference_hash",
     "fit_image",
-    "open_for",
     "open_image",
     "parse_formats",
     "prepare_image",

@@ -13,7 +13,7 @@ from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
-from comln_serve.imaging.tiff import read_page
+from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow refuses images of more than twice its own limit of 89 million pixels.
@@ -160,17 +160,6 @@ def open_image(
     return ImageFile(image, kind, described, pixels, formats)
 
 
-def decode_image(
-    data: bytes, *, background: tuple[int, int, int] = (255, 255, 255), max_pixels: int = DEFAULT_MAX_PIXELS
-) -> Image.Image:
-    """Open and decode an image file, at its own size.
-
-    Raises:
-        ImageError: as `open_image` and `ImageFile.decode`.
-    """
-    return open_image(data, max_pixels=max_pixels).decode(background)
-
-
 class _RefusedError(ValueError):
     """The file must not be given to its library; the message says why."""
 
@@ -198,7 +187,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         if kind in ("HEIC", "AVIF"):
             stored = announced_pixels(data)
         elif kind == "TIFF":
-            page = read_page(data)
+            page = TiffPage(data)
             if page.raw:
                 raise _RefusedError("its first page is the preview of a raw file")
             stored = page.tile_pixels

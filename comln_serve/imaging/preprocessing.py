@@ -4,7 +4,7 @@ The trainer builds its arrays with `prepare_image`, and the server prepares uplo
 code, so a model gets the same pixels in both. The ONNX graph scales to floats and normalises.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,19 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, ImageFile, open_image
+from comln_serve.imaging.decode import ImageFile, open_image
 from comln_serve.imaging.formats import FORMATS
 
 Channel = Annotated[int, Field(ge=0, le=255)]
-
-_FILTERS = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-
-# JPEGs are decoded at a reduced size if both sides keep this many times the needed pixels.
-_DRAFT_MARGIN = 2
 
 
 class Preprocessing(BaseModel):
@@ -45,6 +36,11 @@ class Preprocessing(BaseModel):
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
     background: tuple[Channel, Channel, Channel] = (255, 255, 255)
 
+    @property
+    def enough(self) -> int:
+        """For `open_image`: a JPEG decoded at a reduced size keeps twice the needed pixels on its shorter side."""
+        return 2 * self.image_size
+
 
 def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
     """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
@@ -55,26 +51,7 @@ def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] 
     Raises:
         ImageError: as `open_image` and `ImageFile.decode`.
     """
-    return fit_image(open_for(policy, data, formats=formats), policy)
-
-
-def open_for(
-    policy: Preprocessing,
-    data: bytes,
-    *,
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-    formats: Sequence[str] = FORMATS,
-    check: Callable[[], None] = lambda: None,
-) -> ImageFile:
-    """Open an image file so that it is decoded no larger than the policy needs.
-
-    Args: as in `open_image`.
-
-    Raises:
-        ImageError, StoppedError: as `open_image`.
-    """
-    enough = _DRAFT_MARGIN * policy.image_size
-    return open_image(data, max_pixels=max_pixels, enough=enough, formats=formats, check=check)
+    return fit_image(open_image(data, enough=policy.enough, formats=formats), policy)
 
 
 def fit_image(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
@@ -92,7 +69,7 @@ def prepare_pixels(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[
 
 
 def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
-    size, resampling = policy.image_size, _FILTERS[policy.interpolation]
+    size, resampling = policy.image_size, Image.Resampling[policy.interpolation.upper()]
     width, height = image.size
     if policy.resize == "stretch":
         return image.resize((size, size), resampling)

@@ -4,7 +4,6 @@ Pillow makes a Python object of each number in the tags, thirty times its size i
 larger one of each fraction. (TIFF 6.0, section 2; BigTIFF has wider fields.)
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 # Room for the offsets and lengths of 16 x 16 tiles of an image of 64 million pixels.
@@ -21,31 +20,21 @@ _DIRECTORIES = {34665, 34853, 40965}  # EXIF, GPS, and EXIF's interoperability
 _MOST_DIRECTORIES = 4
 
 
-@dataclass(frozen=True)
 class TiffPage:
-    """The first page of a TIFF file.
+    """The first page of a TIFF or BigTIFF file.
 
     Attributes:
         tile_pixels: of one tile, which may be larger than the picture; 0 if it is in strips.
         raw: whether the page is the preview of a raw file, such as DNG, NEF and ARW.
     """
 
-    tile_pixels: int
-    raw: bool
-
-
-def read_page(data: bytes) -> TiffPage:
-    """Read the first page of a TIFF or BigTIFF file.
-
-    Raises:
-        ValueError: the file ends within a directory, or has far more numbers than an image needs;
-            the message says which.
-    """
-    return _Directories(data).page
-
-
-class _Directories:
     def __init__(self, data: bytes) -> None:
+        """Read its directories.
+
+        Raises:
+            ValueError: the file ends within a directory, or has far more numbers than an image needs;
+                the message says which.
+        """
         self._data = data
         self._order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
         self._wide = 43 in data[2:4]
@@ -54,10 +43,8 @@ class _Directories:
         self._found: list[int] = []
         self._read(self._int(8, 8) if self._wide else self._int(4, 4))
         values = self._values
-        self.page = TiffPage(
-            values.get(_TILE_WIDTH, 0) * values.get(_TILE_LENGTH, 0),
-            _DNG_VERSION in values or bool(values.get(_NEW_SUBFILE_TYPE, 0) & 1),
-        )
+        self.tile_pixels = values.get(_TILE_WIDTH, 0) * values.get(_TILE_LENGTH, 0)
+        self.raw = _DNG_VERSION in values or bool(values.get(_NEW_SUBFILE_TYPE, 0) & 1)
         for count, where in enumerate(self._found):
             if count == _MOST_DIRECTORIES:
                 raise ValueError(f"more than {_MOST_DIRECTORIES} directories of metadata")

@@ -81,7 +81,9 @@ def adapt(
     with stage("report"):
         if hashes is not None:
             groups = group_near_duplicates(phi, classes, hashes)
-        left_out = _folds(classes, groups, n_classes, solution, phi)
+        largest = int(count_distinct(classes, groups, n_classes).max())
+        folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))  # 0 if even two would take too long
+        left_out = assign(classes, groups, n_classes, folds)
         found = None
         if len(left_out):
             found = hold_out(head, phi, classes, n_classes, left_out, horizon=given, factors=factors, cancel=cancel)
@@ -97,16 +99,3 @@ def adapt(
         at = slice(index, index + 1)
         found = replace(found, logits=found.logits[at], similarity=found.similarity[at])
     return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)), groups)
-
-
-def _folds(
-    classes: NDArray[np.intp],
-    groups: NDArray[np.intp],
-    n_classes: int,
-    solution: FlowSolution,
-    phi: NDArray[np.float32],
-) -> NDArray[np.bool_]:
-    """(F, M) examples that each fold leaves out; F = 0 if even two folds would take too long."""
-    largest = int(count_distinct(classes, groups, n_classes).max())
-    folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))
-    return assign(classes, groups, n_classes, folds)

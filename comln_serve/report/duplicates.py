@@ -5,31 +5,18 @@ together (`comln_serve.report.folds`). docs/reports.md has what these thresholds
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class _Link:
-    """When two images of a class are near-duplicates.
-
-    Attributes:
-        cosine: least cosine between their embeddings.
-        bits: most of the 64 bits in which their hashes differ.
-    """
-
-    cosine: float
-    bits: int
-
-
-# The cosine alone does not tell frames of a burst from photos that are merely alike.
-_LINK = _Link(0.8, 20)
+# Two images of a class are near-duplicates if the cosine between their embeddings is at least this, and if their hashes
+# differ in at most so many of the 64 bits: the cosine alone does not tell frames of a burst from photos that are merely
+# alike.
+_COSINE, _BITS = 0.8, 20
 # Where a group holds this share of its class, the class is likely a burst, and what is nearly as
 # close to the group belongs to it.
 _LARGE = 0.4
-_LINK_TO_LARGE = _Link(0.6, 24)
+_COSINE_TO_LARGE, _BITS_TO_LARGE = 0.6, 24
 
 _SMALLEST = 1e-30
 
@@ -50,13 +37,13 @@ def group_near_duplicates(
     hashed = np.array([found is not None for found in hashes])
     unit = phi / np.maximum(np.linalg.norm(phi, axis=1, keepdims=True), _SMALLEST)
 
-    def join(seeds: NDArray[np.intp], others: NDArray[np.intp], link: _Link) -> None:
-        """Put the examples of `others` that links connect to the seeds into the seeds' group."""
+    def join(seeds: NDArray[np.intp], others: NDArray[np.intp], cosine: float, most_bits: int) -> None:
+        """Put the examples of `others` that such pairs connect to the seeds into the seeds' group."""
         joined, waiting = list(seeds), list(seeds)
         while waiting and len(others):
             i = waiting.pop()
-            near = np.bitwise_count(bits[others] ^ bits[i]) <= link.bits
-            near[near] = unit[others[near]] @ unit[i] >= link.cosine
+            near = np.bitwise_count(bits[others] ^ bits[i]) <= most_bits
+            near[near] = unit[others[near]] @ unit[i] >= cosine
             joined += list(others[near])
             waiting += list(others[near])
             others = others[~near]
@@ -66,10 +53,10 @@ def group_near_duplicates(
         members = np.flatnonzero((classes == c) & hashed)
         for i in members:
             if groups[i] == i:
-                join(np.array([i]), members[(groups[members] == members) & (members > i)], _LINK)
+                join(np.array([i]), members[(groups[members] == members) & (members > i)], _COSINE, _BITS)
         first, sizes = np.unique(groups[members], return_counts=True)
         for group in first[(sizes > 1) & (sizes >= _LARGE * (classes == c).sum())]:
             inside = groups[members] == group
             if inside.any():  # else it joined the one before
-                join(members[inside], members[~inside], _LINK_TO_LARGE)
+                join(members[inside], members[~inside], _COSINE_TO_LARGE, _BITS_TO_LARGE)
     return groups

@@ -51,6 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    # Not `socket.create_server`: its sockets name no protocol, and asyncio would leave Nagle's algorithm on for them.
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -314,6 +314,12 @@ def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> Non
         service.delete(f"/classifiers/{answer.json()['id']}")
 
 
+@pytest.mark.parametrize("coding", ["identity", "Identity "])
+def test_a_body_that_says_it_is_not_compressed(client: TestClient, coding: str) -> None:
+    """RFC 9110: names of content codings are case-insensitive."""
+    client.post("/adapt", **adapt_form(), headers={"Content-Encoding": coding}).raise_for_status()
+
+
 def test_numbers_and_names_of_any_length_are_refused_in_short(client: TestClient) -> None:
     error = check_error(client.post("/adapt", **adapt_json(horizon=10**400)), ErrorCode.INVALID_REQUEST)
     assert "flow time" in error["message"]

@@ -39,7 +39,7 @@ def test_the_least_recently_used_goes_first() -> None:
     cache.put(made["d"])
     assert cache.get("b") is None
     assert [cache.get(key) for key in "acd"] == [made[key] for key in "acd"]
-    assert cache.bytes == 3 * size
+    assert cache._entries.currsize == 3 * size
 
 
 def test_bytes_are_what_counts() -> None:
@@ -77,16 +77,16 @@ def test_put_again_and_discard() -> None:
     one = classifier("a")
     for _ in range(3):
         cache.put(one)
-    assert cache.bytes == _size(one)
+    assert cache._entries.currsize == _size(one)
     cache.discard("a")
     cache.discard("a")
-    assert (cache.get("a"), cache.bytes) == (None, 0)
+    assert (cache.get("a"), cache._entries.currsize) == (None, 0)
 
 
 def test_nothing_is_kept_without_memory_for_it() -> None:
     cache = ClassifierCache(0)
     cache.put(classifier("a"))
-    assert (cache.get("a"), cache.bytes) == (None, 0)
+    assert (cache.get("a"), cache._entries.currsize) == (None, 0)
 
 
 def test_many_threads_keep_the_count_right() -> None:
@@ -104,4 +104,4 @@ def test_many_threads_keep_the_count_right() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert cache.bytes == sum(map(_size, cache._entries.values())) <= cache._entries.maxsize
+    assert cache._entries.currsize == sum(map(_size, cache._entries.values())) <= cache._entries.maxsize

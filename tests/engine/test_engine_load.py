@@ -9,7 +9,7 @@ import pytest
 
 from comln_serve.bundle import Head
 from comln_serve.configuration.settings import Settings
-from comln_serve.counts import Count
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
@@ -208,7 +208,7 @@ def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
 
 
 def test_admission_counts_and_releases() -> None:
-    admission = Admission(5, Count.IMAGES)
+    admission = Admission(5, Count.IMAGES, SharedCounts())
     with admission.admit(3):
         with admission.admit(2):
             assert admission.pending == 5

@@ -23,7 +23,6 @@ def test_padded_batches_give_what_single_images_give(models_dir: Path, max_batch
     alone = np.concatenate([backbone.embed(images[i : i + 1]) for i in range(13)])
     np.testing.assert_array_equal(backbone.embed(images), alone)
     backbone.provider = "cuda"
-    backbone._batch_sizes = batch_sizes(max_batch_size)
     backbone.warm()
     for count in (1, 2, 3, 5, 6, 8, 13):
         np.testing.assert_allclose(backbone.embed(images[:count]), alone[:count], atol=1e-5)

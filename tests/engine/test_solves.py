@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import SharedCounts
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Cancellation
@@ -35,7 +36,7 @@ def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str) -> tuple[Eve
 
 
 def test_a_few_solve_and_a_few_wait() -> None:
-    solves = Solves(at_once=2, max_waiting=1, max_seconds=60)
+    solves = Solves(at_once=2, max_waiting=1, max_seconds=60, shared=SharedCounts())
     with ThreadPoolExecutor(3) as pool:
         turns = [held(pool, solves, classifier) for classifier in "abc"]
         wait_until(lambda: len(solves._solving) == 2 and len(solves._line) == 1)
@@ -49,7 +50,7 @@ def test_a_few_solve_and_a_few_wait() -> None:
 
 
 def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() -> None:
-    solves = Solves(at_once=2, max_waiting=9, max_seconds=60)
+    solves = Solves(at_once=2, max_waiting=9, max_seconds=60, shared=SharedCounts())
     with ThreadPoolExecutor(3) as pool:
         first, second = held(pool, solves, "a"), held(pool, solves, "a")
         wait_until(lambda: len(solves._solving) == 1 and len(solves._line) == 1)
@@ -62,13 +63,13 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
 
 
 def test_who_waits_too_long_or_has_left_goes() -> None:
-    solves = Solves(at_once=1, max_waiting=9, max_seconds=0.1)
+    solves = Solves(at_once=1, max_waiting=9, max_seconds=0.1, shared=SharedCounts())
     gone = Cancellation()
     gone.cancel()
     with solves.turn(nothing, "a"):
         error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, "b").__enter__())
         assert error.detail == {"allowed_seconds": 0.1}
-        patient = Solves(at_once=1, max_waiting=9, max_seconds=60)
+        patient = Solves(at_once=1, max_waiting=9, max_seconds=60, shared=SharedCounts())
         with patient.turn(nothing, "a"):
             fails(ErrorCode.CLIENT_GONE, lambda: patient.turn(gone.check, "b").__enter__())
         assert patient._line == []

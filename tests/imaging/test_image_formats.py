@@ -9,9 +9,9 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import FORMATS, ImageError, Preprocessing, decode_image, open_image, prepare_image, readable
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, open_image, prepare_image, readable
 from tests.imaging.test_imaging import STORED, pixels, quadrants, turned
-from tests.support.image_files import encode, tiff_of
+from tests.support.image_files import decode_image, encode, tiff_of
 
 LOSSLESS = {
     "HEIC": {"quality": -1, "chroma": 444, "matrix_coefficients": 0},
@@ -100,8 +100,9 @@ def test_16_bit_colours_of_a_tiff_are_scaled(big: bool) -> None:
 @pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_greyscale_with_16_bits_is_scaled(fmt: str, order: str) -> None:
+    """Medical and microscope images: Pillow's own conversion would turn all but black to white."""
     data = encode(Image.fromarray(GREYS.astype(order + "u2")), fmt)
-    assert pixels(decode_image(data))[0, :, 0].tolist() == [0, 1, 128, 255]
+    assert pixels(decode_image(data)).tolist() == [[[grey] * 3 for grey in (0, 1, 128, 255)]]
 
 
 def test_greyscale_tiff_where_zero_is_white() -> None:

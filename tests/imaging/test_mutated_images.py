@@ -14,8 +14,8 @@ from PIL import Image
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
-from comln_serve.imaging import FORMATS, decode_image
-from tests.support.image_files import encode, image_bytes
+from comln_serve.imaging import FORMATS
+from tests.support.image_files import decode_image, encode, image_bytes
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import forget_the_highest, memory
 

@@ -188,6 +188,7 @@ def on_fields() -> Iterator[Failure]:
     """Types and values of everything beside the images."""
     code = ErrorCode.INVALID_REQUEST
     horizons = [0, -1, 2e9, "abc", "Auto", True, "", [1], {}, float("nan"), float("inf"), -float("inf")]
+    horizons += ["1_0", "\u0661\u0662"]  # Python reads them as numbers
     for horizon in horizons:
         body = json.dumps({**adapt_json()["json"], "horizon": horizon}).encode()
         yield Failure(f"horizon {horizon!r}", code, lambda b=body: raw(b), says="horizon")

@@ -9,6 +9,8 @@ import numpy as np
 import pillow_heif
 from PIL import Image, ImageEnhance, ImageFilter
 
+from comln_serve.imaging import open_image
+
 
 def encode(image: Image.Image, fmt: str, **options: Any) -> bytes:
     """The image as a file of a format that Pillow writes, or of HEIC."""
@@ -18,6 +20,11 @@ def encode(image: Image.Image, fmt: str, **options: Any) -> bytes:
     else:
         image.save(buffer, fmt, **options)
     return buffer.getvalue()
+
+
+def decode_image(data: bytes, background: tuple[int, int, int] = (255, 255, 255), **options: Any) -> Image.Image:
+    """The picture in a file, at its own size, as the server decodes it."""
+    return open_image(data, **options).decode(background)
 
 
 def image_bytes(

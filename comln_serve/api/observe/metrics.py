@@ -7,6 +7,7 @@ served models; never a path, name or id that a client chose.
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 import onnxruntime as ort
 from prometheus_client import (
@@ -55,78 +56,60 @@ class Metrics:
         if several:
             MultiProcessCollector(self._registry)
         registry = None if several else self._registry
-        self._requests = Counter(
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
+        self._requests = counter(
             "comln_requests",
             "Requests answered. status is 0 where the request ended without an answer.",
             ["route", "method", "status"],
-            registry=registry,
         )
-        self._failures = Counter(
-            "comln_request_failures", "Answers with an error, by the code in their body.", ["reason"], registry=registry
+        self._failures = counter(
+            "comln_request_failures", "Answers with an error, by the code in their body.", ["reason"]
         )
         for code in ErrorCode:  # rate() misses the first event of a series that starts with it
             self._failures.labels(code.value)
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "comln_request_duration_seconds",
             "From the head of a request to the end of its answer.",
             ["route", "method"],
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._stages = Histogram(
+        self._stages = histogram(
             "comln_stage_duration_seconds",
             "Time of one stage of an adapt or predict request that succeeded.",
             ["operation", "stage"],
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._queue = Histogram(
+        self._queue = histogram(
             "comln_queue_duration_seconds",
             "Waiting time of an adapt or predict request that was embedded.",
             ["operation"],
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._batch_images = Histogram(
-            "comln_batch_images", "Images embedded together.", ["model"], buckets=_BATCH_IMAGES, registry=registry
+        self._batch_images = histogram(
+            "comln_batch_images", "Images embedded together.", ["model"], buckets=_BATCH_IMAGES
         )
-        self._batch_seconds = Histogram(
-            "comln_batch_duration_seconds", "Time to embed one batch.", ["model"], buckets=_SECONDS, registry=registry
+        self._batch_seconds = histogram(
+            "comln_batch_duration_seconds", "Time to embed one batch.", ["model"], buckets=_SECONDS
         )
-        self._images = Counter(
+        self._images = counter(
             "comln_images",
             "Images in adapt and predict requests that could be read, refused later or not.",
             ["operation"],
-            registry=registry,
         )
-        self._rejected = Counter(
+        self._rejected = counter(
             "comln_rejected_images",
             "Images left out of adapt and predict requests with partial, by the code of their error.",
             ["reason"],
-            registry=registry,
         )
         for code in (ErrorCode.INVALID_IMAGE, ErrorCode.IMAGE_TOO_LARGE, ErrorCode.INVALID_REQUEST):
             self._rejected.labels(code.value)
-        self._adaptations = Counter("comln_adaptations", "Classifiers made.", ["model"], registry=registry)
-        self._predictions = Counter("comln_predictions", "Images classified.", ["model"], registry=registry)
-        self.in_flight = Gauge(
-            "comln_requests_in_flight",
-            "Requests being received or answered.",
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._queued = Gauge(
-            "comln_queued_images",
-            "Decoded images that are in no batch yet.",
-            ["model"],
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._ready = Gauge(
-            "comln_models_ready",
-            "1 once every model is warmed, in every process.",
-            multiprocess_mode="livemin",
-            registry=registry,
+        self._adaptations = counter("comln_adaptations", "Classifiers made.", ["model"])
+        self._predictions = counter("comln_predictions", "Images classified.", ["model"])
+        self.in_flight = gauge("comln_requests_in_flight", "Requests being received or answered.")
+        self._queued = gauge("comln_queued_images", "Decoded images that are in no batch yet.", ["model"])
+        self._ready = gauge(
+            "comln_models_ready", "1 once every model is warmed, in every process.", multiprocess_mode="livemin"
         )
         for operation in ("adapt", "predict"):
             self._images.labels(operation)

@@ -46,7 +46,7 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
         ServiceError: the body is compressed, it or Content-Length is over the limit, or it broke off.
     """
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
+    if encoding.strip().lower() != "identity":
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Encoding is {encoding[:100]!r}; send the body as it is. Images are compressed already.",

@@ -70,7 +70,9 @@ def _horizon_of(value: object) -> object:
     """Parse a horizon: a JSON number or a form's text. A union type would report two errors."""
     if isinstance(value, str) and value in get_args(HorizonRule):
         return value
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
+    # float() also reads "1_0" and the digits of other scripts, which is more likely a mistake than a number.
+    python_only = isinstance(value, str) and ("_" in value or not value.isascii())
+    if isinstance(value, int | float | str) and not isinstance(value, bool) and not python_only:
         try:
             number = float(value)
         except (ValueError, OverflowError):

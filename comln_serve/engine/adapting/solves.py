@@ -19,16 +19,14 @@ class Solves:
     megabytes: without a limit, all would run out of time, and the process out of memory.
     """
 
-    def __init__(self, at_once: int, max_waiting: int, max_seconds: float, shared: SharedCounts | None = None) -> None:
+    def __init__(self, at_once: int, max_waiting: int, max_seconds: float, shared: SharedCounts) -> None:
         """An empty queue.
 
         Args:
             at_once: solves that run at once in this process.
             max_waiting: requests that may wait, in all processes of the server.
             max_seconds: longest wait.
-            shared: the counts of all processes; default: there is only this one.
         """
-        shared = shared or SharedCounts()
         self._at_once, self._max_seconds = at_once, max_seconds
         self._places = Admission(at_once * shared.processes + max_waiting, Count.ADAPTATIONS, shared)
         self._changed = Condition()

@@ -25,11 +25,6 @@ class ClassifierCache:
         self._lock = Lock()
         self._entries = LRUCache[str, Classifier](max_bytes, _size)
 
-    @property
-    def bytes(self) -> int:
-        """Estimated memory of the entries."""
-        return int(self._entries.currsize)
-
     def get(self, classifier_id: str, revision: int = 1) -> Classifier | None:
         """The revision of a classifier, if cached. Marks it as the most recently used."""
         with self._lock:

@@ -73,7 +73,6 @@ class OnnxBackbone:
         if not self.on_gpu and threads > 1:
             self._one_core = open_session(bundle.backbone, str(bundle.folder), "cpu", 1)
         self.max_batch_size = max_batch_size if self.on_gpu else min(max_batch_size, _CPU_BATCH)
-        self._batch_sizes = batch_sizes(max_batch_size) if self.on_gpu else tuple(range(1, self.max_batch_size + 1))
 
     @property
     def on_gpu(self) -> bool:
@@ -96,12 +95,12 @@ class OnnxBackbone:
     def _warm(self) -> None:
         noise = np.random.default_rng(0)
         images = noise.integers(0, 256, (self.max_batch_size, self._size, self._size, 3), dtype=np.uint8)
-        for size in self._batch_sizes if self.on_gpu else (1,):
+        for size in batch_sizes(self.max_batch_size) if self.on_gpu else (1,):
             if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
         if not self.on_gpu and not self._batches_equal_images(images):
             logger.info("model %s: a batch rounds otherwise than its images, which run one by one", self._name)
-            self.max_batch_size, self._batch_sizes = 1, (1,)
+            self.max_batch_size = 1
 
     def _batches_equal_images(self, images: NDArray[np.uint8]) -> bool:
         """Whether batches give the embeddings (n, d) that images (n, S, S, 3) have one by one, bit for bit."""
@@ -119,7 +118,7 @@ class OnnxBackbone:
             alone: whether to use all cores of a CPU.
         """
         session = self._session if alone else self._one_core
-        largest = self._batch_sizes[-1]
+        largest = self.max_batch_size
         options = ort.RunOptions()
 
         def stop() -> None:
@@ -131,9 +130,9 @@ class OnnxBackbone:
             )
 
     def _run(self, session: Any, images: NDArray[np.uint8], options: Any) -> NDArray[np.float32]:
-        """Run a batch, padded with zeros to one of the warmed batch sizes."""
+        """Run a batch, on CUDA padded with zeros to one of the warmed batch sizes."""
         count = len(images)
-        size = next(size for size in self._batch_sizes if size >= count)
+        size = next(size for size in batch_sizes(self.max_batch_size) if size >= count) if self.on_gpu else count
         if size != count:
             padding = np.zeros((size - count, *images.shape[1:]), dtype=np.uint8)
             images = np.concatenate([images, padding])

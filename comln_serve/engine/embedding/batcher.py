@@ -56,10 +56,10 @@ class BatchLimits:
             each batch is as large as it can be.
     """
 
-    max_images: int = 64
-    max_delay_s: float = 0.002
-    threads: int = 1
-    max_run_s: float = 30.0
+    max_images: int
+    max_delay_s: float
+    threads: int
+    max_run_s: float
     even: bool = False
 
 
@@ -90,16 +90,20 @@ class Batch:
 
 
 class Batcher:
-    """Forms batches and embeds them. Thread-safe."""
+    """Forms batches and embeds them. Thread-safe.
 
-    def __init__(self, network: Network, limits: BatchLimits, *, name: str = "") -> None:
+    Attributes:
+        queued: images in no batch yet.
+        on_batch: called after every batch with its number of images and the seconds it took.
+    """
+
+    def __init__(self, network: Network, limits: BatchLimits, *, name: str) -> None:
         """Start the threads."""
         self.network, self.limits = network, limits
-        # Called after every batch with its number of images and the seconds it took.
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self._changed = Condition()
         self._waiting: dict[Job, deque[_Item]] = {}
-        self._queued = 0
+        self.queued = 0
         self._coming = 0
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
@@ -107,11 +111,6 @@ class Batcher:
         self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(limits.threads)]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def queued(self) -> int:
-        """Images in no batch yet."""
-        return self._queued
 
     @contextmanager
     def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8] | None], None], None, None]:
@@ -134,7 +133,7 @@ class Batcher:
                     if image is not None:
                         item = _Item(job, position, image, time.monotonic())
                         self._waiting.setdefault(job, deque()).append(item)
-                        self._queued += 1
+                        self.queued += 1
                     self._changed.notify()
             if image is None:
                 job.skip(position)
@@ -149,7 +148,7 @@ class Batcher:
             with self._changed:
                 self._coming -= left
                 left = 0
-                self._queued -= len(self._waiting.pop(job, ()))
+                self.queued -= len(self._waiting.pop(job, ()))
                 if not self._coming:  # batches need not wait for more images
                     self._changed.notify_all()
 
@@ -198,7 +197,7 @@ class Batcher:
         """Seconds until the next batch is due; 0: now; None: when something changes."""
         if not self._waiting:
             return None
-        if self._queued >= self.limits.max_images or not self._coming:
+        if self.queued >= self.limits.max_images or not self._coming:
             return 0.0
         oldest = min(items[0].arrived for items in self._waiting.values())
         return max(0.0, oldest + self.limits.max_delay_s - now)
@@ -208,15 +207,15 @@ class Batcher:
         taken: list[_Item] = []
         most = self.limits.max_images
         if self.limits.even:
-            most = min(most, math.ceil(self._queued / self.limits.threads))
+            most = min(most, math.ceil(self.queued / self.limits.threads))
         while self._waiting and len(taken) < most:
             job, items = next(iter(self._waiting.items()))
             del self._waiting[job]
             if job.over:
-                self._queued -= len(items)
+                self.queued -= len(items)
                 continue
             taken.append(items.popleft())
-            self._queued -= 1
+            self.queued -= 1
             if items:
                 self._waiting[job] = items  # behind the other jobs, so that all take turns
         return taken

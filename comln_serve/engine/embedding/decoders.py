@@ -20,7 +20,7 @@ from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_image, open_for
+from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_image, open_image
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,11 @@ class Task:
 
 
 class Decoders:
-    """Decodes files and delivers the backbone inputs. Thread-safe."""
+    """Decodes files and delivers the backbone inputs. Thread-safe.
+
+    Attributes:
+        waiting_pixels: of the large images that wait.
+    """
 
     def __init__(self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float) -> None:
         """Start the threads.
@@ -106,7 +110,7 @@ class Decoders:
         self._for_small, self._for_large = Condition(self._lock), Condition(self._lock)
         self._uploads: deque[Upload] = deque()
         self._large: deque[Upload] = deque()
-        self._waiting_pixels = 0  # of large images
+        self.waiting_pixels = 0
         self._held_pixels = 0  # of large images being decoded
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
@@ -142,16 +146,11 @@ class Decoders:
                 self._uploads.remove(upload)
             if upload.large:
                 self._large.remove(upload)
-                self._waiting_pixels -= sum(file.pixels for _, file in upload.large)
+                self.waiting_pixels -= sum(file.pixels for _, file in upload.large)
                 upload.large.clear()
                 self._for_large.notify_all()
             elif self._closing:
                 self._for_large.notify_all()  # they end once no upload is left
-
-    @property
-    def waiting_pixels(self) -> int:
-        """Pixels of the large images that wait."""
-        return self._waiting_pixels
 
     @property
     def stuck(self) -> bool:
@@ -218,7 +217,7 @@ class Decoders:
                         upload.large.popleft()
                         if upload.large:
                             self._large.append(upload)
-                        self._waiting_pixels -= file.pixels
+                        self.waiting_pixels -= file.pixels
                         self._held_pixels += file.pixels
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
@@ -239,8 +238,8 @@ class Decoders:
             return data
         began = time.perf_counter()
         try:
-            file = task.file or open_for(
-                upload.policy, data, max_pixels=self._max_pixels, formats=self._formats, check=job.check
+            file = task.file or open_image(
+                data, max_pixels=self._max_pixels, enough=upload.policy.enough, formats=self._formats, check=job.check
             )
             if task.file is None and file.pixels > SMALL:
                 task.parked = self._park(upload, position, file)
@@ -260,9 +259,9 @@ class Decoders:
             if upload.job.over:  # perhaps forgotten already
                 return False
             own = sum(waiting.pixels for _, waiting in upload.large)
-            others = self._waiting_pixels - own
+            others = self.waiting_pixels - own
             if others <= self._most_waiting_pixels:
-                self._waiting_pixels += file.pixels
+                self.waiting_pixels += file.pixels
                 upload.large.append((position, file))
                 if upload not in self._large:
                     self._large.append(upload)

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,8 +28,8 @@ class JobLimits:
         max_run_s: seconds to decode one image or to embed one batch.
     """
 
-    max_queue_s: float = 10.0
-    max_run_s: float = 30.0
+    max_queue_s: float
+    max_run_s: float
 
     @classmethod
     def of(cls, settings: Settings) -> "JobLimits":
@@ -61,7 +62,7 @@ class Job:
         self.waited_s: float | None = None
         self._limits = limits
         self._lock = Lock()
-        self._when_over: list[Callable[[], None]] = []
+        self._ended: futures.Future[None] = futures.Future()  # done once the job is over
         self._waits_from = time.monotonic()
         self._runs: dict[Run | None, list[float]] = {}  # start times
         self._embeddings: NDArray[np.float32] | None = None
@@ -85,10 +86,8 @@ class Job:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
                 the job was cancelled; or the error passed to `fail`.
         """
-        over = Event()
-        self._tell_when_over(over.set)
-        while not over.wait(self._enforce_limits()):
-            pass
+        while not self.over:
+            futures.wait((self._ended,), self._enforce_limits())
         return self._result()
 
     def __await__(self) -> Generator[Any, None, NDArray[np.float32]]:
@@ -96,16 +95,9 @@ class Job:
         return self._wait_on_loop().__await__()
 
     async def _wait_on_loop(self) -> NDArray[np.float32]:
-        loop = asyncio.get_running_loop()
-        over = loop.create_future()
-
-        def tell() -> None:  # called once, on any thread
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(over.set_result, None)
-
-        self._tell_when_over(tell)
-        while not over.done():
-            await asyncio.wait((over,), timeout=self._enforce_limits())
+        ended = asyncio.wrap_future(self._ended)
+        while not self.over:
+            await asyncio.wait((ended,), timeout=self._enforce_limits())
         return self._result()
 
     def cancel(self) -> None:
@@ -159,13 +151,17 @@ class Job:
                 self._embeddings = np.empty((self.count, len(embedding)), np.float32)
             self._embeddings[position] = embedding
             self._delivered += 1
-        self._tell_if_over()
+            if self.over:
+                self._ended.set_result(None)
 
     def skip(self, position: int) -> None:
         """Go on without one image. One at least has to be delivered."""
         with self._lock:
+            if self.over:
+                return
             self._skipped.append(position)
-        self._tell_if_over()
+            if self.over:
+                self._ended.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -174,23 +170,9 @@ class Job:
                 return
             self._error = error
             runs = [run for run in self._runs if run is not None]
-        self._tell_if_over()
+            self._ended.set_result(None)
         for run in runs:
             run.leave()
-
-    def _tell_when_over(self, callback: Callable[[], None]) -> None:
-        """Call it once the job is over, on the thread that ends it; now if it is."""
-        with self._lock:
-            self._when_over.append(callback)
-        self._tell_if_over()
-
-    def _tell_if_over(self) -> None:
-        with self._lock:
-            if not self.over:
-                return
-            callbacks, self._when_over = self._when_over, []
-        for callback in callbacks:
-            callback()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
