@@ -8,10 +8,12 @@ class Conv4(nn.Sequential):
 
     Pooling comes before ReLU: values and gradients are the same, and ReLU has a quarter of the work.
 
+    Without `last_relu` the last block ends with the pooling.
+
     (B, channels_in, S, S) -> (B, d) with d = channels (S // 16)^2: 64 at 28 px, 1600 at 84 px.
     """
 
-    def __init__(self, channels_in: int, channels: int) -> None:
+    def __init__(self, channels_in: int, channels: int, *, last_relu: bool = True) -> None:
         blocks = [
             nn.Sequential(
                 nn.Conv2d(channels_in if i == 0 else channels, channels, 3, padding=1, bias=False),
@@ -21,4 +23,6 @@ class Conv4(nn.Sequential):
             )
             for i in range(4)
         ]
+        if not last_relu:
+            del blocks[-1][-1]
         super().__init__(*blocks, nn.Flatten())

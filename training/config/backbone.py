@@ -39,6 +39,8 @@ class BackboneConfig(Section):
             an ONNX file, frozen. "identity": the data are already embeddings.
         channels: width of every block of conv4; width of the first block of resnet12, whose other
             blocks are 2.5, 5 and 10 times as wide.
+        last_relu: conv4: whether the last block ends with its ReLU, as the paper's does. Without it embeddings have
+            negative numbers too, which suits cosines (`pretraining.classifier`).
         global_pooling: resnet12: the embedding is the mean over the last block's positions.
         drop_block: resnet12: regularisation by DropBlock; null: none.
         architecture: torchvision: the name in `torchvision.models`, such as resnet18. timm: the
@@ -71,6 +73,7 @@ class BackboneConfig(Section):
 
     kind: Literal["conv4", "resnet12", "torchvision", "timm", "onnx", "identity"] = "conv4"
     channels: Count = 64
+    last_relu: bool = True
     global_pooling: bool = False
     drop_block: DropBlockConfig | None = None
     architecture: str | None = None
@@ -152,6 +155,7 @@ _TRAINED = ("conv4", "resnet12")
 _LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {
     "channels": _TRAINED,
+    "last_relu": ("conv4",),
     "global_pooling": ("resnet12",),
     "drop_block": ("resnet12",),
     "architecture": _LIBRARIES,

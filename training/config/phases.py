@@ -1,6 +1,6 @@
 """Sections `pretraining`, `episodes`, `optimiser` and `validation`: how a run is trained and measured."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,17 +65,20 @@ class OptimiserConfig(Section):
 
 
 class PretrainingConfig(Section):
-    """Supervised training of the backbone before the episodes: a linear layer over all classes.
+    """Supervised training of the backbone before the episodes, with a classifier over all classes.
 
     SGD with Nesterov momentum; the learning rate follows a half cosine to 0 after warm-up.
 
     Attributes:
         epochs: passes over the training images (and their rotations, where these count).
+        classifier: "linear", or "cosine": logits are cosines of features and the classes' weights times a learned
+            factor, as in Gidaris and Komodakis, "Dynamic few-shot visual learning without forgetting" (2018).
         warmup: updates over which the learning rate rises from 0.
         validate_every: epochs between validations, with the untrained head.
     """
 
     epochs: Count
+    classifier: Literal["linear", "cosine"] = "linear"
     batch_size: Count = 128
     lr: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9

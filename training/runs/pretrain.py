@@ -41,22 +41,37 @@ def _part(config: Config) -> dict[str, Any]:
     return part
 
 
-class SupervisedModel(nn.Module):
-    """The model's backbone under a linear layer over the training classes."""
+class CosineClassifier(nn.Module):
+    """Logits (n, classes) of features (n, d): a learned factor times their cosines with the classes' weights."""
 
-    def __init__(self, model: MetaModel, n_classes: int) -> None:
+    def __init__(self, size: int, n_classes: int) -> None:
+        super().__init__()
+        # About length 1: the gradient of a cosine falls as the square of the length, so long ones hardly learn.
+        self.weight = nn.Parameter(torch.randn(n_classes, size) / size**0.5)
+        self.factor = nn.Parameter(torch.tensor(10.0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        cosines = functional.normalize(features, dim=1) @ functional.normalize(self.weight, dim=1).T
+        return self.factor * cosines
+
+
+class SupervisedModel(nn.Module):
+    """The model's backbone under a classifier, "linear" or "cosine", over the training classes."""
+
+    def __init__(self, model: MetaModel, n_classes: int, classifier: str = "linear") -> None:
         super().__init__()
         if not isinstance(model.backbone, Backbone):
             raise TypeError("precomputed embeddings have no backbone to train")
         self.backbone, self._context = model.backbone, model.mixed_precision
-        self.linear = nn.Linear(model.backbone.embedding_size, n_classes)
+        kind = CosineClassifier if classifier == "cosine" else nn.Linear
+        self.classifier = kind(model.backbone.embedding_size, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes) of uint8 images (n, S, S, 3)."""
-        # Features, not embeddings: on vectors of length 1 or less the layer learns ten times slower.
+        # Features, not embeddings: on vectors of length 1 or less a linear layer learns ten times slower.
         with self._context():
             features = self.backbone.features(images)
-        logits: Tensor = self.linear(features)
+        logits: Tensor = self.classifier(features)
         return logits
 
 
@@ -84,7 +99,7 @@ def pretrain(
     if settings is None:
         raise ValueError("the configuration has no section pretraining")
     device = model.log_T.device
-    supervised = SupervisedModel(model, images.data.n_classes).to(device)
+    supervised = SupervisedModel(model, images.data.n_classes, settings.classifier).to(device)
     classes, indices = _all_images(images.data)
     # Batches have at least the configured size, so that none is too small for batch norm.
     per_epoch = max(1, len(classes) // settings.batch_size)

@@ -39,6 +39,14 @@ def test_sizes_at_84_pixels(kind: str, global_pooling: bool, size: int, paramete
     assert backbone.embedding_size == size
 
 
+def test_conv4_ends_with_its_last_relu_or_with_what_that_gets() -> None:
+    with_relu, without = (make(size=28, last_relu=last_relu).eval() for last_relu in (True, False))
+    pictures = images(3, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(F.relu(without(pictures)), with_relu(pictures))
+        assert without(pictures).min() < 0
+
+
 def test_resnet12_is_the_papers() -> None:
     """Blocks of 64, 160, 320 and 640 channels; three 3x3 convolutions, and one of 1x1 as shortcut."""
     blocks = [part for part in make(kind="resnet12").modules() if isinstance(part, ResidualBlock)]

@@ -32,18 +32,20 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mirror", [False, True])
-def test_the_network_computes_the_embeddings_of_the_bundle(tmp_path: Path, *, mirror: bool) -> None:
+@pytest.mark.parametrize(("mirror", "last_relu"), [(False, True), (False, False), (True, True), (True, False)])
+def test_the_network_computes_the_embeddings_of_the_bundle(tmp_path: Path, *, mirror: bool, last_relu: bool) -> None:
     """Also if the graph has two branches, whose shared convolutions batch norm is not folded into."""
     bundle = tmp_path / "first"
     bundle.mkdir()
-    write_bundle(bundle, override_config(tiny_config(), (f"backbone.mirror={mirror}".lower(),)))
+    keys = {"mirror": mirror, "last_relu": last_relu}
+    write_bundle(bundle, override_config(tiny_config(), [f"backbone.{k}={v}".lower() for k, v in keys.items()]))
     images = colour_classes().images
-    model = MetaModel(started(bundle, mirror=mirror))
+    model = MetaModel(started(bundle, **keys))
     warm_start(model.backbone, bundle, torch.from_numpy(images))
     served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
     np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
     assert served.std() > 1e-3
+    assert (served.min() < 0) == (not last_relu)
     if mirror:  # only the bundle uses the mirror image
         return
     # Also in training mode, since batch norm starts with the statistics of these images.

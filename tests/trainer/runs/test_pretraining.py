@@ -16,7 +16,7 @@ from training.config import Config
 from training.data.resident import ResidentImages
 from training.model import MetaModel
 from training.runs.fit import fit
-from training.runs.pretrain import PRETRAINING, SupervisedModel, pretrain
+from training.runs.pretrain import PRETRAINING, CosineClassifier, SupervisedModel, pretrain
 from training.runs.validate import validate
 
 SECTION = {"epochs": 6, "batch_size": 16, "lr": 0.05, "validate_every": 3}
@@ -35,8 +35,9 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
 
 
-def test_it_learns_the_classes_and_says_so(tmp_path: Path) -> None:
-    settings = config("prototype", pretraining=SECTION)
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_it_learns_the_classes_and_says_so(tmp_path: Path, classifier: str) -> None:
+    settings = config("prototype", pretraining=SECTION | {"classifier": classifier})
     torch.manual_seed(0)
     before = validate(MetaModel(settings), colour_classes())[0].mean
     model = pretrained(tmp_path, settings)
@@ -54,7 +55,7 @@ def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
     images = ResidentImages(turned, torch.device("cpu"))
     pretrain(model, images, data, tmp_path, resume=False)
     state = Checkpoint.load(tmp_path / PRETRAINING).model
-    assert state["linear.weight"].shape == (32, model.backbone.embedding_size)
+    assert state["classifier.weight"].shape == (32, model.backbone.embedding_size)
 
 
 def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
@@ -96,6 +97,17 @@ def test_runs_with_other_episodes_reuse_the_pretraining(tmp_path: Path) -> None:
         fit(other, data, data, tmp_path, resume=True)
 
 
+def test_cosines_do_not_depend_on_lengths() -> None:
+    layer = CosineClassifier(16, 5)
+    features = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    logits = layer(features)
+    assert logits.shape == (3, 5)
+    assert logits.abs().max() <= layer.factor
+    torch.testing.assert_close(layer(7.0 * features), logits)
+    own = layer(layer.weight.detach())
+    torch.testing.assert_close(own.diagonal(), layer.factor.expand(5))
+
+
 @pytest.mark.parametrize("change", [{"scale": "sqrt_d"}, {"normalise": "l2"}])
 def test_its_linear_layer_gets_features_neither_normalised_nor_scaled(change: dict[str, str]) -> None:
     tree = config().model_dump(mode="json")
@@ -104,7 +116,7 @@ def test_its_linear_layer_gets_features_neither_normalised_nor_scaled(change: di
     changed.backbone.load_state_dict(plain.backbone.state_dict())
     images = torch.from_numpy(colour_classes().images[:4])
     one, other = SupervisedModel(changed, 8), SupervisedModel(plain, 8)
-    one.linear.load_state_dict(other.linear.state_dict())
+    one.classifier.load_state_dict(other.classifier.state_dict())
     assert torch.equal(one(images), other(images))
 
 
