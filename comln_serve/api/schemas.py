@@ -7,9 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
-from comln_serve.domain.classifier import ClassifierRecord, HorizonOrigin
+from comln_serve.domain.classifier import HorizonOrigin
 from comln_serve.domain.report import Report
-from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
 
 
@@ -138,13 +137,6 @@ class ExampleList(BaseModel):
     classifier: str = Field(description="Id of the classifier.")
     revision: int
     examples: list[Example] = Field(description="In the order sent.")
-
-    @classmethod
-    def of(cls, stored: ClassifierRecord, support: SupportSet) -> "ExampleList":
-        examples = [
-            Example(number=number, label=label) for number, label in zip(support.numbers, support.labels, strict=True)
-        ]
-        return cls(classifier=stored.id, revision=stored.revision, examples=examples)
 
 
 class AccuracyInfo(BaseModel):

@@ -15,6 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from comln_serve.imaging.decode import ImageFile, open_image
 from comln_serve.imaging.formats import FORMATS
 
+# A side is first reduced, by means of neighbouring pixels, so far that at most about twice as many pixels become one.
+# Pillow's filter keeps weights for each pixel of a side: gigabytes, for an image that is a line of 64 million.
+_MOST_TO_ONE = 256
+
 Channel = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -72,7 +76,7 @@ def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
     size, resampling = policy.image_size, Image.Resampling[policy.interpolation.upper()]
     width, height = image.size
     if policy.resize == "stretch":
-        return image.resize((size, size), resampling)
+        return image.resize((size, size), resampling, reducing_gap=_MOST_TO_ONE)
     if policy.resize == "crop":
         # Crops and scales in one operation: scaling first would enlarge very long images.
         side = min(width, height)
@@ -82,5 +86,6 @@ def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
     scale = size / max(width, height)
     inner = (max(1, round(width * scale)), max(1, round(height * scale)))
     canvas = Image.new("RGB", (size, size), policy.background)
-    canvas.paste(image.resize(inner, resampling), ((size - inner[0]) // 2, (size - inner[1]) // 2))
+    scaled = image.resize(inner, resampling, reducing_gap=_MOST_TO_ONE)
+    canvas.paste(scaled, ((size - inner[0]) // 2, (size - inner[1]) // 2))
     return canvas

@@ -20,6 +20,8 @@ MOST_FIELDS = 100
 # Bytes parsed at once. The parser cannot be stopped at the end of a request, so this limits how
 # many requests it finds at once: 200 at most.
 _SLICE = 4096
+# Pieces of a body after which other connections get their turn: a slice may hold hundreds, of one byte each.
+_MOST_PIECES = 100
 
 _NO_BODY = (b"content-length", b"0")
 _OF_BODY = {b"content-length", b"transfer-encoding"}
@@ -44,13 +46,17 @@ class Protocol(HttpToolsProtocol):
     after `max_send_seconds`.
 
     A client may send requests before earlier ones are answered (pipelining). At most a slice beyond
-    the request being answered is parsed, and no more is read from the client meanwhile.
+    the request being answered is parsed, and no more is read from the client meanwhile. A body in
+    tiny chunks, each of which costs as much time as a large one, is parsed a slice at a time, too,
+    in turn with the other connections.
     """
 
     _patience: asyncio.TimerHandle | None = None
     _head_begun = False
     _fields = 0  # of the head and trailer of the request being parsed
     _bytes_beside_body = 0  # parsed since a request began or a piece of body arrived
+    _pieces = 0  # of bodies, parsed in this turn
+    _next_turn: asyncio.Handle | None = None
     _answering: RequestResponseCycle | None = None
     _refusal: ServiceError | None = None  # set if a callback stopped the parser
 
@@ -65,13 +71,17 @@ class Protocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
             self._wait_for_head()
         data = self._reading.unparsed + data
-        start = 0
-        while start < len(data) and not (self._is_ahead() or self.transport.is_closing()):
+        start = self._pieces = 0
+        while (
+            start < len(data) and self._pieces < _MOST_PIECES and not (self._is_ahead() or self.transport.is_closing())
+        ):
             self._parse(data[start : start + _SLICE])
             start += _SLICE
         self._reading.unparsed = data[start:]
         if self._reading.unparsed:
             self.flow.pause_reading()
+            if not self._is_ahead():
+                self._parse_rest_soon()
 
     def _is_ahead(self) -> bool:
         """Whether a complete request has not been answered yet."""
@@ -92,9 +102,14 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._reading.unparsed:
-            self.loop.call_soon(self._parse_rest)
+            self._parse_rest_soon()
+
+    def _parse_rest_soon(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self.loop.call_soon(self._parse_rest)
 
     def _parse_rest(self) -> None:
+        self._next_turn = None
         rest, self._reading.unparsed = self._reading.unparsed, b""
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -125,6 +140,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_beside_body = 0
+        self._pieces += 1
         super().on_body(body)
 
     def on_message_complete(self) -> None:

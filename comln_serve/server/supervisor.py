@@ -1,6 +1,7 @@
 """Several processes that serve behind one socket: starts them, passes signals on, replaces one that dies or hangs."""
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -43,6 +44,7 @@ class Supervisor:
         self._fork = multiprocessing.get_context("fork")
         self._running: dict[int, BaseProcess] = {}
         self._start_at = [0.0] * shared.processes
+        self._looked_at = -math.inf
         self._stopping = False
 
     def run(self) -> int:
@@ -93,6 +95,9 @@ class Supervisor:
         raise SystemExit(self._work())
 
     def _end_hanging(self) -> None:
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._looked_at - before > _HANGS_AFTER_S / 2:
+            return  # this process was stopped, and the others probably with it, as by `docker pause`
         late = 1000 * (time.monotonic() - _HANGS_AFTER_S)
         for place, process in self._running.items():
             if 0 < self._shared.of(place, Count.ALIVE) < late:

@@ -69,11 +69,18 @@ class TenantStore:
 
     def support(self, reference: str) -> tuple[ClassifierRecord, SupportSet]:
         """The classifier without its weights, and its support set."""
-        of_row = supports.c.classifier == classifiers.c.sequence
         with self._database.reading() as connection:
-            row = self._row(connection, reference, *rows.SUPPORT, supports.c.classifier, where=of_row)
+            row = self._row(connection, reference, *rows.SUPPORT, supports.c.classifier, where=_OF_CLASSIFIER)
             jpegs = self._jpegs(connection, row.classifier) if self._show_thumbnails else {}
         return rows.to_record(row), rows.to_support(row, jpegs)
+
+    def examples(self, reference: str) -> tuple[Resolved, list[tuple[int, str]]]:
+        """The classifier's id and revision, and the number and label of each example. Does not read the embeddings,
+        which take megabytes.
+        """
+        with self._database.reading() as connection:
+            row = self._row(connection, reference, *rows.EXAMPLES, where=_OF_CLASSIFIER)
+        return Resolved(row.id, row.revision), list(zip(row.numbers, row.example_labels, strict=True))
 
     def thumbnail(self, reference: str, number: int) -> bytes | None:
         """The JPEG file that is kept of an example; None: there is none."""
@@ -361,6 +368,8 @@ def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> Ro
         return query.where(classifiers.c.version == bindparam("of_version"))
     return versions.promoted_first(query)
 
+
+_OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence
 
 # Built once: building these frequent statements costs more than running them.
 _RESOLVE = {

@@ -31,14 +31,8 @@ THUMBNAILS = (
 )
 NO_THUMBNAILS = null().label("thumbnails")
 # Labelled, as both tables have a column `labels`: of the classes, and of the examples.
-SUPPORT = (
-    supports.c.labels.label("example_labels"),
-    supports.c.numbers,
-    supports.c.next_number,
-    supports.c.embeddings,
-    supports.c.scales,
-    supports.c.hashes,
-)
+EXAMPLES = (supports.c.labels.label("example_labels"), supports.c.numbers)
+SUPPORT = (*EXAMPLES, supports.c.next_number, supports.c.embeddings, supports.c.scales, supports.c.hashes)
 
 
 def classifier_values(classifier: Classifier) -> dict[str, Any]:

@@ -118,10 +118,12 @@ class Store:
 
     def _purge_keys(self, now: datetime) -> int:
         """Delete some expired idempotency keys. Returns their number."""
-        key = tuple_(idempotency_keys.c.tenant, idempotency_keys.c.key)
-        some = select(idempotency_keys.c.tenant, idempotency_keys.c.key).where(idempotency_keys.c.expires_at <= now)
+        key, expired = tuple_(idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= now
+        some = select(idempotency_keys.c.tenant, idempotency_keys.c.key).where(expired).limit(_AT_ONCE)
+        # Looked at once more: PostgreSQL waits for a request that claims an expired key anew, and would delete it then.
+        query = delete(idempotency_keys).where(key.in_(some), expired)
         with self._database.writing() as connection:
-            return connection.execute(delete(idempotency_keys).where(key.in_(some.limit(_AT_ONCE)))).rowcount
+            return connection.execute(query).rowcount
 
     def close(self) -> None:
         """Close all connections. No call may follow."""

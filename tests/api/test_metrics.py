@@ -1,6 +1,7 @@
 """/metrics counts and times real requests, and tells the state of the server."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -244,6 +245,20 @@ def test_metrics_tell_the_work_under_way(client: TestClient, monkeypatch: pytest
     samples = read_metrics(client)
     assert value(samples, "comln_pending", unit="requests") == 0
     assert value(samples, "comln_requests_in_flight") == 1
+
+
+def test_nothing_waits_for_a_model_that_was_removed(
+    settings: Settings, make_engine: MakeEngine, models_dir: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(models_dir, tmp_path / "models")
+    engine = make_engine(settings.model_copy(update={"models_dir": folder}))
+    with TestClient(create_app(engine)) as client:
+        engine.warm()
+        engine.models["tiny-learned"].batcher.queued = 3
+        assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 3
+        shutil.rmtree(folder / "tiny-learned")
+        assert engine.reload().removed == ("tiny-learned",)
+        assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 0
 
 
 def test_metrics_are_served_without_the_store(client: TestClient) -> None:

@@ -14,9 +14,11 @@ from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
-from tests.support.engines import MakeEngine, fails
+from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support
 from tests.support.waiting import wait_until
+
+MORE = colour_support()
 
 
 def nothing() -> None:
@@ -133,3 +135,28 @@ def test_a_solve_has_its_whole_time_however_long_it_waited(
         release.set()
         assert first.result().classifier.labels == ("red", "green", "blue")
     assert engine.images.pending == 0
+
+
+@pytest.mark.parametrize("extends", [False, True], ids=["adapt", "examples"])
+def test_images_of_solves_that_wait_keep_no_others_out(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, extends: bool
+) -> None:
+    """Once they are embedded, nothing is left to do for them."""
+    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 9}))
+    known = engine.adapt(colour_support()).classifier
+    begun, release, fit = Event(), Event(), adaptation.fit
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert release.wait(60)
+        return fit(*arguments)
+
+    monkeypatch.setattr(adaptation, "fit", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: engine.add_examples(known.id, MORE) if extends else engine.adapt(MORE))
+        try:
+            assert begun.wait(60)
+            assert len(predict(engine, [file for file, _ in MORE], known.id).probabilities) == 9
+        finally:
+            release.set()
+        assert first.result().classifier.labels == ("red", "green", "blue")

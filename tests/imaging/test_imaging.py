@@ -1,12 +1,22 @@
 """Image files of every kind and mode become the RGB square of the backbone; what is no image is refused."""
 
 import struct
+import time
+from typing import Literal
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, ImageError, Preprocessing, open_image, prepare_image
+from comln_serve.imaging import (
+    DEFAULT_MAX_PIXELS,
+    FORMATS,
+    ImageError,
+    Preprocessing,
+    open_image,
+    prepare_image,
+    prepare_pixels,
+)
 from tests.support.image_files import decode_image, encode, png_claiming
 
 ORIENTATION = 0x0112
@@ -181,6 +191,21 @@ def test_any_shape_becomes_the_square(size: tuple[int, int], resize: str, interp
         assert (image.any(axis=1).sum(), image.any(axis=0).sum()) == shown
     else:
         assert image.all()
+
+
+@pytest.mark.parametrize("resize", ["pad", "stretch"])
+@pytest.mark.parametrize("size", [(16_000_000, 1), (1, 16_000_000)], ids=["wide", "tall"])
+def test_a_line_of_millions_of_pixels_takes_little_time_and_keeps_its_colour(
+    size: tuple[int, int], resize: Literal["pad", "stretch"]
+) -> None:
+    """Filtered at once, it would take seconds, which nothing can stop, and most of a gigabyte."""
+    picture = Image.new("RGB", size, (200, 100, 50))
+    policy = Preprocessing(image_size=84, resize=resize, interpolation="lanczos")
+    began = time.thread_time()
+    pixels = prepare_pixels(np.asarray(picture), policy)
+    assert time.thread_time() - began < 2
+    assert pixels.shape == (84, 84, 3)
+    assert [200, 100, 50] in pixels.reshape(-1, 3).tolist()
 
 
 def test_crop_takes_the_centre_and_stretch_takes_all() -> None:

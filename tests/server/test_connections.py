@@ -204,6 +204,17 @@ def test_endless_trailers_and_chunk_extensions_are_refused(server: LiveServer, e
             assert read_all(connection).split()[1] in (b"415", b"431")
 
 
+@pytest.mark.parametrize("route", [b"/predict", b"/nothing"])
+def test_bodies_in_tiny_chunks_keep_nobody_waiting(server: LiveServer, route: bytes) -> None:
+    """A chunk of a byte costs as much time as one of thousands. Also where the body was refused."""
+    head = CHUNKED.replace(b"/predict", route)[:-2] + b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    connections = [connect(server, head) for _ in range(20)]
+    with harmless(server):
+        send_all(connections, b"1\r\nx\r\n" * 1_000_000, seconds=4)
+    for connection in connections:
+        connection.close()
+
+
 def test_trailers_do_not_count_as_headers(server: LiveServer) -> None:
     """They come after the request's key has been checked: they must not count as headers."""
     answer = read_all(connect(server, CHUNKED + b"1\r\nx\r\n0\r\nContent-Type: application/json\r\n\r\n" + LAST))

@@ -19,7 +19,7 @@ from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
-from comln_serve.server.supervisor import Supervisor
+from comln_serve.server.supervisor import _HANGS_AFTER_S, Supervisor
 from comln_serve.storage import open_store
 from tests.support import http
 from tests.support.engines import fails
@@ -225,6 +225,20 @@ def test_a_process_that_hangs_is_replaced(server: LiveServer) -> None:
     os.kill(stopped, signal.SIGSTOP)
     wait_until(lambda: not alive(stopped))
     wait_until(lambda: metric(server, "comln_workers") == 2)
+
+
+@pytest.mark.slow
+def test_processes_that_were_all_stopped_go_on(server: LiveServer) -> None:
+    """As by `docker pause`, for longer than one that hangs is waited for."""
+    processes = [server.process.pid, *workers(server)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(_HANGS_AFTER_S + 2)
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+    time.sleep(3)  # several looks of the parent
+    assert workers(server) == processes[1:]
+    assert metric(server, "comln_worker_restarts_total") == 0
 
 
 def test_a_keys_rate_is_of_all_processes(models_dir: Path, tmp_path: Path) -> None:

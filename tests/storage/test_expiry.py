@@ -1,6 +1,7 @@
 """Expired classifiers are gone at once, and their rows soon after."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -11,8 +12,10 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers import housekeeping
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import ChangedError, Store, TenantStore
+from comln_serve.storage import ChangedError, IdempotencyKey, Store, TenantStore
 from comln_serve.storage import store as store_module
+from comln_serve.storage.database import Database
+from comln_serve.storage.idempotency import claim
 from tests.support.classifiers import add, classifier, ids, support
 from tests.support.databases import execute
 from tests.support.engines import fails, predict
@@ -107,6 +110,21 @@ def test_purging_removes_rows_and_nothing_else(
         assert execute(database_url, f"SELECT count(*) FROM {table}") == [(2,)]
     assert ids(mine) == ["clf_always", "clf_kept"]
     assert add(mine, "clf_new", "cats").version == 4, "numbers are not given again"
+
+
+def test_a_key_that_is_claimed_anew_while_it_is_purged_is_kept(
+    mine: TenantStore, store: Store, clock: Clock, database_url: str
+) -> None:
+    add(mine, "clf_old", key=IdempotencyKey("key", "print", in_seconds(10)))
+    clock.now = in_seconds(10)
+    again = IdempotencyKey("key", "print", in_seconds(20))
+    with closing(Database(database_url)) as other, ThreadPoolExecutor(1) as pool:
+        with other.writing() as connection:
+            claim(connection, "", again, "clf_new", clock.now)
+            purging = pool.submit(store.purge)
+            assert not wait((purging,), timeout=1).done, "it waits for the row, or the file"
+        assert purging.result() == 0
+    assert mine.made_by(again) == ("clf_new", ())
 
 
 def test_a_server_purges_by_itself(

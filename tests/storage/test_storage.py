@@ -376,3 +376,14 @@ def test_rolling_back_an_unknown_name_leaves_nothing(mine: TenantStore, store: S
     mine.delete("cats")
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: mine.roll_back("cats"))
     assert add(mine, "clf_b", "cats").version == 2
+
+
+def test_a_list_of_examples_reads_no_embeddings(mine: TenantStore, database_url: str) -> None:
+    """Which take megabytes: forty readers at once would take hundreds of these."""
+    add(mine, "clf_a", "cats")
+    execute(database_url, "UPDATE supports SET embeddings = :bad", bad=b"x")
+    found, listed = mine.examples("cats")
+    assert found == Resolved("clf_a", 1)
+    assert listed == list(enumerate(LABELS, 1))
+    with pytest.raises(ValueError):  # noqa: PT011 - NumPy's
+        mine.support("cats")

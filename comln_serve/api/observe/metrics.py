@@ -114,6 +114,7 @@ class Metrics:
         for operation in ("adapt", "predict"):
             self._images.labels(operation)
             self._queue.labels(operation)
+        self._seen: set[str] = set()  # names of all models there have been
         self._observe(engine.models)
         engine.on_models = self._observe
         self._registry.register(_State(engine))
@@ -154,6 +155,7 @@ class Metrics:
 
     def _observe(self, models: Mapping[str, Model]) -> None:
         """Count what these models do from now on."""
+        self._seen = {*self._seen, *models}
         for name, model in models.items():
             self._adaptations.labels(name)
             self._predictions.labels(name)
@@ -170,8 +172,9 @@ class Metrics:
 
     def refresh(self) -> None:
         """Set the gauges that nothing else sets. Called regularly if the server has several processes."""
-        for name, model in self._engine.models.items():
-            self._queued.labels(name).set(model.batcher.queued)
+        models = self._engine.models
+        for name in self._seen:
+            self._queued.labels(name).set(models[name].batcher.queued if name in models else 0)
         self._ready.set(int(self._engine.ready))
 
     def text(self) -> bytes:

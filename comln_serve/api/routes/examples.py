@@ -40,7 +40,9 @@ _CHANGE_ERRORS = (
 @needs(*USING)
 def examples(request: Request, ref: Ref) -> schemas.ExampleList:
     """The server keeps the images' embeddings, not the images."""
-    return schemas.ExampleList.of(*engine_of(request).classifiers.of(tenant_of(request)).support(ref))
+    found, listed = engine_of(request).classifiers.of(tenant_of(request)).examples(ref)
+    examples = [schemas.Example(number=number, label=label) for number, label in listed]
+    return schemas.ExampleList(classifier=found.id, revision=found.revision, examples=examples)
 
 
 @router.get(

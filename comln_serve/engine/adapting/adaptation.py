@@ -202,11 +202,10 @@ class ClassifierMaker:
         check_classes(labels, model)
         self._check_size(len(labels), len(set(labels)))
         self._check_room(call)
-        with self._images.admit(len(support)):
-            examples = SupportSet.of(*self._embedded(support, model, call, {}))
-            _check_classes_left(labels, examples.classes, call.rejected)
-            with self._solves.turn(call.caller.cancellation.check, object()):
-                made = self._fit(model, examples, new.horizon, call)
+        examples = SupportSet.of(*self._embedded(support, model, call, {}))
+        _check_classes_left(labels, examples.classes, call.rejected)
+        with self._solves.turn(call.caller.cancellation.check, object()):
+            made = self._fit(model, examples, new.horizon, call)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
@@ -234,10 +233,9 @@ class ClassifierMaker:
             _check_classes_left(labels, extended.classes, call.rejected)
             return extended
 
-        with self._images.admit(len(support)):
-            # Embeds first, so as not to keep others from solving meanwhile.
-            embed(self._catalogue.of(call.caller.tenant).describe(reference))
-            return self._change(reference, extend, call, promote=promote)
+        # Embeds first, so as not to keep others from solving meanwhile.
+        embed(self._catalogue.of(call.caller.tenant).describe(reference))
+        return self._change(reference, extend, call, promote=promote)
 
     def _change(self, reference: str, change: Change, call: _Call, *, promote: bool) -> Classifier:
         """Adapt to a changed support set. Retry if another server changes the classifier meanwhile.
@@ -268,14 +266,18 @@ class ClassifierMaker:
     def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> Embedded:
         """The images that can be used. Notes the others in the call.
 
+        They are in work until they are embedded: a solve may wait for seconds, and keeps no other images out.
+
         Args:
             shown: as of `labels_to_show`.
         """
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
-        with self._embedding(
-            files, model, call.clock, call.caller.cancellation, seen.take, partial=call.partial
-        ) as upload:
+        cancellation = call.caller.cancellation
+        with (
+            self._images.admit(len(files)),
+            self._embedding(files, model, call.clock, cancellation, seen.take, partial=call.partial) as upload,
+        ):
             embeddings = upload.job.wait()
         call.rejected[:] = rejected = upload.rejected
         # Before adapting: examples that are added later then give the same classifier as all of them at once.
