@@ -175,8 +175,8 @@ class Settings(BaseSettings):
     )
     max_send_seconds: Duration = Field(
         60.0,
-        description="Time a client may go without reading any of its answer; over it the "
-        "connection is dropped. Linux only.",
+        description="Time a client may take to read 256 KiB of its answer, and on Linux also the time it may go "
+        "without reading any of it; over it the connection is dropped.",
     )
     max_solve_seconds: Duration = Field(
         10.0,

@@ -42,8 +42,8 @@ class Protocol(HttpToolsProtocol):
 
     uvicorn closes a connection that is silent for five seconds after an answer. This class adds a
     limit of `max_receive_seconds` for clients that never send the head of a request, trickle one,
-    or keep sending a body that was refused. A client that does not read its answer is disconnected
-    after `max_send_seconds`.
+    or keep sending a body that was refused. A client that does not read its answer, or only trickles
+    it, is disconnected after `max_send_seconds`.
 
     A client may send requests before earlier ones are answered (pipelining). At most a slice beyond
     the request being answered is parsed, and no more is read from the client meanwhile. A body in
@@ -52,6 +52,7 @@ class Protocol(HttpToolsProtocol):
     """
 
     _patience: asyncio.TimerHandle | None = None
+    _slow_reader: asyncio.TimerHandle | None = None
     _head_begun = False
     _fields = 0  # of the head and trailer of the request being parsed
     _bytes_beside_body = 0  # parsed since a request began or a piece of body arrived
@@ -98,6 +99,21 @@ class Protocol(HttpToolsProtocol):
             self._refuse(_head_too_large())
         else:
             super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """Called when what waits to be sent is more than asyncio's high-water mark, 64 KiB."""
+        super().pause_writing()
+        self._slow_reader = self.loop.call_later(self._state.engine.settings.max_send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Called when only 16 KiB of that are left."""
+        self._stop_writing_timer()
+        super().resume_writing()
+
+    def _stop_writing_timer(self) -> None:
+        if self._slow_reader is not None:
+            self._slow_reader.cancel()
+            self._slow_reader = None
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -149,6 +165,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_writing_timer()
         self._reading.unparsed = b""
         self.pipeline.clear()
         self._stop_answering()
@@ -215,10 +232,11 @@ def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
     Linux only. Counts from the last acknowledged byte. Also covers data in asyncio's buffers, data
     under TLS, and a transport that is closing.
     """
-    option = getattr(socket, "TCP_USER_TIMEOUT", None)
     connection: socket.socket | None = transport.get_extra_info("socket")
-    if option is not None and connection is not None:
-        connection.setsockopt(socket.IPPROTO_TCP, option, int(1000 * seconds))
+    if hasattr(socket, "TCP_USER_TIMEOUT") and connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+        # Else the system buffers megabytes, and takes more only once a third of them are sent.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**17)
 
 
 def _upgrade() -> ServiceError:

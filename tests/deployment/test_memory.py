@@ -27,6 +27,7 @@ PARTS = {
     "--inference-threads": 8 * 30_000_000,
     "--classifier-cache-bytes": DEFAULTS["classifier_cache_bytes"],
     "--max-examples": _MOST_SOLVES * 0.6 * GIB,
+    "64 requests of 512 images": 64 * DEFAULTS["max_images"] * 4 * 1600,
     "four exports": 0.1 * GIB,
 }
 # In GiB, as documented.

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -391,39 +390,3 @@ def test_exports_at_the_same_time_are_bounded(client: TestClient, named: str) ->
         export(client, named)
     client.get("/classifiers/nobody/export")
     assert exports.pending == 0
-
-
-def test_an_export_counts_until_its_last_byte_is_sent(client: TestClient, named: str) -> None:
-    app: Any = client.app
-    pending: list[int] = []
-    answered = anyio.Event()
-
-    async def receive() -> dict[str, Any]:
-        """The client stays until it is answered, and then goes."""
-        await answered.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            pending.append(app.state.exports.pending)
-            if not message.get("more_body"):
-                answered.set()
-
-    async def call() -> None:
-        path = f"/classifiers/{named}/export"
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [],
-        }
-        await app(scope, receive, send)
-
-    anyio.run(call)
-    assert pending
-    assert set(pending) == {1}
-    assert app.state.exports.pending == 0

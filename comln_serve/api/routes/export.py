@@ -1,10 +1,9 @@
 """`GET /classifiers/{ref}/export`: a classifier as a file."""
 
 import re
-from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -17,7 +16,7 @@ from comln_serve.export.head_file import head_file
 
 router = APIRouter()
 
-# Each export holds a few copies of its backbone in memory until it is sent.
+# Each export holds a few copies of its backbone in memory while its file is made.
 MOST_EXPORTS = 4
 
 _MEDIA_TYPE = "application/octet-stream"
@@ -25,17 +24,10 @@ _MEDIA_TYPE = "application/octet-stream"
 Format = Literal["onnx", "safetensors"]
 
 
-async def _admitted(request: Request) -> AsyncGenerator[None, None]:
-    """Count the export from here until its last byte is sent."""
-    with request.app.state.exports.admit():
-        yield
-
-
 @router.get(
     "/classifiers/{ref}/export",
     tags=["classifiers"],
     summary="Download a classifier as ONNX or safetensors",
-    dependencies=[Depends(_admitted)],
     response_class=Response,
     responses={
         **error_responses(
@@ -55,7 +47,8 @@ async def export(
     """See docs/export.md for the files' contents and how to run them."""
     engine = engine_of(request)
     tenant = tenant_of(request)
-    name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
+    with request.app.state.exports.admit():
+        name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
     return Response(content, media_type=_MEDIA_TYPE, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
