@@ -338,12 +338,13 @@ def export(
     session: Session,
     classifier: str | Classifier,
     path: Folder = ".",
-    format: Literal["onnx", "safetensors"] = "onnx",  # noqa: A002 - the API's word
+    format: Literal["onnx", "safetensors"] | None = None,  # noqa: A002 - the API's word
 ) -> Flow[Path]:
     """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer.
 
     Args:
         path: a file, which is replaced once all has arrived, or a folder, where the server names the file.
+        format: default: "safetensors" for a path that ends so, else "onnx".
 
     Returns:
         The file's path.
@@ -352,7 +353,8 @@ def export(
         NotFoundError: there is no such classifier.
         InputError: the file cannot be written.
     """
-    answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": format}))
+    kind = format or ("safetensors" if Path(path).suffix == ".safetensors" else "onnx")
+    answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": kind}))
     return (yield from do(lambda: _write(Path(path), answer)))
 
 
@@ -505,7 +507,9 @@ def _text(flag: bool) -> str:
 
 def _nothing_left(cuts: Cuts) -> InputError:
     first = cuts.skipped[0]
-    return InputError(f"none of the {cuts.total} images can be used; the first: {first.image} {first.reason}")
+    if cuts.total == 1:
+        return InputError(f"{first.image}: {first.reason}")
+    return InputError(f"none of the {cuts.total} images can be used; the first: {first.image}: {first.reason}")
 
 
 def _write(path: Path, answer: httpx2.Response) -> Path:

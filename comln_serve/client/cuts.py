@@ -134,7 +134,8 @@ class Cuts:
     @contextmanager
     def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
         """Show a bar on standard error during the block; None: if that is a terminal."""
-        if sys.stderr.isatty() if show is None else show:
+        # A program without a console, or with its standard error closed, has None there.
+        if sys.stderr is not None and (sys.stderr.isatty() if show is None else show):
             from tqdm import tqdm  # noqa: PLC0415 - only where there is something to show
 
             self._bar = tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr)

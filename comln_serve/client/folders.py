@@ -1,5 +1,6 @@
 """Finds the images of a folder, and the classes of a folder of class folders."""
 
+import os
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -11,6 +12,7 @@ from comln_serve.client.turns import in_turns
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
+_NO_FILE = "is no file that can be read: a broken link, a pipe, a device, or in a folder that may not be entered"
 # What file managers leave in folders.
 _LITTER = {"thumbs.db", "desktop.ini"}
 
@@ -61,10 +63,19 @@ def read_folder(folder: str | PathLike[str]) -> tuple[list[Path], tuple[Skipped,
 
 
 def _others(files: list[Path]) -> list[Skipped]:
-    return [Skipped(image=name_of(path), reason=_NO_IMAGE) for path in files if not _is_image(path)]
+    return [
+        Skipped(image=name_of(path), reason=_NO_FILE if _is_named_as_image(path) else _NO_IMAGE)
+        for path in files
+        if not _is_image(path)
+    ]
 
 
 def _is_image(path: Path) -> bool:
+    # Reading a pipe would wait for ever. Unlike `Path.is_file`, `isfile` raises nothing where a folder is closed.
+    return _is_named_as_image(path) and os.path.isfile(path)  # noqa: PTH113
+
+
+def _is_named_as_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
@@ -75,15 +86,21 @@ def _folder(folder: str | PathLike[str]) -> Path:
     return root
 
 
-def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, list[Path], bool]]:
+def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:
     """(folder, its files, whether it has folders) of a folder and all below it, in alphabetical order."""
-    try:
-        children = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be listed: {error.strerror}") from error
-    folders = [path for path in children if path.is_dir()]
-    yield folder, [path for path in children if not path.is_dir() and path.name.lower() not in _LITTER], bool(folders)
-    lineage = (*above, folder.resolve())
-    for path in folders:
-        if path.resolve() not in lineage:  # a link to a folder above it would go round for ever
-            yield from _walk(path, lineage)
+    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            found = folder.stat()
+            identity = (found.st_dev, found.st_ino)
+            if identity in above:  # a link to a folder above it would go round for ever
+                continue
+            children = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        except OSError as error:
+            raise InputError(f"{name_of(folder)}: cannot be listed: {error.strerror}") from error
+        folders = [path for path in children if os.path.isdir(path)]  # noqa: PTH112 - as of `isfile`
+        others = set(children).difference(folders)
+        files = [path for path in children if path in others and path.name.lower() not in _LITTER]
+        yield folder, files, bool(folders)
+        waiting += [(path, above | {identity}) for path in reversed(folders)]

@@ -303,7 +303,7 @@ def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -
     found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
     assert [item.image for item in found] == ["image 1", "image 5"]
     assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4"]
-    with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png cannot be read"):
+    with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png: cannot be read"):
         comln.predict(bad, "pair", on_bad="skip")
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,15 +16,18 @@ from typing import Any
 
 import click
 import httpx2
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
+from safetensors.numpy import load_file
 
 from comln_serve import __version__
 from comln_serve.client import Client, asking
 from comln_serve.client.commands import main
 from comln_serve.storage import open_store
 from tests.client.pictures import COLOURS, class_folder
-from tests.support.image_files import image_bytes
+from tests.support.image_files import encode, image_bytes
 from tests.support.keyed import new_key
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
@@ -152,6 +156,34 @@ def test_adapt_tells_of_mislabelled_and_bad_files(comln: Run, tmp_path: Path) ->
     assert refused.stderr == f"comln: {folder}/red/bad.png: is no image: it begins with b'none'\n"
 
 
+def test_adapt_names_the_files_of_near_duplicates(comln: Run, tmp_path: Path) -> None:
+    """The server's note has their numbers only, which say nothing to somebody with a folder."""
+    folder = tmp_path / "photos"
+    for number, label in enumerate(("one", "other")):
+        (folder / label).mkdir(parents=True)
+        for burst in range(2):
+            pixels = np.random.default_rng(2 * number + burst).integers(0, 256, (9, 9, 3)).astype(np.uint8)
+            file = encode(Image.fromarray(pixels).resize((64, 64)), "PNG")
+            (folder / label / f"{burst}.png").write_bytes(file)
+            (folder / label / f"{burst}-again.png").write_bytes(file)
+    lines = comln("adapt", folder).stdout.splitlines()
+    assert f"  nearly the same: {folder}/one/0-again.png, {folder}/one/0.png" in lines, lines
+
+
+def test_names_and_labels_do_not_command_the_terminal(comln: Run, photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    for source, label in (("red", "a\nb"), ("blue", "\x1b[31mc")):
+        shutil.copytree(photos / source, folder / label)
+    (folder / "a\nb" / "bad\n.png").write_bytes(b"none")
+    result = comln("adapt", folder, "--name", "controls")
+    assert result.stderr == (f"1 file was skipped:\n  {folder}/a\\nb/bad\\n.png: is no image: it begins with b'none'\n")
+    shown = comln("classifiers", "show", "controls").stdout.splitlines()
+    assert [line.split()[0] for line in shown[-2:]] == [r"\x1b[31mc", r"a\nb"]
+    predicted = comln("predict", folder, "--classifier", "controls")
+    assert len(predicted.stdout.splitlines()) == 7
+    assert "\x1b" not in predicted.stdout
+
+
 def test_predict(comln: Run, shop: str, photos: Path, tmp_path: Path) -> None:
     result = comln("predict", photos / "red", photos / "blue" / "0.png", "--classifier", shop)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -191,6 +223,61 @@ def test_predict_writes_a_table(comln: Run, shop: str, photos: Path, tmp_path: P
     assert "none/out.csv: cannot be written: No such file" in refused.stderr
 
 
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_sent(
+    comln: Run, photos: Path, tmp_path: Path
+) -> None:
+    nowhere = ["--url", "http://127.0.0.1:9", "--classifier", "shop"]
+    refused = comln("predict", photos, "--csv", tmp_path, *nowhere)
+    assert (refused.exit_code, refused.stderr) == (2, f"comln: {tmp_path}: cannot be written: Is a directory\n")
+    assert comln("predict", photos, "--csv", tmp_path / "out.csv", *nowhere).exit_code == 1
+    assert not (tmp_path / "out.csv").exists()
+    (tmp_path / "old.csv").write_text("kept")
+    comln("predict", photos, "--csv", tmp_path / "old.csv", *nowhere)
+    assert (tmp_path / "old.csv").read_text() == "kept"
+
+
+def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"none")
+    result = comln("predict", tmp_path / "bad.png", "--classifier", shop)
+    assert (result.exit_code, result.stderr) == (2, f"comln: {tmp_path}/bad.png: is no image: it begins with b'none'\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "-"]], ids=["text", "json", "csv"])
+def test_a_full_standard_output(url: str, shop: str, photos: Path, more: list[str]) -> None:
+    command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), "--classifier", shop, *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--url", url], cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "comln: standard output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["predict", "{photos}", "--classifier", "shop"], 0), (["classifiers", "rm", "shop"], 2), (["open"], 0)],
+)
+def test_closed_standard_streams(
+    comln: Run, url: str, shop: str, photos: Path, arguments: list[str], status: int
+) -> None:
+    """As for programs without a console, where Python has None for each of the streams."""
+    script = f"""
+import os, sys
+for number in range(3):
+    os.close(number)
+sys.stdin = sys.stdout = sys.stderr = None
+from comln_serve.client.commands import main
+try:
+    main({[item.format(photos=photos) for item in arguments]!r})
+except SystemExit as ended:
+    os._exit(ended.code)
+except BaseException:
+    os._exit(99)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "COMLN_URL": url}, check=False)
+    assert done.returncode == status
+
+
 def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None:
     with Client(url) as client:
         first, second = (client.adapt_folder(photos, name="life") for _ in range(2))
@@ -209,6 +296,11 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     file = tmp_path / "life.onnx"
     assert comln("classifiers", "export", "life", "-o", file).stdout == f"{file}\n"
     assert printed(comln("classifiers", "export", "life", "-o", file, "--json"))["bytes"] == file.stat().st_size > 0
+    weights = tmp_path / "life.safetensors"
+    assert comln("classifiers", "export", "life", "-o", weights).exit_code == 0
+    assert set(load_file(weights)) == {"W"}  # by its name, no ONNX file
+    assert comln("classifiers", "export", "life", "-o", weights, "--format", "onnx").exit_code == 0
+    assert weights.read_bytes() == file.read_bytes()
     kept = comln("classifiers", "rm", "life")
     assert kept.exit_code == 2
     assert kept.stderr == "comln: deleting needs --yes where nobody can be asked\n"

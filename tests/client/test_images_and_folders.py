@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from comln_serve.client import BadImageError, InputError
 from comln_serve.client.folders import read_class_folders, read_folder
 from comln_serve.client.images import Source, prepare, sources
 from comln_serve.imaging import FORMATS
-from tests.client.pictures import class_folder
+from tests.client.pictures import COLOURS, class_folder
 from tests.support.image_files import encode, image_bytes
+from tests.support.paths import REPOSITORY
 
 ORIENTATION = 0x0112
 
@@ -131,6 +134,59 @@ def test_classes_of_a_folder(tmp_path: Path) -> None:
     inside, others = read_folder(root)
     assert {path.name for path in inside} == {"0.png", "1.png", "2.png", "0.JPG", "loose.png"}
     assert [Path(item.image).name for item in others] == ["notes.txt"]
+
+
+def test_what_cannot_be_read_as_a_file_is_left_out(tmp_path: Path) -> None:
+    """A pipe would be waited for until somebody writes to it."""
+    root = class_folder(tmp_path / "photos", each=1)
+    os.mkfifo(root / "red" / "pipe.png")
+    (root / "red" / "link.png").symlink_to("gone.png")
+    (root / "blue" / "again.png").symlink_to(root / "blue" / "0.png")
+    paths, _, skipped = read_class_folders(root)
+    assert sorted(path.name for path in paths) == ["0.png"] * 3 + ["again.png"]
+    assert [Path(item.image).name for item in skipped] == ["link.png", "pipe.png"]
+    assert all("a broken link, a pipe" in item.reason for item in skipped)
+    assert read_folder(root)[1] == skipped
+
+
+def test_a_folder_that_may_be_listed_but_not_entered(tmp_path: Path) -> None:
+    """In another process: root is refused nothing until it gives that up."""
+    root = class_folder(tmp_path / "photos", each=1)
+    (root / "red").chmod(0o444)
+    script = f"""
+import os
+if os.getuid() == 0:
+    os.chown({str(root)!r}, 65534, 65534), os.chown({str(root / "red")!r}, 65534, 65534)
+    os.chmod({str(root)!r}, 0o755)
+from comln_serve.client.folders import read_folder
+if os.getuid() == 0:
+    os.chdir({str(root)!r})
+    os.setuid(65534)
+print([(item.image, item.reason[:40]) for item in read_folder(".")[1]])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (root / "red").chmod(0o755)
+    assert done.stdout == "[('red/0.png', 'is no file that can be read: a broken li')]\n", done.stderr
+
+
+def test_very_deep_folders(tmp_path: Path) -> None:
+    """Deeper than Python's limit of recursion."""
+    root = folder = class_folder(tmp_path / "photos", each=1)
+    for _ in range(1100):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "0.png").write_bytes(image_bytes())
+    assert len(read_folder(root)[0]) == 4
+    assert set(read_class_folders(root)[1]) == {*COLOURS, folder.relative_to(root).as_posix()}
+    (folder / "0.png").unlink()
+    os.removedirs(folder)  # pytest could not: Python 3.11 removes folders by recursion
 
 
 def test_folders_that_have_no_classes(tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ def run(command: str, folder: Path, address: str = ADDRESS) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command.replace(ADDRESS, address).replace("comln-train", trainer)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        env=os.environ
+        | {
+            "PYTHONPATH": str(REPOSITORY),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "COMLN_URL": address,
+        },
         capture_output=True,
         text=True,
         timeout=240,
@@ -56,8 +61,8 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     text = document("tutorial-shop.md")
     prose = " ".join(text.split())
     commands = blocks(text, "bash")
-    assert len(commands) == 8
-    assert all("curl" in command for command in commands)
+    assert len(commands) == 9
+    assert ["curl" in command for command in commands] == [True] * 8 + [False]
     with live_server(MODELS, tmp_path) as server:
         printed = [run(command, checkout, server.url) for command in commands]
     adapted, predicted, added, before, after, unknown = (json.loads(answer) for answer in printed[:6])
@@ -86,6 +91,8 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     assert stated == pytest.approx((0.65, 0.52, 0.13), abs=0.006)
     assert (checkout / "shop.onnx").stat().st_size > 1_000_000
     assert printed[7] == ""
+    assert "10 classes, 50 images" in printed[8].splitlines()[0]
+    assert printed[8].count(" banana ") == 7
 
 
 def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:

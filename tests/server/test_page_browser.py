@@ -830,6 +830,24 @@ KEPT = """
 """
 
 
+def in_sight(visitor: Visitor, selector: str) -> bool:
+    script = "const box = arguments[0].getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight"
+    return visitor.run(script, visitor.one(selector))
+
+
+def test_errors_are_seen_from_the_end_of_a_long_page(visitor: Visitor, colours: Colours) -> None:
+    visitor.resize(1280, 500)
+    visitor.add_classes(colours)
+    visitor.run("window.fetch = () => Promise.reject(new TypeError('no network'))")
+    visitor.adapt()
+    visitor.wait(lambda: "did not answer" in visitor.messages())
+    assert in_sight(visitor, ".message")
+    assert not in_sight(visitor, "#adapt")
+    visitor.run("window.fetch = () => Promise.resolve(new Response('{}', { status: 401 }))")
+    visitor.adapt()
+    visitor.wait(lambda: in_sight(visitor, "#key"))
+
+
 def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
     store = open_store(url)

@@ -155,7 +155,10 @@ window.addEventListener("paste", async (event) => {
     announce("Pasted.");
   }
 });
-document.addEventListener("key-wanted", () => showKey(true));
+document.addEventListener("key-wanted", () => {
+  showKey(true);
+  window.scrollTo(0, 0); // where its field is
+});
 document.addEventListener("classifier-changed", drawTitle);
 document.addEventListener("classifier-made", async ({ detail: { made, parent } }) => {
   await keepPictures(made.id, parent, []);

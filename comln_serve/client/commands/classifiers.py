@@ -60,7 +60,7 @@ def show(client: Client, output: Output, ref: str) -> None:
 def rm(client: Client, output: Output, refs: Sequence[str], *, yes: bool) -> None:
     """Delete classifiers; of a name, the version it stands for."""
     if not yes:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise InputError("deleting needs --yes where nobody can be asked")
         click.confirm(f"Delete {', '.join(refs)}?", abort=True, err=True)
     deleted = [client.delete(ref) for ref in refs]
@@ -89,7 +89,9 @@ def rollback(client: Client, output: Output, name: str) -> None:
 @click.argument("ref")
 @click.option("--output", "-o", "path", type=click.Path(path_type=Path), default=".", help="File, or folder for it.")
 @click.option(
-    "--format", type=click.Choice(["onnx", "safetensors"]), default="onnx", show_default=True, help="Kind of file."
+    "--format",
+    type=click.Choice(["onnx", "safetensors"]),
+    help="Kind of file.  [default: safetensors for an output that ends so, else onnx]",
 )
 @connected
 def export(client: Client, output: Output, ref: str, *, path: Path, **options: Any) -> None:

@@ -29,7 +29,17 @@ class Output:
 
     def show(self, value: Any, text: Callable[[], str]) -> None:
         """Print a result on standard output, as JSON or as the text."""
-        click.echo(to_json(value) if self.as_json else text())
+        self.write(f"{to_json(value) if self.as_json else text()}\n")
+
+    def write(self, text: str) -> None:
+        """Write text to standard output as it is; if that fails, end the command, at a closed pipe without a word."""
+        try:
+            click.echo(text, nl=False)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.note(f"comln: standard output cannot be written: {error.strerror}")
+            sys.exit(2)
 
     def note(self, text: str) -> None:
         """Tell a person something beside the result, on standard error."""

@@ -23,5 +23,5 @@ def open_page(*, url: str | None, only_print: bool, as_json: bool) -> None:
     except ComlnError as error:
         output.fail(error)
     output.show({"page": page}, lambda: page)
-    if not (only_print or as_json) and sys.stdout.isatty():
+    if not (only_print or as_json) and sys.stdout is not None and sys.stdout.isatty():
         click.launch(page)

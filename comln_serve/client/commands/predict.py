@@ -2,7 +2,6 @@
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,15 +33,17 @@ def predict(
     files, skipped = _files(paths)
     if skipped and on_bad == "raise":
         raise InputError(f"{skipped[0].image} {skipped[0].reason}; remove it, or --on-bad skip")
+    if csv_file not in (None, "-"):
+        _check_writable(Path(csv_file))
     try:
         found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
     except IncompleteError as error:
         if csv_file is not None:  # what is done is not lost
-            _write(csv_file, replace(error.result, skipped=(*skipped, *error.result.skipped)), options["top_k"])
+            _write(output, csv_file, replace(error.result, skipped=(*skipped, *error.result.skipped)), options["top_k"])
         raise
     found = replace(found, skipped=(*skipped, *found.skipped))
     if csv_file is not None:
-        _write(csv_file, found, options["top_k"])
+        _write(output, csv_file, found, options["top_k"])
     if csv_file is None or output.as_json:
         output.show(found, lambda: _lines(found))
     elif csv_file != "-":
@@ -77,7 +78,22 @@ def _lines(found: Predictions) -> str:
     return table(["FILE", "CLASS", *(["UNKNOWN"] if judged else [])], rows)
 
 
-def _write(target: str, found: Predictions, top_k: int) -> None:
+def _check_writable(path: Path) -> None:
+    """Refuse a table that could not be written before thousands of images are sent for it."""
+    new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if new:
+        path.unlink()
+
+
+def _unwritable(path: str | Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written: {error.strerror}")
+
+
+def _write(output: Output, target: str, found: Predictions, top_k: int) -> None:
     """Write a row for each image, skipped ones last, with the reason in `error`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -91,9 +107,9 @@ def _write(target: str, found: Predictions, top_k: int) -> None:
     for bad in found.skipped:
         writer.writerow([bad.image, "", "", *[""] * len(more), "", "", bad.reason])
     if target == "-":
-        sys.stdout.write(text.getvalue())
+        output.write(text.getvalue())
         return
     try:
         Path(target).write_text(text.getvalue(), encoding="utf-8", newline="")
     except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}") from error
+        raise _unwritable(target, error) from error

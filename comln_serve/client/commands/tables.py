@@ -1,5 +1,6 @@
 """Lines and columns for people."""
 
+import re
 from collections.abc import Sequence
 
 from comln_serve.client.results import ClassifierDetail, Skipped
@@ -7,9 +8,14 @@ from comln_serve.client.results import ClassifierDetail, Skipped
 _MOST_LISTED = 20
 
 
+def shown(text: str) -> str:
+    r"""A file's name or a label on one line: control characters, which a terminal would obey, as \n, \x1b and so on."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows in columns under their titles."""
-    lines = [list(head), *(list(row) for row in rows)]
+    lines = [list(head), *([shown(text) for text in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -37,7 +43,12 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
     report = made.report
     if report is None:
         return lines[0]
-    lines += report.notes
+    lines += map(shown, report.notes)
+    lines += [
+        shown(f"  nearly the same: {', '.join(files[number - 1] for number in group)}")
+        for group in report.near_duplicates[:_MOST_LISTED]
+        if max(group) <= len(files)
+    ]
     if report.held_out is not None:
         held = report.held_out
         low, high = held.interval
@@ -49,7 +60,7 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
             lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
             for item in held.suspects[:_MOST_LISTED]:
                 which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
-                lines.append(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})")
+                lines.append(shown(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})"))
             if len(held.suspects) > _MOST_LISTED:
                 lines.append(f"  and {len(held.suspects) - _MOST_LISTED} more (--json lists all)")
     return "\n".join(lines)
@@ -58,7 +69,7 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
 def left_out(skipped: Sequence[Skipped]) -> str:
     """The files that were skipped, each with its reason."""
     lines = [f"{_count(len(skipped), 'file was', 'files were')} skipped:"]
-    lines += [f"  {item.image}: {item.reason}" for item in skipped[:_MOST_LISTED]]
+    lines += [shown(f"  {item.image}: {item.reason}") for item in skipped[:_MOST_LISTED]]
     if len(skipped) > _MOST_LISTED:
         lines.append(f"  and {len(skipped) - _MOST_LISTED} more (--json lists all)")
     return "\n".join(lines)
