@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Thread, current_thread
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.adapting import fitting
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import load_bundles, models_folder
 from comln_serve.errors import ErrorCode, StartupError
@@ -116,6 +118,12 @@ def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: P
     assert "shorter horizon" in error.message
     assert error.detail == {"horizon": 1e6}
     assert engine.store.count() == 0
+
+
+def test_a_flow_that_takes_too_long_names_the_setting(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "raised_after", lambda _seconds: nullcontext(np.ones(1, dtype=np.bool_)))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), NewClassifier(horizon=1e6)))
+    assert "max_solve_seconds, which is 10" in error.message
 
 
 def test_equal_images_under_different_labels(engine: Engine) -> None:

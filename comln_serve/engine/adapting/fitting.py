@@ -40,7 +40,7 @@ def fit(
                 head, phi, classes, len(labels), hashes=support.hashes, horizon=rule, cancel=late, stage=clock.stage
             )
         except FlowError as error:
-            raise _cannot_adapt(error, rule) from error
+            raise _cannot_adapt(error, rule, max_seconds) from error
     own_horizon = rule == head.horizon_rule
     if head.horizon_rule == "learned":  # another rule may have chosen the learned T
         own_horizon = adaptation.horizon == head.horizon_of(phi, len(labels))
@@ -73,10 +73,14 @@ def fit(
     )
 
 
-def _cannot_adapt(error: FlowError, horizon: float | HorizonRule) -> ServiceError:
-    of_model = " (which is the model's own, in its bundle)" if "max_steps" in str(error) else ""
+def _cannot_adapt(error: FlowError, horizon: float | HorizonRule, max_seconds: float) -> ServiceError:
+    more = ""
+    if "max_steps" in str(error):
+        more = " (which is the model's own, in its bundle)"
+    elif "cancelled" in str(error):
+        more = f", send fewer images, or have the operator raise max_solve_seconds, which is {max_seconds:g}"
     return ServiceError(
-        ErrorCode.CANNOT_ADAPT, f"These images cannot be adapted to as asked: {error}{of_model}.", horizon=horizon
+        ErrorCode.CANNOT_ADAPT, f"These images cannot be adapted to as asked: {error}{more}.", horizon=horizon
     )
 
 
