@@ -246,6 +246,11 @@ def _per_channel(values: tuple[float, ...], colour: str) -> tuple[float, ...]:
         )
     if not all(map(math.isfinite, values)):
         raise ConfigError(f"--mean and --std take finite numbers, got {values}")
+    if max(values) > 1:
+        raise ConfigError(
+            f"--mean and --std are of pixel values from 0 to 1, got {', '.join(map(str, values))}. Divide numbers for "
+            "pixels from 0 to 255 by 255"
+        )
     return values * (channels // len(values))
 
 

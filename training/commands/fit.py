@@ -2,12 +2,12 @@
 
 import argparse
 import shlex
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from training.commands.options import add_overrides
 from training.config import load_config
-from training.config.backbone import FILE_KEYS
+from training.config.files import override_without_folders
 from training.data.several import load_training, named_path
 from training.memory import keep_freed_memory
 from training.runs.fit import fit
@@ -57,7 +57,7 @@ def run_fit(args: argparse.Namespace) -> int:
             ["comln-train", "fit", _shown_recipe(args.recipe)]
             + [part for place in places for part in ("--data", place)]
             + ["--out", "RUN"]
-            + [part for override in args.overrides for part in ("--set", _shown_override(override))]
+            + [part for override in args.overrides for part in ("--set", override_without_folders(override))]
         ),
     )
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
@@ -73,10 +73,3 @@ def run_report(args: argparse.Namespace) -> int:
 def _shown_recipe(recipe: Path) -> str:
     """The recipe's path for the model card: an absolute path is cut to the file's name."""
     return recipe.name if recipe.is_absolute() else str(recipe)
-
-
-def _shown_override(override: str) -> str:
-    """An override for the model card: a file is shown by its name, without its folders."""
-    key, _, value = override.partition("=")
-    section, _, name = key.partition(".")
-    return f"{key}={PurePath(value).name}" if section == "backbone" and name in FILE_KEYS else override

@@ -4,15 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from training.config.files import is_path
 from training.config.section import Count, Positive, Section
-
-FILE_KEYS = ("path", "warm_start", "weights")
-"""The keys of the section whose values are files; `weights` may also name published weights."""
-
-
-def is_path(weights: str) -> bool:
-    """Whether this value of `weights` is a path: names of published weights have no dot and no slash."""
-    return any(mark in weights for mark in "./\\")
 
 
 class DropBlockConfig(Section):

@@ -73,12 +73,16 @@ class PretrainingConfig(Section):
         epochs: passes over the training images (and their rotations, where these count).
         classifier: "linear", or "cosine": logits are cosines of features and the classes' weights times a learned
             factor, as in Gidaris and Komodakis, "Dynamic few-shot visual learning without forgetting" (2018).
+        teacher: a bundle of a better network. The loss then also asks for the similarities between the images of a
+            batch that this network finds (`training.runs.distillation`). A relative path is resolved like
+            `backbone.path`.
         warmup: updates over which the learning rate rises from 0.
         validate_every: epochs between validations, with the untrained head.
     """
 
     epochs: Count
     classifier: Literal["linear", "cosine"] = "linear"
+    teacher: str | None = None
     batch_size: Count = 128
     lr: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -1,12 +1,12 @@
 """Recipes: configurations as YAML, with overrides from the command line."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from training.config.backbone import FILE_KEYS, is_path
+from training.config.files import find_paths
 from training.config.run import Config
 
 
@@ -54,15 +54,9 @@ def _validated(tree: dict[str, Any], overrides: tuple[str, ...], what: str) -> C
 
 
 def _resolve_paths(tree: dict[str, Any], base: Path) -> None:
-    """Make the paths in the section `backbone` absolute; relative ones are relative to `base`."""
-    backbone = tree.get("backbone")
-    if not isinstance(backbone, dict):
-        return
-    section = cast("dict[str, Any]", backbone)
-    for key in FILE_KEYS:
-        value = section.get(key)
-        if isinstance(value, str) and (key != "weights" or is_path(value)):
-            section[key] = str((base / Path(value).expanduser()).resolve())
+    """Make the tree's paths absolute; relative ones are relative to `base`."""
+    for section, key in find_paths(tree):
+        section[key] = str((base / Path(section[key]).expanduser()).resolve())
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

@@ -62,6 +62,8 @@ class Config(Section):
                 "training: leave it out, or begin with trained weights (backbone.warm_start, "
                 "backbone.weights)"
             )
+        if self.pretraining is not None and self.pretraining.teacher is not None and self.data.rotations:
+            raise ValueError("pretraining.teacher sees images upright only: leave it or data.rotations out")
         if self.backbone.is_frozen and self.pretraining is not None:
             raise ValueError("a frozen backbone is not trained: leave pretraining out")
         if self.backbone.is_frozen and self.augmentation != AugmentationConfig():

@@ -21,6 +21,7 @@ from training.data.resident import ResidentImages
 from training.data.several import Data
 from training.model import MetaModel
 from training.runs.augmentation import augment, draw
+from training.runs.distillation import Teacher
 from training.runs.distributed import Group, average_gradients
 from training.runs.log import RunLog
 from training.runs.optimiser import half_cosine, sgd, weight_decay_groups
@@ -66,13 +67,12 @@ class SupervisedModel(nn.Module):
         kind = CosineClassifier if classifier == "cosine" else nn.Linear
         self.classifier = kind(model.backbone.embedding_size, n_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (n, classes) of uint8 images (n, S, S, 3)."""
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (n, d) and logits (n, classes) of uint8 images (n, S, S, 3)."""
         # Features, not embeddings: on vectors of length 1 or less a linear layer learns ten times slower.
         with self._context():
             features = self.backbone.features(images)
-        logits: Tensor = self.classifier(features)
-        return logits
+        return features, self.classifier(features)
 
 
 def pretrain(
@@ -92,6 +92,7 @@ def pretrain(
     by a run whose later phase is configured differently. The processes of a group share every batch.
 
     Raises:
+        BackboneError: the teacher is not a usable bundle.
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
     """
     config, group = model.config, group or Group()
@@ -109,6 +110,9 @@ def pretrain(
     last = resume_from(out / PRETRAINING, config, resume=resume, part=_part)
     if last is not None:
         phase.restore(last)
+    teacher = None
+    if settings.teacher is not None and phase.done < settings.epochs:
+        teacher = Teacher(Path(settings.teacher), images.data, out, device)
 
     log = RunLog(out, "pretraining", phase.done) if group.leads else None
     for epoch in range(phase.done, settings.epochs):
@@ -125,12 +129,14 @@ def pretrain(
             how = draw(rng, len(picked), config.augmentation)
             share = np.arange(group.rank, len(picked), group.size)
             mine = picked[share]
-            logits = supervised(
+            features, logits = supervised(
                 augment(images.gather(classes[mine], indices[mine]), how.of(share), config.augmentation)
             )
             loss = functional.cross_entropy(
                 logits, torch.from_numpy(classes[mine]).to(device), label_smoothing=settings.label_smoothing
             )
+            if teacher is not None:
+                loss = loss + teacher.loss(features, indices[mine])
             optimiser.zero_grad(set_to_none=True)
             # Processes may differ by one image; each is weighted by its number of images.
             (loss * (group.size * len(mine) / len(picked))).backward()

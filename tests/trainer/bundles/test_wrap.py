@@ -384,6 +384,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "mean alone": ({}, ["--mean", "0.5"], "--std"),
     "two means": ({}, ["--mean", "0.5,0.5", "--std", "1,1"], "3 numbers"),
     "a deviation of 0": ({}, ["--mean", "0", "--std", "0"], "--std"),
+    "a mean of bytes": ({}, ["--mean", "124,116,104", "--std", "58,57,57"], "by 255"),
     "both ways": ({}, ["--mean", "0", "--std", "1", "--normalisation", "raw"], "--normalisation"),
     "normalised inside": (
         {"dtype": TensorProto.UINT8, "layout": "nhwc"},
@@ -394,6 +395,13 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "integers as the embedding": ({"change": no_floats}, [], "--output"),
     "the same for every image": ({"change": no_signal}, ["--output", "flat"], "--output"),
 }
+
+
+def test_a_model_that_computes_in_float16(tmp_path: Path) -> None:
+    """Its embeddings are rounded at every step, so the bundle's differ from its own by more than those in float32."""
+    model = write_model(tmp_path / "m.onnx", dtype=TensorProto.FLOAT16)
+    bundle, x = wrap(model, *MEAN_AND_STD, "--output", "logits"), images(8, SIZE)
+    assert (embed(bundle, x) - unit(by_torch(x)["logits"])).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize("case", REFUSED)
