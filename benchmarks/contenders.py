@@ -54,8 +54,8 @@ class Case:
         ways, shots: of the support set. steps: gradient steps of RATE.
         offset: on embeddings, added to every feature before scaling, in standard deviations of the class centres. 0:
             embeddings of different classes are nearly orthogonal. With 1 their mean cosine is 1/3, as it is on
-            embeddings of real images (0.27 for `miniimagenet-conv4-paper`, whose features come after a ReLU, on
-            miniImageNet's validation classes; 0.34 for `photos-efficientnet-lite0` on groceries).
+            embeddings of real images (0.27 for a Conv-4 trained as in the paper, whose features come after a ReLU,
+            on miniImageNet's validation classes; 0.34 for `photos-efficientnet-lite0` on groceries).
     """
 
     on: Literal["embeddings", "images"]
