@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     max_solve_seconds: Duration = Field(
         10.0,
         description="Time one adaptation may take to solve, waiting excluded; over it the request "
-        "is refused. Only large support sets with contradictory labels come near it.",
+        "is refused. Thousands of images of many classes can reach it.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,
