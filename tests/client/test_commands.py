@@ -236,6 +236,14 @@ def test_a_table_that_cannot_be_written_is_refused_before_anything_is_sent(
     assert (tmp_path / "old.csv").read_text() == "kept"
 
 
+def test_a_table_is_written_to_a_pipe(comln: Run, shop: str, photos: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        assert comln("predict", photos, "--csv", pipe, "--classifier", shop).exit_code == 0
+        assert reader.communicate(timeout=60)[0].startswith("file,label,probability")
+
+
 def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"none")
     result = comln("predict", tmp_path / "bad.png", "--classifier", shop)

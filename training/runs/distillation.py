@@ -5,6 +5,7 @@ and student may have embeddings of different sizes.
 """
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +42,15 @@ class Teacher:
         except BundleError as error:
             raise BackboneError(f"pretraining.teacher: {error}") from error
         pixels = fit_pixels(data.images, loaded.manifest.preprocessing)
-        digest = hashlib.sha256(loaded.embedder_sha256.encode() + pixels.tobytes()).hexdigest()
-        kept = out / f"teacher-{digest[:16]}.npy"
+        digest = hashlib.sha256(loaded.embedder_sha256.encode())
+        digest.update(np.ascontiguousarray(pixels).data)
+        kept = out / f"teacher-{digest.hexdigest()[:16]}.npy"
         if not kept.exists():
             network = OnnxBackbone(loaded, "cpu")
             parts = [network.embed(pixels[i : i + _BATCH]) for i in range(0, len(pixels), _BATCH)]
-            with_temporary_name = kept.with_suffix(".tmp.npy")
-            np.save(with_temporary_name, np.concatenate(parts))
-            with_temporary_name.replace(kept)
+            temporary = kept.with_suffix(f".{os.getpid()}.npy")  # the processes of a group may each write one
+            np.save(temporary, np.concatenate(parts))
+            temporary.replace(kept)
         embeddings = np.load(kept)
         self._unit = functional.normalize(torch.from_numpy(embeddings), dim=1).to(device)
 

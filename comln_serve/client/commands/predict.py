@@ -80,6 +80,8 @@ def _lines(found: Predictions) -> str:
 
 def _check_writable(path: Path) -> None:
     """Refuse a table that could not be written before thousands of images are sent for it."""
+    if path.is_fifo():  # its reader would take this for the end of the table
+        return
     new = not path.exists()
     try:
         path.open("a").close()
