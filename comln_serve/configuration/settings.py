@@ -179,9 +179,9 @@ class Settings(BaseSettings):
         "without reading any of it; over it the connection is dropped.",
     )
     max_solve_seconds: Duration = Field(
-        10.0,
+        60.0,
         description="Time one adaptation may take to solve, waiting excluded; over it the request "
-        "is refused. Thousands of images of many classes can reach it.",
+        "is refused. Thousands of images of a hundred classes take some ten seconds.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,

@@ -6,6 +6,7 @@ from comln_serve.flow.problem import (
     check_problem,
     check_tolerances,
     effective_horizon,
+    reduced_is_cheaper,
     uniform_weights,
 )
 from comln_serve.flow.solve import FlowSolution, solve_flow
@@ -18,6 +19,7 @@ __all__ = [
     "check_problem",
     "check_tolerances",
     "effective_horizon",
+    "reduced_is_cheaper",
     "solve_flow",
     "uniform_weights",
 ]

@@ -75,13 +75,16 @@ _SOFT = 1e-6
 # Largest horizon in units of the knee: beyond it their quotient or the pace could overflow.
 _MOST_KNEES = 1e290
 
+# Rows of a panel of `product`: 1600 float64 in each are 400 KB. A multiple of 4, the rows of a tile.
+_PANEL = 32
+
 # Longest step that is differentiated, in units of the knee (see `own_time`).
 _LONGEST = 0.5
 
 
 @njit(**_INNER, fastmath=_FAST, error_model="numpy")
-def product(F, X, out):
-    """out[n, i] = sum_j F[i, j] X[n, j] for F (I, J), X (N, J), out (N, I).
+def _product_of_panel(F, X, out, first):
+    """out[n, first + i] = sum_j F[i, j] X[n, j] for a few rows F (I, J), X (N, J).
 
     Works in tiles of 4 classes by 2 rows of F: every loaded number is used at least twice, and the
     eight sums of a tile stay in registers. The remaining classes take four rows of F at a time.
@@ -107,9 +110,10 @@ def product(F, X, out):
                 x = X[n + 3, j]
                 d += f * x
                 d1 += f1 * x
-            out[n, i], out[n + 1, i], out[n + 2, i], out[n + 3, i] = a, b, c, d
-            i1 = i + 1
-            out[n, i1], out[n + 1, i1], out[n + 2, i1], out[n + 3, i1] = a1, b1, c1, d1
+            at = first + i
+            out[n, at], out[n + 1, at], out[n + 2, at], out[n + 3, at] = a, b, c, d
+            at += 1
+            out[n, at], out[n + 1, at], out[n + 2, at], out[n + 3, at] = a1, b1, c1, d1
         for i in range(even, n_rows):
             a = b = c = d = 0.0
             for j in range(n_inner):
@@ -118,7 +122,7 @@ def product(F, X, out):
                 b += f * X[n + 1, j]
                 c += f * X[n + 2, j]
                 d += f * X[n + 3, j]
-            out[n, i], out[n + 1, i], out[n + 2, i], out[n + 3, i] = a, b, c, d
+            out[n, first + i], out[n + 1, first + i], out[n + 2, first + i], out[n + 3, first + i] = a, b, c, d
         n += 4
     while n < n_classes:
         i = 0
@@ -130,15 +134,26 @@ def product(F, X, out):
                 b += F[i + 1, j] * x
                 c += F[i + 2, j] * x
                 d += F[i + 3, j] * x
-            out[n, i], out[n, i + 1], out[n, i + 2], out[n, i + 3] = a, b, c, d
+            at = first + i
+            out[n, at], out[n, at + 1], out[n, at + 2], out[n, at + 3] = a, b, c, d
             i += 4
         while i < n_rows:
             a = 0.0
             for j in range(n_inner):
                 a += F[i, j] * X[n, j]
-            out[n, i] = a
+            out[n, first + i] = a
             i += 1
         n += 1
+
+
+@njit(**_INNER, fastmath=_FAST, error_model="numpy")
+def product(F, X, out):
+    """out[n, i] = sum_j F[i, j] X[n, j] for F (I, J), X (N, J), out (N, I).
+
+    Some rows of F at a time, which stay in the processor's cache while all classes use them.
+    """
+    for first in range(0, F.shape[0], _PANEL):
+        _product_of_panel(F[first : first + _PANEL], X, out, first)
 
 
 @njit(**_INNER)

@@ -28,6 +28,11 @@ def balanced_weights(class_of_example: NDArray[np.intp], n_classes: int) -> Arra
     return 1.0 / (n_classes * counts[class_of_example])
 
 
+def reduced_is_cheaper(examples: int, width: int) -> bool:
+    """Whether a step in s (M x M products, one) costs no more than one in W (M x d, two)."""
+    return examples <= 2 * width
+
+
 def effective_horizon(T: float, lam: float) -> float:
     """The time to integrate to: T, or less if lam > 0 brings the flow to rest before."""
     return min(T, _REGULARISED_TIMES / lam) if lam > 0.0 else T

@@ -8,8 +8,8 @@ Differentiation" (ICLR 2022): M support examples, N classes, d features;
     lam         weight of lam/2 ||W - W0||^2_F in the support loss
 
 The flow is dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 8). With
-d >= M it is integrated in s (M, N), which is smaller than W: W(t) = W0 - s(t)^T phi (Proposition 1,
-Algorithm 6). With more examples than features, W0 - W(t) (N, d) is integrated.
+M <= 2 d it is integrated in s (M, N), where a step costs less: W(t) = W0 - s(t)^T phi (Proposition 1,
+Algorithm 6). With more examples, W0 - W(t) (N, d) is integrated.
 `FlowSolution.formulation` tells which one was used.
 """
 
@@ -22,7 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from comln_serve.flow.integration import Integration
 from comln_serve.flow.metric import symmetric, whitened
-from comln_serve.flow.problem import Array, as_float64, check_problem, check_tolerances, uniform_weights
+from comln_serve.flow.problem import (
+    Array,
+    as_float64,
+    check_problem,
+    check_tolerances,
+    reduced_is_cheaper,
+    uniform_weights,
+)
 
 DEFAULT_RTOL = 1e-6
 DEFAULT_ATOL = 1e-6
@@ -90,7 +97,7 @@ def solve_flow(
     T, lam, whitening = float(T), float(lam), float(whitening)
     if not 0.0 <= whitening < math.inf:
         raise ValueError(f"whitening must be finite and >= 0, got {whitening}")
-    reduced = d >= M
+    reduced = reduced_is_cheaper(M, d)
     with np.errstate(over="ignore", invalid="ignore"):
         logits = np.ascontiguousarray(W0 @ phi.T)
         psi = whitened(phi, w, whitening)

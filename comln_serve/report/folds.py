@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.flow import FlowSolution
+from comln_serve.flow import FlowSolution, reduced_is_cheaper
 
 # Cost of a report per support image, in the units of `fold_cost`, of which a core does about 1.5e10
 # a second: 0.3 ms. Decoding and embedding an image takes 0.6 ms and more.
@@ -15,11 +15,6 @@ _LEAST = 0.5
 # Multiply-adds that cost as much as softmax and controller do per entry.
 _OVERHEAD = 64
 _STAGES = 6
-
-
-def reduced_is_cheaper(examples: int, width: int) -> bool:
-    """Whether a step in s (M x M products, one) costs less than one in W (M x d, two)."""
-    return examples <= 2 * width
 
 
 def fold_cost(solution: FlowSolution, examples: int, width: int) -> float:

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import MAX_HORIZON, Head
-from comln_serve.flow import FlowError, Integration
+from comln_serve.flow import FlowError, Integration, reduced_is_cheaper
 from comln_serve.flow.metric import symmetric, whitened, whitening_of_gram
 from comln_serve.flow.problem import Array
-from comln_serve.report.folds import reduced_is_cheaper
 from comln_serve.report.unknown import average_length
 
 # Tolerance of held-out logits, which are never served. Takes half the steps of 1e-6.

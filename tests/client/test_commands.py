@@ -168,6 +168,11 @@ def test_adapt_names_the_files_of_near_duplicates(comln: Run, tmp_path: Path) ->
             (folder / label / f"{burst}-again.png").write_bytes(file)
     lines = comln("adapt", folder).stdout.splitlines()
     assert f"  nearly the same: {folder}/one/0-again.png, {folder}/one/0.png" in lines, lines
+    for again in range(4):  # a long burst stays one short line
+        shutil.copy(folder / "one" / "0.png", folder / "one" / f"0-{again}.png")
+    lines = comln("adapt", folder).stdout.splitlines()
+    first = ", ".join(f"{folder}/one/0-{again}.png" for again in range(3))
+    assert f"  nearly the same: {first} and 3 more" in lines, lines
 
 
 def test_names_and_labels_do_not_command_the_terminal(comln: Run, photos: Path, tmp_path: Path) -> None:

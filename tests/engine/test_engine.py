@@ -123,7 +123,7 @@ def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: P
 def test_a_flow_that_takes_too_long_names_the_setting(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "raised_after", lambda _seconds: nullcontext(np.ones(1, dtype=np.bool_)))
     error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), NewClassifier(horizon=1e6)))
-    assert "max_solve_seconds, which is 10" in error.message
+    assert "max_solve_seconds, which is 60" in error.message
 
 
 def test_equal_images_under_different_labels(engine: Engine) -> None:

@@ -30,7 +30,7 @@ def test_closed_form_of_one_example_and_two_classes(
     assert (W[0] - W[1]) @ phi[0] == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
-@pytest.mark.parametrize("d", [1, 3, 8, 40])  # weights formulation while d < M
+@pytest.mark.parametrize("d", [1, 3, 8, 40])  # weights formulation while 2 d < M
 @pytest.mark.parametrize(("M", "N"), [(1, 2), (6, 3), (13, 5), (20, 2)])
 @pytest.mark.parametrize(
     ("T", "lam", "weights", "soft"),
@@ -45,7 +45,7 @@ def test_closed_form_of_one_example_and_two_classes(
 def test_agrees_with_scipy(M: int, N: int, d: int, T: float, lam: float, weights: str, soft: bool) -> None:
     problem = make_problem(M, N, d, T, lam, weights=weights, soft=soft, seed=M + d)
     solution = solve_flow(problem.phi, problem.W0, problem.Y, T, lam=lam, weights=problem.weights, **TIGHT)
-    assert solution.formulation == ("weights" if d < M else "reduced")
+    assert solution.formulation == ("weights" if 2 * d < M else "reduced")
     close(solution.W, problem.scipy())
 
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from comln_serve.domain.report import HeldOutReport, Report
-from comln_serve.flow import FlowSolution
+from comln_serve.flow import FlowSolution, reduced_is_cheaper
 from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity
-from comln_serve.report.folds import assign, count_folds, fold_cost, reduced_is_cheaper
+from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
 from comln_serve.report.unknown import LEAST_JUDGED, threshold

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from comln_serve.client.results import ClassifierDetail, Skipped
 
 _MOST_LISTED = 20
+_MOST_OF_A_GROUP = 3
 
 
 def shown(text: str) -> str:
@@ -44,11 +45,13 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
     if report is None:
         return lines[0]
     lines += map(shown, report.notes)
-    lines += [
-        shown(f"  nearly the same: {', '.join(files[number - 1] for number in group)}")
-        for group in report.near_duplicates[:_MOST_LISTED]
-        if max(group) <= len(files)
-    ]
+    alike = [group for group in report.near_duplicates if max(group) <= len(files)]
+    for group in alike[:_MOST_LISTED]:
+        first = ", ".join(files[number - 1] for number in group[:_MOST_OF_A_GROUP])
+        rest = len(group) - _MOST_OF_A_GROUP
+        lines.append(shown(f"  nearly the same: {first}{f' and {rest} more' if rest > 0 else ''}"))
+    if len(alike) > _MOST_LISTED:
+        lines.append(f"  and {len(alike) - _MOST_LISTED} more groups (--json lists all)")
     if report.held_out is not None:
         held = report.held_out
         low, high = held.interval
