@@ -11,6 +11,7 @@ from types import FrameType
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
+from comln_serve.api.observe.metric_files import share_metrics
 from comln_serve.configuration.refusal import refuse
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
@@ -33,7 +34,7 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
 
     Args:
         workers: processes that serve.
-        folder: for files that several processes share.
+        folder: for files that several processes share; None: there is only one.
 
     Raises:
         StartupError, ServiceError: the configuration cannot be used.
@@ -49,8 +50,9 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
         sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
         warn_if_open(settings)
         shared = SharedCounts(workers, folder)
-        if workers == 1:
+        if folder is None:
             return _work(settings, sockets, shared)
+        share_metrics(folder, shared)
 
         def work() -> int:
             log_worker(shared.process)

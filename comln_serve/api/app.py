@@ -99,7 +99,8 @@ def create_app(
     app.state.parsing_threads = CapacityLimiter(1)
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = Admission(engine.settings.max_pending_requests, Count.REQUESTS, engine.shared)
-    held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared)
+    largest_body = engine.settings.max_body_bytes
+    held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared, largest=largest_body)
     app.state.metrics = Metrics(engine)
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared)
     for router in (*ROUTERS, open_inference):

@@ -24,6 +24,7 @@ MOST_WORKERS = 128
 MOST_PER_MINUTE = 10_000_000
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_ENDPOINT = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
 
 
@@ -204,12 +205,19 @@ class Settings(BaseSettings):
         "terminal, json elsewhere.",
     )
 
-    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")] | None = Field(
+    otlp_endpoint: str | None = Field(
         None,
         description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
         "/v1/traces is added). Default: OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT; without "
         "either, no traces are made.",
     )
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _an_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not _ENDPOINT.fullmatch(value):
+            raise ValueError("must be http://host:port or https://host:port, a path may follow")
+        return value
 
     @field_validator("cors_origins")
     @classmethod

@@ -27,19 +27,31 @@ def waited_too_long(seconds: float, what: str) -> ServiceError:
     )
 
 
+_KEPT = 8  # an eighth of the limit is kept for small requests,
+_SMALL = 64  # of at most a 64th of it
+
+
 class Admission:
     """Counts the images, requests or bytes in work, up to a limit for all processes of the server. Thread-safe.
 
     Work on images is limited by images, not requests: one request of a hundred images counts as
-    much as a hundred of one.
+    much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
+    the limit is only for requests of at most a 64th of it.
 
     Attributes:
         pending: units that this process holds.
     """
 
-    def __init__(self, limit: int, unit: Count, shared: SharedCounts) -> None:
-        """Nothing is in work in this process."""
+    def __init__(self, limit: int, unit: Count, shared: SharedCounts, largest: int | None = None) -> None:
+        """Nothing is in work in this process.
+
+        Args:
+            largest: units that one request may have, and for which there is room if it is alone; None: all
+                requests have one.
+        """
         self._limit, self._unit, self._shared = limit, unit, shared
+        self._limit_of_large = limit if largest is None else max(limit - limit // _KEPT, largest)
+        self._small = max(1, limit // _SMALL)
         self.pending = 0
         self._lock = Lock()
 
@@ -65,22 +77,26 @@ class Admission:
         self.take(1)
         self.give_back(1)
 
-    def take(self, amount: int) -> None:
+    def take(self, amount: int, before: int = 0) -> None:
         """Hold `amount` units until they are given back.
+
+        Args:
+            before: units that the same request has taken already.
 
         Raises:
             ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
+        limit = self._limit if before + amount <= self._small else self._limit_of_large
         with self._lock:
             pending = self._shared.total(self._unit)
-            if pending + amount > self._limit:
+            if pending + amount > limit:
                 raise ServiceError(
                     ErrorCode.OVERLOADED,
                     f"The server is busy: {pending} {self._unit.name.lower()} are under way, {amount} "
-                    f"more would pass the limit of {self._limit}. Try again in a moment.",
+                    f"more would pass the limit of {limit}. Try again in a moment.",
                     pending=pending,
                     received=amount,
-                    limit=self._limit,
+                    limit=limit,
                 )
             self._add(amount)
 

@@ -103,7 +103,7 @@ class Engine:
         self.classifiers = Catalogue(
             store, settings.classifier_cache_bytes // shared.processes, keep_thumbnails=settings.keep_thumbnails
         )
-        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared)
+        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared, largest=settings.max_images)
         self.formats = readable(settings.accepted_formats)
         if not self.formats:
             raise StartupError(

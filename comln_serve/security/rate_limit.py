@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -46,12 +47,16 @@ class RateLimiter:
         self._emptied = clock()
 
     def take(self, key_id: str, per_minute: int) -> float:
-        """Take a request from a key's bucket. Returns 0, or the seconds until one is available."""
-        with self._lock:
+        """Take a request from a key's bucket. Returns 0, or the seconds until one is available.
+
+        While the file cannot be written, as on a full disk, no request has to wait.
+        """
+        with self._lock, suppress(sqlite3.OperationalError):
             now = self._clock()
             if now - self._emptied >= _MINUTE:
                 self._emptied = now
                 self._database.execute("DELETE FROM buckets WHERE since <= ?", (now - _MINUTE,))
             asked = {"key": key_id, "limit": float(per_minute), "now": now, "minute": _MINUTE}
             available, taken = self._database.execute(_TAKE, asked).fetchone()
-        return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
+            return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
+        return 0.0

@@ -146,6 +146,9 @@ class Protocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            self._refusal = _several_hosts()
+            raise self._refusal
         has_body = any(field[0] in _OF_BODY and field != _NO_BODY for field in self.headers)
         if has_body and self.parser is not None and self.parser.should_upgrade():
             self._refusal = _upgrade()
@@ -244,6 +247,13 @@ def _upgrade() -> ServiceError:
         ErrorCode.MALFORMED_HTTP,
         "The request asks to upgrade to another protocol (field Upgrade); this server speaks HTTP/1.1 only. Switch "
         "that off: curl --http1.1, in Java HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).",
+    )
+
+
+def _several_hosts() -> ServiceError:
+    return ServiceError(
+        ErrorCode.MALFORMED_HTTP,
+        "The request has several header fields Host, so it is not known for which server it is. Send one.",
     )
 
 

@@ -12,8 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from prometheus_client.multiprocess import mark_process_dead
-
+from comln_serve.api.observe.metric_files import forget_gauges
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.server.hangup import on_hangup
 
@@ -117,7 +116,8 @@ class Supervisor:
             )
             del self._running[place]
             self._shared.replace(place)
-            mark_process_dead(process.pid)
+            if self._shared.folder is not None:
+                forget_gauges(self._shared.folder, place)
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True

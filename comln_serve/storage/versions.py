@@ -76,8 +76,8 @@ def promote_version(connection: Connection, tenant: str, name: str, classifier_i
 
 
 def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> str | None:
-    """Let a name stand for the version promoted before. Returns its id; None if the name does not
-    exist.
+    """Let a name stand for the version promoted before, each by its last promotion. Returns its id; None if the name
+    does not exist.
 
     Raises:
         ServiceError: NOTHING_TO_ROLL_BACK_TO.
@@ -97,8 +97,8 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
     if len(latest) < 2 or latest[1].promotion == 0:
         raise ServiceError(
             ErrorCode.NOTHING_TO_ROLL_BACK_TO,
-            f"{name!r} stands for its version {latest[0].version}, and no other version that is "
-            f"still there was promoted before. Promote one: POST /classifiers/{name}@N/promote.",
+            f"{name!r} stands for its version {latest[0].version}, and there is none left to go back to. "
+            f"Promote one: POST /classifiers/{name}@N/promote.",
             promoted=latest[0].version,
         )
     connection.execute(update(classifiers).where(classifiers.c.id == latest[0].id).values(promotion=0))

@@ -1,17 +1,22 @@
 """Every kind of failing request gets its documented status and code, in one shape of error; the server goes on."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
 from comln_serve.api.app import create_app
+from comln_serve.api.receive.intake import Intake
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, fails
 from tests.support.failures import FAILURES, Failure
 from tests.support.messages import (
     GREEN,
@@ -154,6 +159,26 @@ def test_more_images_than_may_be_pending_are_429(settings: Settings, make_engine
             assert client.get("/classifiers").json()["classifiers"][0]["name"] == "known"
         assert client.post("/predict", **predict_form(RED, GREEN)).status_code == 200
         assert len(client.get("/classifiers").json()["classifiers"]) == 1
+
+
+def test_a_body_in_small_pieces_is_large_by_their_sum() -> None:
+    """It leaves room for small bodies, though each of its pieces is one."""
+    held = Admission(640, Count.BYTES, SharedCounts(), largest=100)
+    pieces = [b"x" * 10] * 60
+    received = 0
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        nonlocal received
+        while (await receive())["more_body"]:
+            received += 1
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
+
+    async def send(_message: Message) -> None: ...
+
+    error = fails(ErrorCode.OVERLOADED, lambda: asyncio.run(Intake(app, held, 60)({"type": "http"}, receive, send)))
+    assert (received, error.detail["limit"], held.pending) == (56, 560, 0)
 
 
 def test_a_store_that_is_gone_is_503(client: TestClient) -> None:

@@ -222,6 +222,29 @@ def test_admission_counts_and_releases() -> None:
     assert admission.pending == 0
 
 
+def test_large_requests_leave_room_for_small_ones() -> None:
+    """An eighth of the limit, for requests of a 64th of it. One as large as allowed finds room if it is alone."""
+    admission = Admission(128, Count.IMAGES, SharedCounts(), largest=60)
+    with admission.admit(60), admission.admit(50):
+        error = fails(ErrorCode.OVERLOADED, lambda: admission.take(3))
+        assert error.detail == {"pending": 110, "received": 3, "limit": 112}
+        for _ in range(9):
+            admission.take(2)
+        assert fails(ErrorCode.OVERLOADED, lambda: admission.take(1)).detail["limit"] == 128
+        admission.give_back(17)
+        fails(ErrorCode.OVERLOADED, lambda: admission.take(2, before=1))
+    with Admission(128, Count.IMAGES, SharedCounts(), largest=128).admit(128):
+        pass
+
+
+def test_predictions_of_single_images_go_on_beside_large_requests(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 16}))
+    adapted = engine.adapt(colour_support()).classifier
+    with engine.images.admit(14):
+        fails(ErrorCode.OVERLOADED, lambda: predict(engine, [image_bytes()] * 2, adapted.id))
+        assert predict(engine, [image_bytes()], adapted.id).probabilities.shape == (1, 3)
+
+
 def test_overload_counts_images_not_requests(settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 9}))
     adapted = engine.adapt(colour_support()).classifier

@@ -232,6 +232,16 @@ def test_an_upgrade_that_would_lose_the_body_is_refused(server: LiveServer) -> N
     assert statuses_of(read_all(connect(server, LIVE[:-2] + upgrade + b"\r\n" + LAST)))[0] == 200
 
 
+def test_a_request_with_two_hosts_is_refused(server: LiveServer) -> None:
+    for second in (b"Host: localhost", b"HOST: other.example", b"Host:"):
+        answer = read_all(connect(server, LIVE[:-2] + second + b"\r\n\r\n" + LAST))
+        assert statuses_of(answer) == [400]
+        status, error, head = error_of(answer)
+        assert (status, error["code"]) == (400, "malformed_http")
+        assert "Host" in error["message"]
+        assert b"connection: close" in head
+
+
 def test_a_content_length_with_leading_zeros_is_read(server: LiveServer) -> None:
     body = b'{"images": [], "classifier": "known"}'
     post = LAST.replace(b"GET /health/live", b"POST /predict")[:-2]

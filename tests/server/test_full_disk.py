@@ -1,8 +1,11 @@
 """A disk without room: writes are refused, reads and predictions go on, and nothing stored is lost."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -10,12 +13,16 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
+from comln_serve.storage import open_store
 from tests.support import http
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
-from tests.support.live import live_server
+from tests.support.keyed import bearer, new_key
+from tests.support.live import START_SECONDS, live_server
 from tests.support.messages import adapt_form, check_error, predict_form
 from tests.support.serving import served
+from tests.support.waiting import wait_until
 
 RED = image_bytes()
 LARGE = image_bytes(size=(900, 900))  # over the megabyte up to which uploads stay in memory
@@ -52,11 +59,11 @@ def check_full(url: str, made: int) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of half a megabyte."""
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own, of half a megabyte, or of the size that the test names."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', '512k')}", "tmpfs", str(folder)]
     if not sys.platform.startswith("linux") or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only root can mount a small file system")
     yield folder
@@ -78,6 +85,49 @@ def test_writes_are_refused_on_a_full_file_system(
         assert answer.status_code == 201
         assert answer.json()["version"] == made, "refused requests take no number"
         assert predict(url).status_code == 200
+
+
+@pytest.mark.parametrize("small_disk", ["6m"], indirect=True)
+def test_workers_go_on_without_room_for_temporary_files(models_dir: Path, tmp_path: Path, small_disk: Path) -> None:
+    """They share metrics there, and the buckets of keys. One that is killed is replaced, its metrics go on."""
+    url = f"sqlite:///{tmp_path / 'classifiers.db'}"
+    store = open_store(url)
+    key = bearer(new_key(store, "acme", Scope.ADMIN, requests_per_minute=100_000))
+    store.close()
+    flags = ("--default-model", "tiny", "--workers", "2", "--require-keys")
+    environment = {**os.environ, "TMPDIR": str(small_disk)}
+    with live_server(models_dir, tmp_path, *flags, database_url=url, environment=environment) as server:
+        counted = f"{server.url}/metrics"
+        wait_until(lambda: "comln_models_ready 1.0" in http.get(counted, headers=key).text)
+        with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        processes = children.read_text().split()
+        for path in ("", "classifiers", "models", "limits", "docs", "absent", "v2", "classifiers/absent"):
+            for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE"):
+                assert http.request(method, f"{server.url}/{path}", headers=key).status_code < 500
+        assert children.read_text().split() == processes
+        files = {file.name for file in small_disk.rglob("*.db")}
+        os.kill(int(processes[0]), signal.SIGKILL)
+        wait_until(lambda: "comln_worker_restarts_total 1.0" in http.get(counted, headers=key).text)
+        wait_until(lambda: "comln_workers 2.0" in http.get(counted, headers=key).text)
+        text = http.get(counted, headers=key).text
+        assert 'comln_requests_total{method="PUT",route="/models",status="405"} 1.0' in text
+        assert {file.name for file in small_disk.rglob("*.db")} == files
+
+
+def test_workers_do_not_start_without_room_for_their_metrics(
+    models_dir: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    command = [sys.executable, "-m", "comln_serve.cli", "--models-dir", str(models_dir), "--workers", "2"]
+    command += ["--port", "0", "--database-url", f"sqlite:///{tmp_path / 'classifiers.db'}"]
+    environment = {**os.environ, "TMPDIR": str(small_disk)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False, env=environment)
+    assert done.returncode == 2
+    assert "TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(small_disk.iterdir())
 
 
 LIMITED = """

@@ -202,4 +202,4 @@ def test_traces_that_are_configured_but_not_installed_are_refused(monkeypatch: p
 @pytest.mark.parametrize("endpoint", ["collector:4317", "grpc://x:4317", "http://", "http://x y"])
 def test_an_endpoint_that_is_no_http_address_is_refused(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--otlp-endpoint", endpoint, "--print-config"]) == 2
-    assert "flag --otlp-endpoint: String should match" in capsys.readouterr().err
+    assert "flag --otlp-endpoint: must be http://host:port" in capsys.readouterr().err

@@ -194,4 +194,5 @@ def _print(calibration: Calibration) -> None:
         ("Wrong labels", suspects_table(calibration)),
         ("Mean over data sets and ways", mean_by_shots(calibration)),
     ):
-        print(f"{title}\n\n{aligned(header, rows)}\n")
+        if rows:
+            print(f"{title}\n\n{aligned(header, rows)}\n")

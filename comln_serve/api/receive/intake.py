@@ -50,7 +50,7 @@ class Intake:
             except TimeoutError as error:
                 raise receive_timeout(self._max_seconds) from error
             size = len(message.get("body", b""))
-            self._held.take(size)
+            self._held.take(size, before=taken)
             taken += size
             complete = not message.get("more_body", False)
             return message

@@ -95,6 +95,6 @@ async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
 )
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
-    """Takes a name. Each further rollback goes back one more promotion."""
+    """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
     stored, tenant = engine_of(request).classifiers, tenant_of(request)
     return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.roll_back(ref, tenant)))

@@ -109,6 +109,13 @@ def test_measures_equal_those_of_scipy_and_scikit_learn() -> None:
     assert calibration_error(certain, np.array([0])) == 0.0
 
 
+def test_a_table_without_rows_is_left_out(run: Run) -> None:
+    """Of one image a class, none can be held out to find wrong labels."""
+    out = run("--task", "3x1", "--dry-run")
+    assert "Unknown\n" in out
+    assert "Wrong labels" not in out
+
+
 def test_it_prints_and_records(run: Run, bundle: Path) -> None:
     before = load_bundle(bundle).manifest
     out = run(*TASKS)
