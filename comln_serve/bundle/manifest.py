@@ -10,8 +10,8 @@ from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Sta
 from comln_serve.bundle.stored import StoredEmbeddings
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2, 3, 4]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4)
+FormatVersion = Literal[1, 2, 3, 4, 5]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
 sets; version 4 adds `stored_embeddings`. A bundle has the lowest version that can hold its content,
@@ -163,8 +163,12 @@ def format_version(
     comparisons: Sequence[ComparisonEntry],
     calibration: Calibration | None = None,
     stored_embeddings: StoredEmbeddings = "float32",
+    *,
+    crop_fraction: float = 1.0,
 ) -> FormatVersion:
-    """The lowest version that can hold this head, these measurements and this setting."""
+    """The lowest version that can hold this head, these measurements and these settings."""
+    if crop_fraction != 1.0:
+        return 5
     if stored_embeddings != "float32":
         return 4
     measured = calibration.tasks if calibration is not None else ()
@@ -198,12 +202,19 @@ class Manifest(Part):
 
     @model_validator(mode="after")
     def _version_of_the_content(self) -> Self:
-        needed = format_version(self.head, self.accuracy, self.comparisons, self.calibration, self.stored_embeddings)
+        needed = format_version(
+            self.head,
+            self.accuracy,
+            self.comparisons,
+            self.calibration,
+            self.stored_embeddings,
+            crop_fraction=self.preprocessing.crop_fraction,
+        )
         if self.format_version < needed:
             raise ValueError(
                 f"the content of this bundle needs format_version {needed}, got "
                 f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
                 "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
-                "data sets, 4 stored_embeddings"
+                "data sets, 4 stored_embeddings, 5 crop_fraction"
             )
         return self

@@ -23,7 +23,7 @@ from comln_serve.imaging import Preprocessing
 
 LEAST_OPSET = 11  # has Range
 
-_DOUBLE, _UINT8 = TensorProto.DOUBLE, TensorProto.UINT8
+_DOUBLE, _FLOAT, _UINT8 = TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.UINT8
 _FIXED_POINT = 2.0**22
 
 
@@ -77,8 +77,11 @@ def _axis(length: Tensor, other: Tensor, policy: Preprocessing) -> _Axis:
     if policy.resize == "stretch":
         return _Axis(length, 0.0, length, place, size)
     if policy.resize == "crop":
-        side = nodes.op("Min", length, other)
-        return _Axis(length, (length - side) / 2.0, side, place, size)
+        side = nodes.op("Min", length, other) * policy.crop_fraction
+        first = (length - side) / 2.0
+        # Pillow keeps the sides of a box in float32.
+        start, end = first.cast(_FLOAT), (first + side).cast(_FLOAT)
+        return _Axis(length, start.cast(_DOUBLE), (end - start).cast(_DOUBLE), place, size)
     scale = size / nodes.op("Max", length, other)
     # Round rounds halves to even, as Python does.
     inside = nodes.op("Max", nodes.op("Round", length * scale), 1.0)

@@ -87,11 +87,11 @@ def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file:
     refused(folder, file)
 
 
-@pytest.mark.parametrize("version", [0, 5, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 6, "1", None, 1.5])
 def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 4")
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 5")
 
 
 MEASURED = {
@@ -127,6 +127,19 @@ def test_version_3_has_the_metric_and_the_rule_of_the_horizon(
     edit_manifest(folder, lambda content: content.update(format_version=3))
     head = load_bundle(folder).head
     assert {name: getattr(head, name) for name in key} == key
+
+
+def test_version_5_has_the_share_of_a_crop(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    before = load_bundle(folder).embedder_sha256
+    edit_manifest(folder, lambda content: content["preprocessing"].update(crop_fraction=0.875))
+    refused(folder, MANIFEST, "format_version 5")
+    edit_manifest(folder, lambda content: content.update(format_version=5))
+    bundle = load_bundle(folder)
+    assert bundle.manifest.preprocessing.crop_fraction == 0.875
+    assert bundle.embedder_sha256 != before
+    edit_manifest(folder, lambda content: content["preprocessing"].update(resize="pad"))
+    refused(folder, MANIFEST, "crop_fraction needs")
 
 
 def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) -> None:

@@ -100,13 +100,18 @@ def assert_same_answers(client: TestClient, classifier: str, paths: list[Path]) 
 
 
 @pytest.mark.parametrize("opset", [LEAST_OPSET, 13, 18, 22])
-@pytest.mark.parametrize(("resize", "interpolation"), POLICIES)
-def test_pixels_are_pillows(resize: Any, interpolation: Any, opset: int) -> None:
+@pytest.mark.parametrize(
+    ("resize", "interpolation", "share"),
+    [(*policy, 1.0) for policy in POLICIES] + [("crop", "bilinear", 0.875), ("crop", "bicubic", 0.9)],
+)
+def test_pixels_are_pillows(resize: Any, interpolation: Any, share: float, opset: int) -> None:
     """Bit for bit, at random sizes and at those where the policy has corners."""
     rng = np.random.default_rng(opset)
     corners = [(1, 1), (1, 300), (300, 1), (23, 23), (22, 23), (23, 22), (24, 23), (45, 46)]
     sizes = [*corners, *np.exp(rng.uniform(0, np.log(400), (25, 2))).astype(int).tolist()]
-    policy = Preprocessing(image_size=23, resize=resize, interpolation=interpolation, background=(10, 200, 30))
+    policy = Preprocessing(
+        image_size=23, resize=resize, crop_fraction=share, interpolation=interpolation, background=(10, 200, 30)
+    )
     nodes = Nodes("n/")
     result = resample(nodes, nodes.tensor("images"), policy)
     graph = helper.make_graph(

@@ -220,6 +220,19 @@ def test_crop_takes_the_centre_and_stretch_takes_all() -> None:
     assert (stretch[:, -1] == [255, 0, 0]).all()
 
 
+def test_a_crop_keeps_its_share_of_the_centre() -> None:
+    """As torchvision's Resize(256) and CenterCrop(224), but in one step, so within rounding of the edges."""
+    source = Image.new("RGB", (80, 48), (255, 0, 0))
+    source.paste((0, 0, 255), (19, 3, 61, 45))
+    policy = Preprocessing(image_size=42, crop_fraction=0.875)
+    assert (prepare_image(encode(source, "PNG"), policy) == [0, 0, 255]).all()
+    whole = prepare_image(encode(source, "PNG"), Preprocessing(image_size=48))
+    assert (whole[0] == [255, 0, 0]).all()
+    assert policy.enough == 96
+    with pytest.raises(ValueError, match=r'crop_fraction needs resize "crop", got "pad"'):
+        Preprocessing(image_size=42, resize="pad", crop_fraction=0.875)
+
+
 def test_pad_fills_with_the_background() -> None:
     data = encode(Image.new("RGB", (32, 16), (255, 0, 0)), "PNG")
     policy = Preprocessing(image_size=16, resize="pad", background=(9, 8, 7))

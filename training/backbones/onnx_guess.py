@@ -84,15 +84,9 @@ def guess_normalisation(model: ModelProto, image: str) -> Guess[PixelRange] | No
     """The pixel range, if the first node that computes on the input normalises it."""
     graph = model.graph
     constants = _constants(graph)
-    name = image
-    while True:
-        users = [node for node in graph.node if name in node.input]
-        if len(users) != 1:
-            return None
-        node = users[0]
-        if node.op_type not in {"Identity", "Cast", "Transpose"}:
-            break
-        name = node.output[0]
+    node = _first_computing(graph, image)
+    if node is None:
+        return None
     reason = f"the graph's first operation on pixels is {node.op_type}"
     if node.op_type == "BatchNormalization":
         mean, variance = (constants.get(key) for key in node.input[3:5])
@@ -144,6 +138,13 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
     return Guess(guess.value, f"{guess.reason}; other outputs: {', '.join(others)}")
 
 
+def makes_probabilities(model: ModelProto, tensor: str) -> str | None:
+    """The operator that makes the tensor, if it makes probabilities of classes."""
+    made_by = {made: node for node in model.graph.node for made in node.output}
+    node = _behind(made_by, tensor, _PASSING)
+    return node.op_type if node is not None and node.op_type in _PROBABILITIES else None
+
+
 def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[str]:
     """The input of the classifier that computes `output`, or the output itself if there is none."""
     name = output.name
@@ -154,6 +155,9 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
     node = _behind(made_by, name, _PASSING | _PROBABILITIES)
     layer = None if node is None else _linear(made_by, constants, node)
     if layer is None:
+        last = _behind(made_by, name, _PASSING)
+        if last is not None and last.op_type in _PROBABILITIES:
+            return Guess(last.input[0], f"input of the {last.op_type} that makes the output {name}")
         return Guess(name, f"the output {name}, which is not made by a classifier")
     features, kind, classes = layer
     source = _behind(made_by, features, _PASSING)
@@ -199,9 +203,24 @@ def _linear(
 def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
     """The node that computes a tensor, before any nodes of the `skipped` kinds; None: the graph's input."""
     node = made_by.get(name)
-    while node is not None and node.op_type in skipped:
+    for _ in made_by:  # not for ever, should a damaged graph go round in a circle
+        if node is None or node.op_type not in skipped:
+            break
         node = made_by.get(node.input[0])
     return node
+
+
+def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:
+    """The first node that does more with the images than copy them; None if there are several, or none."""
+    name = image
+    for _ in graph.node:  # as in `_behind`
+        users = [node for node in graph.node if name in node.input]
+        if len(users) != 1:
+            break
+        if users[0].op_type not in {"Identity", "Cast", "Transpose"}:
+            return users[0]
+        name = users[0].output[0]
+    return None
 
 
 def _constants(graph: GraphProto) -> dict[str, NDArray[np.generic]]:

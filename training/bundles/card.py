@@ -7,6 +7,7 @@ import yaml
 from comln_serve.bundle import Calibration, Manifest
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.manifest import AccuracyEntry, ComparisonEntry, HeadEntry, TrainingEntry
+from comln_serve.imaging import Preprocessing
 from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import CHOSEN, EPISODES
 from training.results.accuracy import Difference, Estimate, mean_by_head
@@ -69,7 +70,7 @@ def render_card(name: str, manifest: Manifest) -> str:
 
 | | |
 |---|---|
-| input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {pre.resize}, {pre.interpolation} |
+| input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {_resize(pre)}, {pre.interpolation} |
 | embedding | {manifest.embedding_size} numbers{_stored(manifest)} |
 | start | {_start(head)} |
 | horizon T | {_horizon(head)} (flow time){_rule(head)} |
@@ -101,6 +102,11 @@ The recipe as used:
 {recipe}
 ```
 """
+
+
+def _resize(policy: Preprocessing) -> str:
+    share = policy.crop_fraction
+    return policy.resize if share == 1.0 else f"{policy.resize} to the central {share:g} of the square"
 
 
 def _stored(manifest: Manifest) -> str:

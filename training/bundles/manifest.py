@@ -65,7 +65,12 @@ def _rewrite(folder: Path, manifest: Manifest, **update: Any) -> None:
     """Write the manifest with other values, in the format version that these need."""
     changed = manifest.model_copy(update=update)
     version = format_version(
-        changed.head, changed.accuracy, changed.comparisons, changed.calibration, changed.stored_embeddings
+        changed.head,
+        changed.accuracy,
+        changed.comparisons,
+        changed.calibration,
+        changed.stored_embeddings,
+        crop_fraction=changed.preprocessing.crop_fraction,
     )
     write_manifest(folder, changed.model_copy(update={"format_version": version}))
 

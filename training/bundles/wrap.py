@@ -3,13 +3,15 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from pydantic import ValidationError
 
-from training.backbones import BackboneError
+from training.backbones import Backbone, BackboneError
 from training.backbones.onnx_graph import Layout, describe_value, image_input, load_graph
 from training.backbones.onnx_guess import (
     guess_channels,
@@ -17,6 +19,7 @@ from training.backbones.onnx_guess import (
     guess_layout,
     guess_normalisation,
     guess_output,
+    makes_probabilities,
 )
 from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
 from training.bundles.writer import About, Origin, check_destination, write_bundle
@@ -55,6 +58,7 @@ class WrapOptions:
     std: tuple[float, ...] | None = None
     normalisation: Normalisation | None = None
     resize: Literal["crop", "pad", "stretch"] = "crop"
+    crop_fraction: float = 1.0
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
 
 
@@ -74,6 +78,19 @@ class Inspection:
 
     config: Config
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """What a bundle was made of.
+
+    Attributes:
+        embedding_size: d.
+        warning: why the tensor is no good embedding; None if nothing speaks against it.
+    """
+
+    embedding_size: int
+    warning: str | None
 
 
 def inspect_model(path: Path, options: WrapOptions) -> Inspection:
@@ -106,6 +123,7 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
             "preprocessing": {
                 "image_size": int(size.value),
                 "resize": options.resize,
+                "crop_fraction": options.crop_fraction,
                 "interpolation": options.interpolation,
             },
         },
@@ -120,8 +138,8 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         raise ConfigError("; ".join(lines)) from error
 
 
-def wrap_model(inspection: Inspection, folder: Path, about: About, command: str) -> int:
-    """Write the bundle of an inspected model to `folder`; returns the size of its embeddings.
+def wrap_model(inspection: Inspection, folder: Path, about: About, command: str) -> Wrapped:
+    """Write the bundle of an inspected model to `folder`.
 
     Raises:
         BackboneError: the graph does not run, or its output cannot be an embedding.
@@ -129,9 +147,9 @@ def wrap_model(inspection: Inspection, folder: Path, about: About, command: str)
     """
     check_destination(folder)
     model = MetaModel(inspection.config).eval()
-    _check_embeddings(model)
+    warning = _check_embeddings(model)
     write_bundle(model, UNIVERSAL_HEAD, folder, about, Origin(inspection.config, command))
-    return model.backbone.embedding_size
+    return Wrapped(model.backbone.embedding_size, warning)
 
 
 def _layout(path: Path, value: ValueInfoProto, options: WrapOptions) -> Finding:
@@ -280,8 +298,8 @@ def _output(path: Path, model: ModelProto, options: WrapOptions) -> Finding:
     return Finding("embedding", guess.value, guess.reason, "--output")
 
 
-def _check_embeddings(model: MetaModel) -> None:
-    """Refuse embeddings that do not distinguish images."""
+def _check_embeddings(model: MetaModel) -> str | None:
+    """Refuse embeddings that do not distinguish images; returns a warning of those that do so badly."""
     size = model.config.data.preprocessing.image_size
     shape = (_TRIAL_IMAGES, size, size, 3)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
@@ -299,3 +317,23 @@ def _check_embeddings(model: MetaModel) -> None:
             f"{path}: the embeddings of all images are the same. Name another tensor with "
             "backbone.output, or check how the images are normalised (--normalisation)"
         )
+    return _warning(model, images)
+
+
+def _warning(model: MetaModel, images: NDArray[np.uint8]) -> str | None:
+    """A warning if the embeddings are probabilities of classes."""
+    backbone = cast("Backbone", model.backbone)
+    network: Any = backbone.network
+    graph: ModelProto = network.graph
+    output = graph.graph.output[0].name
+    operator = makes_probabilities(graph, output)
+    if operator is None:
+        features = backbone.features(torch.from_numpy(images)).numpy()
+        if features.min() < 0 or not np.allclose(features.sum(axis=1), 1, atol=1e-3):
+            return None
+    why = f"a {operator} makes them" if operator else "none is below 0, and they sum to 1"
+    return (
+        f"{output} holds probabilities of the classes that the model was trained on ({why}). They tell other classes "
+        "apart worse than the features that they are computed from. Name an earlier tensor with --output, or leave "
+        "--output out: the tensor is then looked for"
+    )

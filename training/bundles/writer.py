@@ -134,7 +134,9 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
     config = origin.config
     head_entry = HeadEntry.model_validate(head, from_attributes=True)
     manifest = Manifest(
-        format_version=format_version(head_entry, origin.validation, ()),
+        format_version=format_version(
+            head_entry, origin.validation, (), crop_fraction=config.data.preprocessing.crop_fraction
+        ),
         description=about.description,
         licence=about.licence,
         created=datetime.now(UTC).date().isoformat(),

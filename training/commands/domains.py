@@ -113,7 +113,9 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
     for name, path in paths.items():
         kind, group = kinds.get(name), groups.get(name)
         config, use = _reading(subject, name, kind, group)
-        options = (*_option("--kind", kind), *_option("--group", group))
+        # By name, as a command that is recorded for several data sets has the options of all of them.
+        prefix = "" if nameless else f"{name}="
+        options = (*_option("--kind", kind, prefix), *_option("--group", group, prefix))
         domains.append(Domain(name, named[name], path, config, options, use))
     return tuple(domains)
 
@@ -181,5 +183,5 @@ def _own_reading(data: DataConfig, name: str, kind: str | None) -> tuple[DataCon
     return DataConfig.model_validate({"kind": kind, "preprocessing": data.preprocessing}), "both"
 
 
-def _option(option: str, value: str | None) -> tuple[str, ...]:
-    return () if value is None else (option, value)
+def _option(option: str, value: str | None, prefix: str) -> tuple[str, ...]:
+    return () if value is None else (option, prefix + value)

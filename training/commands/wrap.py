@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ _NOTES = (
 # Error messages name keys of a recipe; for this command they are replaced by its flags.
 _FLAGS = {
     "data.preprocessing.image_size": "--image-size",
+    "data.preprocessing.crop_fraction": "--crop-fraction",
     "backbone.layout": "--layout",
     "backbone.colour": "--colour",
     "backbone.output": "--output",
@@ -57,6 +59,14 @@ def add_wrap(commands: Any) -> None:
         "0 to 255. Default: what the graph does itself, or else ImageNet's is assumed",
     )
     command.add_argument("--resize", choices=("crop", "pad", "stretch"), default="crop")
+    command.add_argument(
+        "--crop-fraction",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="with --resize crop: the share of the largest centred square's side that is kept, 0.875 for a network that "
+        "was evaluated on 224 pixels of 256 (default: 1)",
+    )
     command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
     command.add_argument("--description", help="what the model is for")
     command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
@@ -75,6 +85,7 @@ def run_wrap(args: argparse.Namespace) -> int:
         std=args.std,
         normalisation=args.normalisation,
         resize=args.resize,
+        crop_fraction=args.crop_fraction,
         interpolation=args.interpolation,
     )
     about = About(
@@ -88,13 +99,15 @@ def run_wrap(args: argparse.Namespace) -> int:
         print(f"{args.model}:")
         print(_table(inspection.findings), flush=True)
         command = _command(args.model, inspection.findings, options)
-        size = wrap_model(inspection, args.to, about, command)
+        wrapped = wrap_model(inspection, args.to, about, command)
     except (BackboneError, ConfigError) as error:
         message = str(error)
         for key, flag in _FLAGS.items():
             message = message.replace(key, flag)
         raise type(error)(message) from error
-    print(f"wrote {args.to}: embeddings of {size} numbers, divided by their norm. To serve it:\n")
+    if wrapped.warning is not None:
+        print(f"WARNING: {wrapped.warning}\n", file=sys.stderr)
+    print(f"wrote {args.to}: embeddings of {wrapped.embedding_size} numbers, divided by their norm. To serve it:\n")
     print(_next_steps(args.to))
     return 0
 
@@ -129,6 +142,8 @@ def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> 
         else:
             parts += [finding.flag, finding.value]
     parts += ["--resize", options.resize, "--interpolation", options.interpolation]
+    if options.crop_fraction != 1.0:
+        parts += ["--crop-fraction", f"{options.crop_fraction:g}"]
     return shlex.join(parts)
 
 

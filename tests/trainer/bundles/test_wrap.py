@@ -119,6 +119,80 @@ def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     assert backbone_of(bundle)["layout"] == layout
 
 
+def as_probabilities(*operators: str) -> Change:
+    """Operators that make probabilities of the class scores, or nearly; the last makes "probs", the one output."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        names = ["logits", *(f"inner_{number}" for number in range(1, len(operators))), "probs"]
+        for position, operator in enumerate(operators):
+            read = [names[position]] * (2 if operator == "Div" else 1)
+            graph.node.append(helper.make_node(operator, read, [names[position + 1]]))
+        output_only("probs", ["batch", 4])(graph)
+
+    return change
+
+
+def by_sums(graph: onnx.GraphProto) -> None:
+    """A softmax of its parts."""
+    graph.node.extend(
+        [
+            helper.make_node("Exp", ["logits"], ["exp"]),
+            helper.make_node("ReduceL1", ["exp"], ["sum"], axes=[1], keepdims=1),
+            helper.make_node("Div", ["exp", "sum"], ["probs"]),
+        ]
+    )
+    output_only("probs", ["batch", 4])(graph)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (as_probabilities("Softmax"), "a Softmax makes them"),
+        (as_probabilities("Sigmoid", "Identity"), "a Sigmoid makes them"),
+        (as_probabilities("LogSoftmax"), "a LogSoftmax makes them"),
+        (by_sums, "they sum to 1"),
+        (as_probabilities("Tanh"), None),
+    ],
+)
+def test_probabilities_as_the_embedding_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Change, why: str | None
+) -> None:
+    model = write_model(tmp_path / "m.onnx", change=change)
+    wrap(model, "--output", "probs")
+    said = capsys.readouterr().err
+    if why is None:
+        assert said == ""
+    else:
+        assert said.startswith("WARNING: probs holds probabilities of the classes")
+        assert why in said
+
+
+def test_an_output_of_probabilities_without_a_linear_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in SqueezeNet, whose class scores are averages of maps."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        graph.node[-1].CopyFrom(helper.make_node("Softmax", ["flat"], ["logits"]))
+
+    bundle = wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD)
+    captured = capsys.readouterr()
+    assert "input of the Softmax that makes the output logits" in captured.out
+    assert captured.err == ""
+    x = images(3, SIZE)
+    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
+
+
+@pytest.mark.parametrize("ring", [["images"], ["a", "b"]], ids=["the input onto itself", "two nodes"])
+def test_a_graph_that_goes_round_in_a_circle_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ring: list[str]
+) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        for read, made in zip(ring, ring[1:] + ring[:1], strict=True):
+            graph.node.append(helper.make_node("Identity", [read], [made]))
+        output_only(ring[0], ["batch", 4])(graph)
+
+    assert "m.onnx" in refusal(capsys, write_model(tmp_path / "m.onnx", change=change))
+
+
 def test_a_classifier_that_is_a_convolution(tmp_path: Path) -> None:
     """As in MobileNet: a 1 x 1 convolution of the pooled features."""
 
@@ -326,10 +400,12 @@ def test_the_card_says_that_nothing_was_trained(tmp_path: Path) -> None:
     assert "MIT" in card
 
 
-def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path) -> None:
-    """The command contains everything that was found or assumed."""
+@pytest.mark.parametrize("flags", [(), ("--crop-fraction", "0.875")])
+def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """The command contains everything that was found, assumed or given."""
     model = write_model(tmp_path / "m.onnx")
-    first = load_bundle(wrap(model))
+    first = load_bundle(wrap(model, *flags))
+    assert first.manifest.preprocessing.crop_fraction == (0.875 if flags else 1)
     command = first.manifest.training.command.split()
     assert command[:5] == ["comln-train", "wrap", "m.onnx", "--to", "BUNDLE"]
     assert load_bundle(wrap(model, *command[5:])).embedder_sha256 == first.embedder_sha256
@@ -379,6 +455,8 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "doubles": ({"dtype": TensorProto.DOUBLE}, [], "float32"),
     "another image size": ({}, ["--image-size", "20"], "--image-size"),
     "too large": ({"size": "side"}, ["--image-size", "5000"], "--image-size"),
+    "a crop of more than all": ({}, ["--crop-fraction", "1.5"], "--crop-fraction"),
+    "a crop of a padded image": ({}, ["--resize", "pad", "--crop-fraction", "0.9"], "crop_fraction needs resize"),
     "grey of three channels": ({}, ["--colour", "grey"], "--colour rgb or bgr"),
     "channels elsewhere": ({}, ["--layout", "nhwc"], "--layout"),
     "mean alone": ({}, ["--mean", "0.5"], "--std"),

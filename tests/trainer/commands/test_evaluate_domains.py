@@ -87,7 +87,7 @@ def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
     ]
     one, other = (next(e for e in manifest.accuracy if e.data == name) for name in ("one", "other"))
     assert "--data one=DATA --split" in one.command
-    assert r"--data other=DATA --group '^\d+|x' --split" in other.command
+    assert r"--data other=DATA --group 'other=^\d+|x' --split" in other.command
     card = (bundle / "README.md").read_text()
     assert card == render_card(bundle.name, manifest)
     assert "mean over one, other" in card.split("\n\n")[1]
