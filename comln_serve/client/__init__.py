@@ -6,6 +6,7 @@ from comln_serve.client.errors import (
     ComlnError,
     IncompleteError,
     InputError,
+    InterruptedPredicting,
     NoAnswerError,
     NotFoundError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Health",
     "IncompleteError",
     "InputError",
+    "InterruptedPredicting",
     "Limits",
     "Model",
     "NoAnswerError",

@@ -1,6 +1,7 @@
 """Asks the server: sends a request until it is answered, and turns what is no success into errors."""
 
 import logging
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ _FEW = 3
 _UNTOUCHED = {"rate_limited", "overloaded", "queue_timeout"}
 # The request was not sent, or not to the end.
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+# What OpenSSL calls an answer that is not TLS, in its versions.
+_NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 _jitter = SystemRandom()
 
@@ -144,12 +148,34 @@ def _no_answer(session: Session, failure: httpx2.TransportError, attempts: int, 
     why = str(failure) or type(failure).__name__
     if isinstance(failure, httpx2.TimeoutException):
         why = f"no answer in time ({type(failure).__name__})"
+    tls = _tls_failure(failure)
+    if tls is not None and tls.reason in _NO_TLS:
+        plain = session.url.replace("https:", "http:", 1)
+        return NoAnswerError(f"the server at {session.url} does not speak TLS; try {plain}")
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return NoAnswerError(
+            f"the certificate of the server at {session.url} cannot be trusted: {tls.verify_message}. If an authority "
+            "of your own signed it, give the authority's certificate: the file's name in the variable SSL_CERT_FILE, "
+            "or Client(verify=...)"
+        )
     if session.answered:
         return NoAnswerError(f"the connection to {session.url} failed: {why}{tried}")
+    if isinstance(failure, httpx2.RemoteProtocolError | httpx2.ReadError):
+        secure = session.url.replace("http:", "https:", 1)
+        hint = f"; if it speaks TLS, try {secure}" if secure != session.url else ""
+        return NoAnswerError(f"the server at {session.url} ended the connection without an answer: {why}{tried}{hint}")
     return NoAnswerError(
         f"no server can be reached at {session.url}: {why}{tried}. Start one (comln-serve), or give the address of "
         "one: url=..., --url or COMLN_URL"
     )
+
+
+def _tls_failure(failure: BaseException) -> ssl.SSLError | None:
+    """The failure of TLS that caused another, if one did."""
+    cause: BaseException | None = failure
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 def _error_of(session: Session, request: Request, answer: httpx2.Response) -> ComlnError:

@@ -15,7 +15,7 @@ import httpx2
 from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
-from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
+from comln_serve.client.errors import ComlnError, IncompleteError, InputError, InterruptedPredicting, NotFoundError
 from comln_serve.client.folders import read_class_folders, read_folder
 from comln_serve.client.images import ImageSource, Prepared, sources
 from comln_serve.client.results import (
@@ -37,6 +37,7 @@ from comln_serve.client.results import (
 from comln_serve.client.steps import Flow, Request, do
 
 _PAGE = 1000  # most classifiers that the server lists at a time
+_PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
 
 Folder: TypeAlias = str | os.PathLike[str]
 Horizon: TypeAlias = float | Literal["learned", "auto"] | None
@@ -213,9 +214,10 @@ def predict(
         InputError: the arguments cannot be sent; BadImageError: an image cannot.
         NotFoundError: there is no such classifier.
         IncompleteError: it failed after some of several requests; `result` has what they answered.
+        InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
         ComlnError: the server refused it, or there is no answer.
     """
-    cuts = Cuts(session, sources(images), on_bad)
+    cuts = Cuts(session, sources(images), on_bad, most=_PREDICTED)
     return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
 
 
@@ -240,7 +242,7 @@ def predict_folder(
     """
     paths, skipped = yield from do(lambda: read_folder(folder))
     _refuse_skipped(skipped, on_bad)
-    cuts = Cuts(session, sources(paths), on_bad, skipped)
+    cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
     return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
 
 
@@ -491,6 +493,10 @@ def _predict(
     try:
         with cuts.bar("predicting", show):
             yield from cuts.send(send_cut)
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        raise InterruptedPredicting(done=cuts.done, total=cuts.total, result=result()) from None
     except ComlnError as error:
         if not answers:
             raise

@@ -52,10 +52,12 @@ class Cuts:
         skipped: Sequence[Skipped] = (),
         *,
         every_class: bool = False,
+        most: int = sys.maxsize,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
+            most: images of a cut, should the server take more.
             every_class: they make a classifier; no class may lose all its images.
         """
         self.skipped = list(skipped)
@@ -63,6 +65,7 @@ class Cuts:
         self.partial = on_bad == "skip"
         self._left = Counter(item.label for item in images) if every_class else None
         self._session = session
+        self._most = most
         self._rest = deque(images)
         self._waiting: deque[Prepared] = deque()
         self._bar: Any = None
@@ -151,7 +154,7 @@ class Cuts:
 
     def _prepare(self, limits: Limits) -> Flow[None]:
         """Prepare images until more wait than one cut holds, or all are prepared."""
-        most, room = limits.max_images, _room(limits)
+        most, room = min(limits.max_images, self._most), _room(limits)
         while self._rest and len(self._waiting) <= most and sum(map(_size, self._waiting)) <= room:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
             ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits.image_formats))
@@ -166,7 +169,7 @@ class Cuts:
     def _take(self, limits: Limits) -> list[Prepared]:
         cut: list[Prepared] = []
         size = 0
-        while self._waiting and len(cut) < limits.max_images:
+        while self._waiting and len(cut) < min(limits.max_images, self._most):
             size += _size(self._waiting[0])
             if cut and size > _room(limits):
                 break

@@ -70,6 +70,20 @@ class NotFoundError(ComlnError):
     """There is no such classifier, model, example or route (404)."""
 
 
+class InterruptedPredicting(KeyboardInterrupt):
+    """Ctrl-C ended a call of `predict` or `predict_folder` after some of several requests.
+
+    Attributes:
+        done: number of images that the server had taken before.
+        total: number of images of the call.
+        result: what was answered before: `Predictions`.
+    """
+
+    def __init__(self, *, done: int, total: int, result: Any) -> None:
+        super().__init__(f"predicting was interrupted after {done} of {total} images")
+        self.done, self.total, self.result = done, total, result
+
+
 class IncompleteError(ComlnError):
     """A call of several requests ended after some of them. The message says what was done and what is left of it.
 

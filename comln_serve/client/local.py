@@ -27,12 +27,15 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
         raise InputError(
             f"--local needs the server, and {error.name} is not installed: pip install 'comln-serve[cpu]'"
         ) from error
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
-        Client("http://localhost", transport=_InProcess(app, portal)) as client,
-    ):
-        yield client
+    with start_blocking_portal() as portal:
+        lifespan = portal.wrap_async_context_manager(app.router.lifespan_context(app))
+        lifespan.__enter__()
+        try:
+            with Client("http://localhost", transport=_InProcess(app, portal)) as client:
+                yield client
+        finally:
+            # Whatever ended the block, the server closes: a process that exits while its threads compute aborts.
+            lifespan.__exit__(None, None, None)
 
 
 def _application(arguments: Sequence[str]) -> Any:

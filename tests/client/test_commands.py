@@ -1,6 +1,7 @@
 """`comln`: what it prints, for people and for programs, and its exit status."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -24,9 +25,10 @@ from safetensors.numpy import load_file
 
 from comln_serve import __version__
 from comln_serve.client import Client, asking
-from comln_serve.client.commands import main
+from comln_serve.client.commands import connection, main
 from comln_serve.storage import open_store
 from tests.client.pictures import COLOURS, class_folder
+from tests.client.wires import Wire
 from tests.support.image_files import encode, image_bytes
 from tests.support.keyed import new_key
 from tests.support.live import live_server
@@ -249,6 +251,72 @@ def test_a_table_is_written_to_a_pipe(comln: Run, shop: str, photos: Path, tmp_p
         assert reader.communicate(timeout=60)[0].startswith("file,label,probability")
 
 
+def files_in(table: Path) -> list[str]:
+    return [row["file"] for row in csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))]
+
+
+@pytest.fixture
+def interrupted(models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], str]]:
+    """Makes a server's next commands end by Ctrl-C after so many predictions of four images; returns its address."""
+    with live_server(models_dir, tmp_path, "--default-model", "tiny-prototype", "--max-images", "4") as server:
+        wire = Wire(httpx2.HTTPTransport())
+
+        def after(number: int) -> str:
+            def interrupt(_request: httpx2.Request) -> None:
+                if wire.requests.count("POST /predict") >= number:
+                    raise KeyboardInterrupt
+
+            wire.requests.clear()
+            wire.before = interrupt
+            return server.url
+
+        monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=wire))
+        yield after
+
+
+def test_ctrl_c_keeps_the_rows_of_a_table(interrupted: Callable[[int], str], photos: Path, tmp_path: Path) -> None:
+    url, table = interrupted(2), tmp_path / "out.csv"
+    with Client(url) as client:
+        shop = client.adapt_folder(photos, name="shop")
+    arguments = ["predict", str(photos), "--classifier", "shop", "--url", url]
+    to_table = [*arguments, "--csv", str(table)]
+    ended = CliRunner().invoke(main, to_table)
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert ended.stderr.splitlines() == [
+        f"8 of 9 predictions are in {table}; for the rest, give the command again with --resume --classifier {shop.id}",
+        "comln: predicting was interrupted after 8 of 9 images",
+    ]
+    assert len(files_in(table)) == 8
+    interrupted(9)
+    rest = CliRunner().invoke(main, [*to_table, "--resume"])
+    assert (rest.exit_code, rest.stdout) == (0, f"1 more predictions in {table}\n")
+    assert sorted(files_in(table)) == sorted(map(str, photos.rglob("*.png")))
+    nothing = CliRunner().invoke(main, [*to_table, "--resume"])
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", f"all files are in {table}\n")
+    whole = table.read_bytes()
+    for more, said in (
+        ([*to_table, "--resume", "--top-k", "2"], "needs one written with the same --top-k"),
+        ([*arguments, "--resume"], "--resume needs the file of a table, --csv FILE"),
+    ):
+        refused = CliRunner().invoke(main, more)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+    interrupted(0)
+    nothing_done = CliRunner().invoke(main, to_table)
+    assert (nothing_done.exit_code, nothing_done.stderr) == (130, "comln: interrupted\n")
+    assert table.read_bytes() == whole
+
+
+def test_resume_begins_where_there_is_no_table(comln: Run, shop: str, photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "new.csv"
+    begun = comln("predict", photos, "--csv", table, "--resume", "--classifier", shop)
+    assert (begun.exit_code, begun.stdout) == (0, f"9 predictions in {table}\n")
+    table.write_bytes(b"\xff\xfe")
+    refused = comln("predict", photos, "--csv", table, "--resume", "--classifier", shop)
+    assert refused.exit_code == 2
+    assert f"{table}: cannot be read as a table" in refused.stderr
+
+
 def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"none")
     result = comln("predict", tmp_path / "bad.png", "--classifier", shop)
@@ -389,6 +457,13 @@ def test_no_server(comln: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(by_json.stdout)["error"]["status"] is None
 
 
+def test_https_where_the_server_speaks_http(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
+    result = comln("models", "ls", "--url", url.replace("http:", "https:"))
+    assert result.exit_code == 1
+    assert result.stderr == (f"comln: the server at {url.replace('http:', 'https:')} does not speak TLS; try {url}\n")
+
+
 def test_a_wrong_key(models_dir: Path, tmp_path: Path) -> None:
     with live_server(models_dir, tmp_path, "--require-keys") as server:
         result = CliRunner().invoke(main, ["models", "ls", "--url", server.url, "--key", "wrong", "--json"])
@@ -418,6 +493,25 @@ main(["predict", {str(photos)!r}, "--classifier", "own", "--json", *{local!r}], 
     assert done.stdout.startswith("own@1 (clf_")
     found = json.loads(done.stdout[done.stdout.index("{") :])
     assert [item["label"] for item in found["predictions"]] == ["blue"] * 3 + ["green"] * 3 + ["red"] * 3
+
+
+def test_the_server_in_the_process_closes_after_ctrl_c(models_dir: Path, tmp_path: Path) -> None:
+    local = ["--models-dir", str(models_dir), "--database-url", f"sqlite:///{tmp_path / 'own.db'}"]
+    script = f"""
+import threading
+from comln_serve.client.local import local_client
+try:
+    with local_client({local!r}) as client:
+        client.models()
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith(("embed", "decode"))])
+"""
+    environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 def test_the_command_is_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

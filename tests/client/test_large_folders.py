@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
-from comln_serve.client import BadImageError, Client, ComlnError, IncompleteError, InputError
+from comln_serve.client import BadImageError, Client, ComlnError, IncompleteError, InputError, InterruptedPredicting
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire, client_on, hurry, wire_to
@@ -315,6 +315,25 @@ def test_predictions_before_a_failure_are_not_lost(serve: Callable[..., Wire], f
         with pytest.raises(IncompleteError, match="Predicting ended after 10 of 12 images") as caught:
             client.predict_folder(folder, shop)
         assert len(caught.value.result) == caught.value.done == 10
+
+
+def test_predictions_before_an_interrupt_are_not_lost(serve: Callable[..., Wire], folder: Path) -> None:
+    wire = serve(max_images=5)
+
+    def interrupt(_request: httpx2.Request) -> None:
+        if len(wire.requests) >= 2:
+            raise KeyboardInterrupt
+
+    with client_on(wire) as client:
+        shop = client.adapt_folder(folder, name="shop")
+        wire.requests.clear()
+        wire.before = interrupt
+        with pytest.raises(InterruptedPredicting, match="after 10 of 12 images") as caught:
+            client.predict_folder(folder, shop)
+        assert len(caught.value.result) == caught.value.done == 10
+        with pytest.raises(KeyboardInterrupt) as plain:
+            client.predict_folder(folder, shop)
+        assert type(plain.value) is KeyboardInterrupt  # there is no result
 
 
 def test_a_server_killed_in_the_middle(models_dir: Path, tmp_path: Path) -> None:

@@ -204,31 +204,36 @@ def test_the_starter_example(visitor: Visitor) -> None:
 
 
 def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> None:
-    """The seventh image that is sent is red and given as blue."""
+    """Two images are red and given as blue."""
     visitor.click("#settings summary")
     visitor.choose("#model", "tiny-far")
     assert visitor.text("#model-description") == "A tiny test model. Licence: Apache-2.0."
-    stray = colours["red"][0].with_name("stray.png")
-    stray.write_bytes(image_bytes((220, 30, 30), seed=7))
+    stray, other = (colours["red"][0].with_name(name) for name in ("stray.png", "other.png"))
+    for seed, path in ((7, stray), (8, other)):
+        path.write_bytes(image_bytes((220, 30, 30), seed=seed))
     # So many that each of them is recognised without itself, whatever rounding does to the tiny network.
     blue = [*colours["blue"], *(stray.with_name(f"more-{seed}.png") for seed in range(10, 16))]
     for seed, path in enumerate(blue[3:], 10):
         path.write_bytes(image_bytes((30, 30, 220), seed=seed))
-    visitor.add_classes({**colours, "blue": [stray, *blue]})
+    visitor.add_classes({**colours, "blue": [stray, other, *blue]})
     visitor.make()
-    (suspect,) = visitor.all("#suspects li")
+    suspect, _ = visitor.all("#suspects li")
     assert suspect.text.startswith("stray.png\ngiven as blue, looks like red")
     assert visitor.one("img", suspect).is_displayed()
     # A cell opens the images that it counts, no others.
     for title, names in (
-        ("1 of 10 images of blue taken for red", ["stray.png"]),
-        ("9 of 10 images of blue taken for blue", [path.name for path in blue]),
+        ("2 of 11 images of blue taken for red", ["other.png", "stray.png"]),
+        ("9 of 11 images of blue taken for blue", [path.name for path in blue]),
     ):
         visitor.click(f".confusion [title='{title}']")
         visitor.wait(lambda: visitor.all("#dialog img"))
         assert visitor.texts("#dialog li .hint") == names
         visitor.click("#dialog [aria-label=Close]")
-    visitor.press("Move to red", "#suspects")
+    visitor.one("[aria-label='Move to red: stray.png']").send_keys(Keys.ENTER)
+    visitor.wait(lambda: not visitor.all("[aria-label='Move to red: stray.png']"))
+    assert focused(visitor) == "Move to red: other.png"  # the others can be moved, too, before the next classifier
+    visitor.press("Remove", "#suspects")
+    visitor.wait(lambda: not visitor.all("#suspects button"))
     assert visitor.text("#outdated").startswith("Outdated")
     visitor.step("images")
     red = visitor.one("[aria-label='Class red']")
@@ -741,6 +746,85 @@ def test_by_keyboard(visitor: Visitor, colours: Colours) -> None:
     visitor.one("[data-step=quality]").send_keys(Keys.ENTER)
     visitor.wait(lambda: visitor.one("#step-quality").is_displayed())
     assert focus().get_attribute("id") == "title"
+
+
+def focused(visitor: Visitor) -> str:
+    """Name of what has the focus."""
+    return visitor.run("const at = document.activeElement; return at.getAttribute('aria-label') ?? at.textContent")
+
+
+def undo(visitor: Visitor) -> None:
+    """Press Control+Z; by an event, as keys that are sent to a field of files are taken for names of files."""
+    visitor.run(
+        "document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'z', ctrlKey: true, bubbles: true, cancelable: true}))"
+    )
+
+
+def test_the_focus_outlives_what_it_was_on(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    """Where versions are deleted and promoted; and deleting is undone from there, not only at the end of the page."""
+    for _ in range(3):
+        adapt_with(server, colours, name="focus")
+
+    def press(selector: str) -> None:
+        visitor.wait(lambda: visitor.all(selector))
+        visitor.one(selector).send_keys(Keys.ENTER)
+
+    def gone(selector: str) -> None:
+        visitor.wait(lambda: not visitor.all(selector))
+
+    visitor.visit("/?view=classifiers", anew=False)
+    press("[aria-label='Delete focus@3']")
+    gone("[aria-label='Delete focus@3']")
+    assert focused(visitor) == "focus@2"
+    undo(visitor)
+    visitor.wait(lambda: visitor.all("[aria-label='Delete focus@3']"))
+    assert focused(visitor) == "focus@2"
+    press("[aria-label='Promote focus@2']")
+    gone("[aria-label='Promote focus@2']")
+    assert focused(visitor) == "focus@2"
+    visitor.visit("/?classifier=focus@3&step=use", anew=False)
+    press("[aria-label='Promote focus@3']")
+    gone("[aria-label='Promote focus@3']")
+    assert focused(visitor) == "focus@3"
+    press("#rollback")
+    visitor.wait(lambda: visitor.all("[aria-label='Promote focus@3']"))
+    assert focused(visitor) == "Roll back"
+    press("[aria-label='Delete focus@1']")
+    gone("[aria-label='Delete focus@1']")
+    assert focused(visitor) == "focus@2"
+    undo(visitor)
+    visitor.wait(lambda: visitor.all("[aria-label='Delete focus@1']"))
+    assert get(server, "classifiers/focus@1")["version"] == 1
+
+
+def test_photos_to_sort_by_keyboard(visitor: Visitor, colours: Colours) -> None:
+    """The focus stays among the tiles, and photos that were removed come back with their results."""
+    visitor.add_classes(colours)
+    visitor.make()
+    visitor.sort([path for paths in colours.values() for path in paths])
+
+    def press(text: str) -> None:
+        visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+        visitor.press(text, within="#dialog")
+
+    names = visitor.texts("#results .file")
+    visitor.all("#results .face")[0].send_keys(Keys.ENTER)
+    press("Add to this class")
+    assert names[0] in focused(visitor)
+    visitor.all("#results .face")[1].send_keys(Keys.ENTER)
+    press("Remove from this list")
+    assert names[2] in focused(visitor)
+    undo(visitor)
+    assert visitor.texts("#results .file") == names
+    visitor.one("#clear").send_keys(Keys.ENTER)
+    assert not visitor.one("#sorted").is_displayed()
+    undo(visitor)
+    assert visitor.texts("#results .file") == names
+    assert len(visitor.all("#results .share")) == len(names)
+    visitor.visit(anew=False)
+    visitor.step("sort")
+    assert visitor.texts("#results .file") == names
 
 
 def test_a_result_is_announced_once(visitor: Visitor, colours: Colours) -> None:

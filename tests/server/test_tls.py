@@ -10,6 +10,7 @@ import pytest
 import trustme
 
 from comln_serve.cli import main
+from comln_serve.client import Client, NoAnswerError
 from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
@@ -51,6 +52,10 @@ def test_https_is_served_with_the_certificate(
             httpx2.get(f"{server.url}/health/live")
         with pytest.raises(httpx2.TransportError):
             httpx2.get(f"{server.url.replace('https', 'http')}/health/live")
+        with pytest.raises(NoAnswerError, match="cannot be trusted: unable to get local issuer certificate"):
+            Client(server.url).live()
+        with pytest.raises(NoAnswerError, match=f"ended the connection .* try {server.url}"):
+            Client(server.url.replace("https", "http")).live()
         assert client.get("/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
 

@@ -64,8 +64,8 @@ def add_wrap(commands: Any) -> None:
         type=float,
         default=1.0,
         metavar="SHARE",
-        help="with --resize crop: the share of the largest centred square's side that is kept, 0.875 for a network that "
-        "was evaluated on 224 pixels of 256 (default: 1)",
+        help="with --resize crop: the share of the largest centred square's side that is kept, 0.875 for a network "
+        "that was evaluated on 224 pixels of 256 (default: 1)",
     )
     command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
     command.add_argument("--description", help="what the model is for")

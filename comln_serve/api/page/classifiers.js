@@ -2,7 +2,7 @@
 
 import { complain } from "./announce.js";
 import { NAME } from "./checks.js";
-import { button, byId, el, theirs } from "./dom.js";
+import { button, byId, el, redraw, theirs } from "./dom.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { isLeaving, promote, remove } from "./manage.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
@@ -87,7 +87,7 @@ async function list() {
   }
   if (mine !== turn) return;
   const rows = answer.found.filter((item) => !isLeaving(item)).map(row);
-  byId("list-table").replaceChildren(
+  redraw(byId("list-table"),
     el("thead", {}, el("tr", {}, HEADS.map((head) => el("th", { scope: "col" }, head)), el("td", {}))),
     el("tbody", {}, rows.map(({ line }) => line)));
   byId("list-table").hidden = rows.length === 0;

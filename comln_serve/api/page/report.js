@@ -5,7 +5,7 @@ import { bars, horizonChart, interval, intervalChart } from "./charts.js";
 import { picture } from "./classes.js";
 import { confusionTable, mistakes, mistakeWords, NARROW } from "./confusion.js";
 import { openDialog } from "./dialog.js";
-import { button, byId, el, part, theirs } from "./dom.js";
+import { button, byId, el, part, redraw, theirs } from "./dom.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { picturesOf } from "./memory.js";
 import { limits } from "./models.js";
@@ -105,9 +105,11 @@ function suspects(list) {
   const items = list.map(({ number, label, likelier }) => {
     const image = isDraft() ? allImages().find((one) => one.number === number) : undefined;
     const target = work.classes.find((one) => one.label === likelier);
-    const actions = !image || work.edited ? null : el("p", { class: "actions" },
-      target && button(`Move to ${likelier}`, () => act(() => moveImage(image, target), `Moved to ${likelier}.`), { class: "small" }),
-      button("Remove", () => act(() => removeImage(image), "Removed."), { class: "small" }));
+    const isThere = image && work.classes.some((one) => one.label === label && one.images.includes(image));
+    const actions = !isThere ? null : el("p", { class: "actions" },
+      target && button(`Move to ${likelier}`, () => act(() => moveImage(image, target), `Moved to ${likelier}.`),
+        { class: "small", "aria-label": `Move to ${likelier}: ${image.name}` }),
+      button("Remove", () => act(() => removeImage(image), "Removed."), { class: "small", "aria-label": `Remove ${image.name}` }));
     return el("li", {}, el("div", { class: "frame" }, examplePicture(number)),
       el("div", {}, el("p", {}, theirs(exampleImage(number)?.name ?? `example ${number}`)),
         el("p", { class: "hint" }, "given as ", theirs(label), ", looks like ", theirs(likelier)), actions));
@@ -215,7 +217,7 @@ async function draw(again = false) {
       el("p", { class: "hint" }, `Held-out accuracy by T. The chosen T, ${figure(detail.horizon)}, is marked; the dashed line is the one the model has learned, ${figure(choice.learned)}.`)));
   }
   parts.push(facts(detail, choice ? part : widePart));
-  place.replaceChildren(...parts);
+  redraw(place, ...parts);
 }
 
 export function installReport() {

@@ -11,6 +11,7 @@ import * as memory from "./memory.js";
 import { inPieces, small } from "./pieces.js";
 import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
 import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
+import { undoable } from "./undo.js";
 import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
 import { counted, listed, megabytes, percent } from "./words.js";
 
@@ -174,13 +175,16 @@ function openPhoto(photo) {
     targets.length > 0 && !photo.problem && el("p", { class: "actions" }, "Teach it as", choice,
       button("Add to this class", () => {
         const target = targets.find(({ label }) => label === choice.value);
+        closeDialog(); // which gives the focus back to the tile, before that is drawn anew
         addImages(target, [new File([photo.blob], photo.name.split("/").at(-1), { type: photo.blob.type })]);
-        closeDialog();
         announce(`Added to ${target.label}. Make the classifier again for it to count.`);
       })),
     el("p", { class: "actions" }, button("Remove from this list", () => {
-      remove([photo]);
+      const list = selected();
+      const next = list[list.indexOf(photo) + 1] ?? list.at(-2);
       closeDialog();
+      remove([photo]);
+      (tiles.get(next)?.firstElementChild ?? byId("queries")).focus();
     }, { class: "small" })),
   ];
   openDialog(photo.name, content.filter(Boolean));
@@ -234,7 +238,9 @@ function drawGrid() {
   const some = found.slice(0, shown);
   tiles = new Map(some.map((photo) => [photo, tiles.get(photo) ?? el("li", {})]));
   for (const photo of some) drawTile(photo);
+  const focused = document.activeElement;
   byId("results").replaceChildren(...tiles.values());
+  if (byId("results").contains(focused)) focused.focus();
   byId("more-results").hidden = found.length <= shown;
   byId("more-results").textContent = `Show ${Math.min(PAGE, found.length - shown)} more of ${found.length}`;
   sayThresholds(results());
@@ -270,10 +276,21 @@ export async function sortNew() {
 
 function remove(some) {
   const gone = new Set(some);
+  const before = photos;
   photos = photos.filter((photo) => !gone.has(photo));
-  for (const { url } of some) if (url) URL.revokeObjectURL(url);
   memory.dropAll("images", some.map(({ id }) => id));
   draw();
+  undoable(`${counted(some.length, "photo was", "photos were")} removed from the list.`, {
+    undo() {
+      photos = [...before, ...photos.filter((photo) => !before.includes(photo))];
+      keep(some.filter(({ blob }) => blob));
+      draw();
+      sortNew();
+    },
+    commit() {
+      for (const { url } of some) if (url) URL.revokeObjectURL(url);
+    },
+  });
 }
 
 function table() {

@@ -4,6 +4,8 @@ import { announce } from "./announce.js";
 import { byId } from "./dom.js";
 
 const SECONDS = 10;
+// Where Control+Z takes back what was written.
+const WRITING = "input:not([type=file], [type=checkbox], [type=range]), textarea";
 
 let pending = null;
 let timer = 0;
@@ -17,7 +19,7 @@ export function undoable(text, { undo, commit = () => {} }) {
   pending = { undo, commit };
   byId("undo-text").textContent = text;
   byId("undo").hidden = false;
-  announce(`${text} It can be undone.`);
+  announce(`${text} It can be undone by Control+Z.`);
   start();
 }
 
@@ -38,14 +40,24 @@ function start() {
   if (pending) timer = setTimeout(() => settle(), 1000 * SECONDS);
 }
 
+function back() {
+  taken()?.undo();
+  announce("Undone.");
+}
+
 export function installUndo() {
   const bar = byId("undo");
   for (const kind of ["pointerenter", "focusin"]) bar.addEventListener(kind, () => clearTimeout(timer));
   for (const kind of ["pointerleave", "focusout"]) bar.addEventListener(kind, start);
   byId("undo-button").addEventListener("click", () => {
-    taken()?.undo();
-    announce("Undone.");
+    back();
     byId("main").focus();
+  });
+  window.addEventListener("keydown", (event) => {
+    const asked = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "z";
+    if (!asked || !pending || event.target.matches(WRITING)) return;
+    event.preventDefault();
+    back();
   });
   // Firefox loses about half of the requests that begin as late as pagehide; others may not tell before.
   for (const kind of ["beforeunload", "pagehide"]) window.addEventListener(kind, () => settle(true));

@@ -2,7 +2,7 @@
 
 import { announce, complain } from "./announce.js";
 import { closeDialog, openDialog } from "./dialog.js";
-import { button, byId, el, part, theirs } from "./dom.js";
+import { button, byId, el, part, redraw, theirs } from "./dom.js";
 import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
 import { examplePicture } from "./report.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
@@ -59,7 +59,7 @@ async function draw() {
   if (mine !== turn) return;
   const shown = versions.filter((item) => !isLeaving(item));
   const again = () => reload(detail);
-  place.replaceChildren(
+  redraw(place,
     part("From a program",
       el("p", { class: "hint" }, detail.name !== null && detail.promoted ? "The name stands for the promoted version, now and after the next." : "This stands for exactly this classifier."),
       copyable("curl", curl(reference, keyed)), copyable("Python", python(reference, keyed)), copyable("Link to this page", link(reference))),

@@ -19,7 +19,8 @@ def main() -> None:
     The server is that of the variable COMLN_URL, or http://127.0.0.1:8000. Each command takes another as --url, after
     its own name (comln models ls --url ADDRESS), and most do without one with --local.
 
-    Exit status: 0 done, 1 the server refused it or cannot be reached, 2 the command cannot be carried out as given.
+    Exit status: 0 done, 1 the server refused it or cannot be reached, 2 the command cannot be carried out as given,
+    130 Ctrl-C.
 
     Shell completion: eval "$(_COMLN_COMPLETE=bash_source comln)", or zsh_source, fish_source.
     """

@@ -17,6 +17,9 @@ _P = ParamSpec("_P")
 # Flags of comln-serve that --local passes on.
 _OF_SERVER = ("models_dir", "database_url", "config")
 
+# Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
+_INTERRUPTED = 130
+
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")
 
@@ -89,6 +92,9 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
                 command(client, output, *args, **options)
         except ComlnError as error:
             output.fail(error)
+        except KeyboardInterrupt as interrupt:
+            output.note(f"comln: {str(interrupt) or 'interrupted'}")
+            sys.exit(_INTERRUPTED)
 
     return run
 

@@ -13,8 +13,9 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import left_out, percent, table
-from comln_serve.client.errors import IncompleteError, InputError
+from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
 from comln_serve.client.folders import read_folder
+from comln_serve.client.images import name_of
 from comln_serve.client.results import Predictions, Skipped
 
 
@@ -24,10 +25,18 @@ from comln_serve.client.results import Predictions, Skipped
 @click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
 @click.option("--unknown", is_flag=True, help="Say of each image whether it is unlike every class.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a table to this file; - is standard output.")
+@click.option("--resume", is_flag=True, help="Go on with the table of --csv: classify only files that are not in it.")
 @ON_BAD
 @connected
 def predict(
-    client: Client, output: Output, paths: Sequence[Path], *, csv_file: str | None, on_bad: Any, **options: Any
+    client: Client,
+    output: Output,
+    paths: Sequence[Path],
+    *,
+    csv_file: str | None,
+    resume: bool,
+    on_bad: Any,
+    **options: Any,
 ) -> None:
     """Classify images: files, or all images of folders and the folders in them."""
     files, skipped = _files(paths)
@@ -35,19 +44,35 @@ def predict(
         raise InputError(f"{skipped[0].image} {skipped[0].reason}; remove it, or --on-bad skip")
     if csv_file not in (None, "-"):
         _check_writable(Path(csv_file))
+    done: set[str] = set()
+    if resume:
+        if csv_file in (None, "-"):
+            raise InputError("--resume needs the file of a table, --csv FILE")
+        done = _files_in(Path(csv_file), options["top_k"])
+        files = [file for file in files if name_of(file) not in done]
+        skipped = [item for item in skipped if item.image not in done]
+        if not files:
+            output.note(f"all files are in {csv_file}")
+            return
     try:
         found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
-    except IncompleteError as error:
+    except (IncompleteError, InterruptedPredicting) as error:
         if csv_file is not None:  # what is done is not lost
-            _write(output, csv_file, replace(error.result, skipped=(*skipped, *error.result.skipped)), options["top_k"])
+            some = replace(error.result, skipped=(*skipped, *error.result.skipped))
+            _write(output, csv_file, some, options["top_k"], append=bool(done))
+            if csv_file != "-":
+                output.note(
+                    f"{len(some)} of {error.total} predictions are in {csv_file}; for the rest, give the command again "
+                    f"with --resume --classifier {some.classifier}"
+                )
         raise
     found = replace(found, skipped=(*skipped, *found.skipped))
     if csv_file is not None:
-        _write(output, csv_file, found, options["top_k"])
+        _write(output, csv_file, found, options["top_k"], append=bool(done))
     if csv_file is None or output.as_json:
         output.show(found, lambda: _lines(found))
     elif csv_file != "-":
-        click.echo(f"{len(found)} predictions in {csv_file}")
+        click.echo(f"{len(found)} {'more ' if done else ''}predictions in {csv_file}")
     if found.skipped and not output.as_json:
         output.note(left_out(found.skipped))
 
@@ -91,27 +116,48 @@ def _check_writable(path: Path) -> None:
         path.unlink()
 
 
+def _files_in(path: Path, top_k: int) -> set[str]:
+    """The files that a table has rows of, those that could not be used included; none if there is no table yet."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a table: {error}") from error
+    if rows and rows[0] != _head(top_k):
+        raise InputError(f"{path}: is not a table of this command; --resume needs one written with the same --top-k")
+    return {row[0] for row in rows[1:]}
+
+
+def _head(top_k: int) -> list[str]:
+    more = [name for rank in range(2, top_k + 1) for name in (f"label_{rank}", f"probability_{rank}")]
+    return ["file", "label", "probability", *more, "unknown", "similarity", "error"]
+
+
 def _unwritable(path: str | Path, error: OSError) -> InputError:
     return InputError(f"{path}: cannot be written: {error.strerror}")
 
 
-def _write(output: Output, target: str, found: Predictions, top_k: int) -> None:
+def _write(output: Output, target: str, found: Predictions, top_k: int, *, append: bool) -> None:
     """Write a row for each image, skipped ones last, with the reason in `error`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    more = [name for rank in range(2, top_k + 1) for name in (f"label_{rank}", f"probability_{rank}")]
-    writer.writerow(["file", "label", "probability", *more, "unknown", "similarity", "error"])
+    if not append:
+        writer.writerow(_head(top_k))
+    width = 2 * (top_k - 1)
     for item in found:
         others = [value for one in item.top[1:] for value in (one.label, one.probability)]
-        padded = [*others, *[""] * (len(more) - len(others))]
+        padded = [*others, *[""] * (width - len(others))]
         unknown = "" if item.unknown is None else str(item.unknown).lower()
         writer.writerow([item.image, item.label, item.probability, *padded, unknown, item.similarity, ""])
     for bad in found.skipped:
-        writer.writerow([bad.image, "", "", *[""] * len(more), "", "", bad.reason])
+        writer.writerow([bad.image, "", "", *[""] * width, "", "", bad.reason])
     if target == "-":
         output.write(text.getvalue())
         return
     try:
-        Path(target).write_text(text.getvalue(), encoding="utf-8", newline="")
+        with Path(target).open("a" if append else "w", encoding="utf-8", newline="") as file:
+            file.write(text.getvalue())
     except OSError as error:
         raise _unwritable(target, error) from error
