@@ -182,10 +182,9 @@ byId("start-over").addEventListener("click", () => {
 byId("starter").addEventListener("click", async () => {
   try {
     const { classes, others } = await starter();
-    for (const { label, files } of classes) {
-      const owner = classNamed(label);
-      if (owner.images.length === 0) addImages(owner, files);
-    }
+    const empty = classes.filter(({ label }) => classNamed(label).images.length === 0);
+    if (empty.length === 0) return announce("The example photos are here already.");
+    for (const { label, files } of empty) addImages(classNamed(label), files);
     await addPhotos({ images: others.map((file) => ({ file, path: file.name })), others: [] });
     announce("Three classes of example photos were added, and six photos to sort.");
     byId("adapt").focus();
