@@ -198,7 +198,7 @@ def test_the_starter_example(visitor: Visitor) -> None:
     labels = [node.get_property("value") for node in visitor.all("input.label")]
     assert labels == ["banana", "cucumber", "zucchini"]
     visitor.click("#starter")  # again: the photos to sort are not there twice
-    visitor.wait(lambda: "here already" in visitor.one("#announcer").get_property("textContent"))
+    visitor.wait(lambda: "here already" in str(visitor.one("#announcer").get_property("textContent")))
     visitor.make()
     visitor.step("sort")
     visitor.wait(lambda: len(visitor.all("#results .share")) == 6)
