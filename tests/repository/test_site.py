@@ -70,7 +70,7 @@ def test_notebooks_are_pages_with_their_outputs(site: Path) -> None:
     source = (site / "notebook.html").read_text(encoding="utf-8")
     assert (site / "notebook.ipynb").read_bytes() == (REPOSITORY / "docs" / "notebook.ipynb").read_bytes()
     assert "adapt_folder" in source
-    assert "88% of 50 photos" in source
+    assert "84% of 50 photos" in source
     pictures = [address for address in Page(source).loaded if address.endswith(".jpg")]
     assert len(pictures) == 3
     assert 'href="notebook.html"' in (site / "index.html").read_text(encoding="utf-8")

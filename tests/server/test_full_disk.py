@@ -98,11 +98,12 @@ def test_workers_go_on_without_room_for_temporary_files(models_dir: Path, tmp_pa
     environment = {**os.environ, "TMPDIR": str(small_disk)}
     with live_server(models_dir, tmp_path, *flags, database_url=url, environment=environment) as server:
         counted = f"{server.url}/metrics"
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        wait_until(lambda: len(children.read_text().split()) == 2)
         wait_until(lambda: "comln_models_ready 1.0" in http.get(counted, headers=key).text)
         with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
             while filler.write(bytes(4096)):
                 pass
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         processes = children.read_text().split()
         for path in ("", "classifiers", "models", "limits", "docs", "absent", "v2", "classifiers/absent"):
             for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE"):

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,9 @@ def test_it_is_counted_as_predict_is(triton_client: Any, server: LiveServer) -> 
 def test_overload_is_told_to_come_back(client_in_process: TestClient) -> None:
     engine = client_in_process.app.state.engine  # type: ignore[attr-defined]
     body = message(data=[base64.b64encode(QUERIES[0]).decode()])
-    with engine.images.admit(engine.settings.max_pending_images):
+    with ExitStack() as busy:
+        for _ in range(64):  # each so small that it may take the last places
+            busy.enter_context(engine.images.admit(engine.settings.max_pending_images // 64))
         answer = client_in_process.post("/v2/models/colours/infer", content=body)
         assert "The server is busy" in refused(answer, 429)
         assert answer.headers["retry-after"] == "1"

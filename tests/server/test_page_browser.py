@@ -197,8 +197,10 @@ def test_the_starter_example(visitor: Visitor) -> None:
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 15)
     labels = [node.get_property("value") for node in visitor.all("input.label")]
     assert labels == ["banana", "cucumber", "zucchini"]
+    said = visitor.one("#announcer")
+    visitor.wait(lambda: "were added" in str(said.get_property("textContent")))
     visitor.click("#starter")  # again: the photos to sort are not there twice
-    visitor.wait(lambda: "here already" in str(visitor.one("#announcer").get_property("textContent")))
+    visitor.wait(lambda: "here already" in str(said.get_property("textContent")))
     visitor.make()
     visitor.step("sort")
     visitor.wait(lambda: len(visitor.all("#results .share")) == 6)
