@@ -1,6 +1,5 @@
 """The schema of `bundle.json`. Format versions 1 to 4."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -14,8 +13,8 @@ FormatVersion = Literal[1, 2, 3, 4, 5]
 FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
-sets; version 4 adds `stored_embeddings`. A bundle has the lowest version that can hold its content,
-so that older servers can read it.
+sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`. A bundle has the lowest version
+that can hold its content, so that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
@@ -157,29 +156,6 @@ class ComparisonEntry(_Measurement):
     unconverged: Annotated[int, Field(ge=0)]
 
 
-def format_version(
-    head: HeadEntry,
-    accuracy: Sequence[AccuracyEntry],
-    comparisons: Sequence[ComparisonEntry],
-    calibration: Calibration | None = None,
-    stored_embeddings: StoredEmbeddings = "float32",
-    *,
-    crop_fraction: float = 1.0,
-) -> FormatVersion:
-    """The lowest version that can hold this head, these measurements and these settings."""
-    if crop_fraction != 1.0:
-        return 5
-    if stored_embeddings != "float32":
-        return 4
-    measured = calibration.tasks if calibration is not None else ()
-    named = any(entry.data is not None for entry in (*accuracy, *comparisons, *measured))
-    if named or head.whitening or head.horizon_rule != "learned":
-        return 3
-    plain_shots = all(isinstance(entry.shots, int) for entry in accuracy)
-    plain_head = head.exponents is None and head.similarity is None
-    return 1 if plain_shots and plain_head and not comparisons and calibration is None else 2
-
-
 class Manifest(Part):
     """The whole of `bundle.json`."""
 
@@ -200,16 +176,25 @@ class Manifest(Part):
     # Left out at its default: versions 1 to 3 have no such key.
     stored_embeddings: Annotated[StoredEmbeddings, Field(exclude_if=lambda stored: stored == "float32")] = "float32"
 
+    @property
+    def lowest_version(self) -> FormatVersion:
+        """The lowest version that can hold this content."""
+        head, calibration = self.head, self.calibration
+        if self.preprocessing.crop_fraction != 1.0:
+            return 5
+        if self.stored_embeddings != "float32":
+            return 4
+        measured = calibration.tasks if calibration is not None else ()
+        named = any(entry.data is not None for entry in (*self.accuracy, *self.comparisons, *measured))
+        if named or head.whitening or head.horizon_rule != "learned":
+            return 3
+        plain_shots = all(isinstance(entry.shots, int) for entry in self.accuracy)
+        plain_head = head.exponents is None and head.similarity is None
+        return 1 if plain_shots and plain_head and not self.comparisons and calibration is None else 2
+
     @model_validator(mode="after")
     def _version_of_the_content(self) -> Self:
-        needed = format_version(
-            self.head,
-            self.accuracy,
-            self.comparisons,
-            self.calibration,
-            self.stored_embeddings,
-            crop_fraction=self.preprocessing.crop_fraction,
-        )
+        needed = self.lowest_version
         if self.format_version < needed:
             raise ValueError(
                 f"the content of this bundle needs format_version {needed}, got "

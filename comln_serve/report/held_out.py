@@ -17,7 +17,7 @@ from comln_serve.flow.metric import symmetric, whitened, whitening_of_gram
 from comln_serve.flow.problem import Array
 from comln_serve.report.unknown import average_length
 
-# Tolerance of held-out logits, which are never served. Takes half the steps of 1e-6.
+# Tolerance of held-out logits, which are never served. Takes about a third of the steps of 1e-6.
 TOLERANCE = 1e-3
 
 # Numbers in each array computed for several folds at once: 8 MB; there are about 8 such arrays.

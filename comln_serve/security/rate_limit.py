@@ -3,11 +3,15 @@
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 _MINUTE = 60.0
+
+# Of SQLite's error codes the last byte is the primary one. A full disk is SQLITE_FULL, or SQLITE_IOERR where a file is
+# mapped.
+_PRIMARY = 0xFF
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS buckets (key TEXT PRIMARY KEY, available REAL, since REAL, taken INTEGER) WITHOUT ROWID
@@ -49,14 +53,21 @@ class RateLimiter:
     def take(self, key_id: str, per_minute: int) -> float:
         """Take a request from a key's bucket. Returns 0, or the seconds until one is available.
 
-        While the file cannot be written, as on a full disk, no request has to wait.
+        While the disk of the file is full, no request has to wait.
         """
-        with self._lock, suppress(sqlite3.OperationalError):
+        try:
+            return self._take(key_id, per_minute)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY not in _NO_ROOM:
+                raise
+            return 0.0
+
+    def _take(self, key_id: str, per_minute: int) -> float:
+        with self._lock:
             now = self._clock()
             if now - self._emptied >= _MINUTE:
                 self._emptied = now
                 self._database.execute("DELETE FROM buckets WHERE since <= ?", (now - _MINUTE,))
             asked = {"key": key_id, "limit": float(per_minute), "now": now, "minute": _MINUTE}
             available, taken = self._database.execute(_TAKE, asked).fetchone()
-            return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
-        return 0.0
+        return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute

@@ -4,16 +4,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from comln_serve.bundle import AccuracyEntry, Calibration, ComparisonEntry, Manifest
-from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, format_version
+from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry
 from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.card import render_card
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `bundle.json` and the model card that is rendered from it."""
+    """Write `bundle.json`, in the lowest format version that can hold it, and the model card rendered from it."""
+    manifest = manifest.model_copy(update={"format_version": manifest.lowest_version})
     content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
     for name, text in ((CARD, render_card(folder.name, manifest)), (MANIFEST, content + "\n")):
         temporary = folder / f".{name}.tmp"
@@ -46,33 +46,19 @@ def record_measurements(
         if _task(entry) not in changed and (_task(entry), entry.head) not in compared
     ]
     # Sorting is stable: the heads of a task stay in their order.
-    _rewrite(
-        folder,
-        manifest,
-        accuracy=tuple(sorted([*kept, *accuracy], key=_task)),
-        comparisons=tuple(sorted([*kept_comparisons, *comparisons], key=_task)),
-    )
+    update = {
+        "accuracy": tuple(sorted([*kept, *accuracy], key=_task)),
+        "comparisons": tuple(sorted([*kept_comparisons, *comparisons], key=_task)),
+    }
+    write_manifest(folder, manifest.model_copy(update=update))
 
 
 def record_calibration(
     folder: Path, manifest: Manifest, calibration: Calibration, stored_embeddings: StoredEmbeddings
 ) -> None:
     """Put a calibration in place of the bundle's earlier one, and set how servers store support embeddings."""
-    _rewrite(folder, manifest, calibration=calibration, stored_embeddings=stored_embeddings)
-
-
-def _rewrite(folder: Path, manifest: Manifest, **update: Any) -> None:
-    """Write the manifest with other values, in the format version that these need."""
-    changed = manifest.model_copy(update=update)
-    version = format_version(
-        changed.head,
-        changed.accuracy,
-        changed.comparisons,
-        changed.calibration,
-        changed.stored_embeddings,
-        crop_fraction=changed.preprocessing.crop_fraction,
-    )
-    write_manifest(folder, changed.model_copy(update={"format_version": version}))
+    update = {"calibration": calibration, "stored_embeddings": stored_embeddings}
+    write_manifest(folder, manifest.model_copy(update=update))
 
 
 def _task(entry: AccuracyEntry | ComparisonEntry) -> tuple[str, str, int, tuple[int, int]]:

@@ -13,7 +13,7 @@ import safetensors.numpy
 from onnx import ModelProto, TensorProto
 
 from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
-from comln_serve.bundle.manifest import BACKBONE, CARD, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry, format_version
+from comln_serve.bundle.manifest import BACKBONE, CARD, FORMAT_VERSIONS, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import store_in_half
 from training.bundles.backbone_graph import ExportError, backbone_graph
@@ -132,18 +132,15 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
         tensors["alpha"] = np.array(head.alpha, dtype=np.float64)
     (folder / HEAD).write_bytes(safetensors.numpy.save(tensors))
     config = origin.config
-    head_entry = HeadEntry.model_validate(head, from_attributes=True)
     manifest = Manifest(
-        format_version=format_version(
-            head_entry, origin.validation, (), crop_fraction=config.data.preprocessing.crop_fraction
-        ),
+        format_version=FORMAT_VERSIONS[-1],  # `write_manifest` lowers it
         description=about.description,
         licence=about.licence,
         created=datetime.now(UTC).date().isoformat(),
         files=Files(backbone=file_entry(folder / BACKBONE), head=file_entry(folder / HEAD)),
         preprocessing=config.data.preprocessing,
         embedding_size=model.backbone.embedding_size,
-        head=head_entry,
+        head=HeadEntry.model_validate(head, from_attributes=True),
         solver=head.solver,
         training=TrainingEntry(
             data=about.data,

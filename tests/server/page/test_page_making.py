@@ -1,0 +1,326 @@
+"""The page in a browser: from labelled images to sorted photos, and all ways in."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import httpx2
+from PIL import Image
+from selenium.webdriver.common.keys import Keys
+
+from tests.support.browser import Visitor
+from tests.support.image_files import frame, image_bytes
+from tests.support.live import LiveServer
+from tests.support.pages import HOSTILE, Colours, focused, get, requests_of
+from tests.support.paths import REPOSITORY
+
+
+def test_from_images_to_sorted_photos(
+    visitor: Visitor, server: LiveServer, colours: Colours, tmp_path: Path, folder: Path
+) -> None:
+    visitor.wait(lambda: len(visitor.all("#model option")) == 4)
+    visitor.add_class("red", colours["red"])
+    visitor.add_class(HOSTILE, colours["green"])
+    visitor.add_class("blue", [*colours["blue"], *colours["blue"][:1]])
+    visitor.all(".thumbnails .remove")[-1].click()
+    assert len(visitor.all(".thumbnails li")) == 9
+    visitor.write("#name", "colours")
+    visitor.make()
+    assert visitor.text("#title") == "colours"
+    assert visitor.texts("#badges .badge") == ["version 1", "promoted"]
+
+    # What is shown of the report is what the server says.
+    made = get(server, "classifiers/colours")
+    held_out = made["report"]["held_out"]
+    assert visitor.text("#accuracy") == f"{100 * held_out['accuracy']:.0f} %"
+    right = round(held_out["accuracy"] * held_out["judged"])
+    assert visitor.text("#worth").startswith(f"{right} of {held_out['judged']} images ")
+    assert "guessing gets 33 %" in visitor.text("#worth")
+    assert f"{100 * made['support_accuracy']:.1f} %" in visitor.text("#facts")
+    shown = [int(text.replace("·", "0")) for text in visitor.texts(".confusion tbody td")]
+    assert shown == [count for row in held_out["confusion"] for count in row]
+    titles = [node.get_attribute("title") for node in visitor.all(".confusion thead th[title]")]
+    assert titles == ["red", HOSTILE, "blue"]
+
+    query = tmp_path / "=a & b <i>.png"
+    query.write_bytes(image_bytes((30, 220, 30), seed=9))
+    visitor.sort([query, colours["red"][0]])
+    expected = httpx2.post(
+        f"{server.url}/predict",
+        data={"classifier": "colours", "unknown": "true"},
+        files=[("images", path.read_bytes()) for path in (query, colours["red"][0])],
+    ).json()["predictions"]
+    # In the order of their names.
+    assert visitor.texts("#results .file") == [query.name, colours["red"][0].name]
+    for tile, prediction in zip(visitor.all("#results > li"), expected, strict=True):
+        assert visitor.one(".best", tile).text.split("\n") == [
+            prediction["label"],
+            f"{100 * prediction['probability']:.0f} %",
+        ]
+    visitor.all("#results .face")[0].click()
+    lines = [line.text.split("\n") for line in visitor.all("#dialog .bars li")]
+    assert lines == [[entry["label"], f"{100 * entry['probability']:.1f} %"] for entry in expected[0]["top"]]
+    widths = [bar.size["width"] for bar in visitor.all("#dialog .fill")]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0
+    visitor.click("#dialog [aria-label=Close]")
+
+    # The CSV holds the same; a name that a spreadsheet would run is disarmed.
+    visitor.click("#csv")
+    table = folder / "sorted.csv"
+    visitor.wait(lambda: table.exists() and table.stat().st_size > 0)  # Firefox reserves the name first
+    with table.open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table.unlink()
+    assert [row["file"] for row in rows] == ["'" + query.name, colours["red"][0].name]
+    assert [row["label"] for row in rows] == [prediction["label"] for prediction in expected]
+    assert [float(row["probability"]) for row in rows] == [prediction["probability"] for prediction in expected]
+
+    # A label was text wherever it appeared: no element was made of it, nothing was run or refused.
+    assert not visitor.all("img[src='x']")
+    assert visitor.complaints() == []
+
+
+def test_the_starter_example(visitor: Visitor) -> None:
+    visitor.click("#starter")
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 15)
+    labels = [node.get_property("value") for node in visitor.all("input.label")]
+    assert labels == ["banana", "cucumber", "zucchini"]
+    said = visitor.one("#announcer")
+    visitor.wait(lambda: "were added" in str(said.get_property("textContent")))
+    visitor.click("#starter")  # again: the photos to sort are not there twice
+    visitor.wait(lambda: "here already" in str(said.get_property("textContent")))
+    visitor.make()
+    visitor.step("sort")
+    visitor.wait(lambda: len(visitor.all("#results .share")) == 6)
+    assert visitor.complaints() == []
+
+
+def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> None:
+    """Two images are red and given as blue."""
+    visitor.click("#settings summary")
+    visitor.choose("#model", "tiny-far")
+    assert visitor.text("#model-description") == "A tiny test model. Licence: Apache-2.0."
+    stray, other = (colours["red"][0].with_name(name) for name in ("stray.png", "other.png"))
+    for seed, path in ((7, stray), (8, other)):
+        path.write_bytes(image_bytes((220, 30, 30), seed=seed))
+    # So many that each of them is recognised without itself, whatever rounding does to the tiny network.
+    blue = [*colours["blue"], *(stray.with_name(f"more-{seed}.png") for seed in range(10, 16))]
+    for seed, path in enumerate(blue[3:], 10):
+        path.write_bytes(image_bytes((30, 30, 220), seed=seed))
+    visitor.add_classes({**colours, "blue": [stray, other, *blue]})
+    visitor.make()
+    suspect, _ = visitor.all("#suspects li")
+    assert suspect.text.startswith("stray.png\ngiven as blue, looks like red")
+    assert visitor.one("img", suspect).is_displayed()
+    # A cell opens the images that it counts, no others.
+    for title, names in (
+        ("2 of 11 images of blue taken for red", ["other.png", "stray.png"]),
+        ("9 of 11 images of blue taken for blue", [path.name for path in blue]),
+    ):
+        visitor.click(f".confusion [title='{title}']")
+        visitor.wait(lambda: visitor.all("#dialog img"))
+        assert visitor.texts("#dialog li .hint") == names
+        visitor.click("#dialog [aria-label=Close]")
+    visitor.one("[aria-label='Move to red: stray.png']").send_keys(Keys.ENTER)
+    visitor.wait(lambda: not visitor.all("[aria-label='Move to red: stray.png']"))
+    assert focused(visitor) == "Move to red: other.png"  # the others can be moved, too, before the next classifier
+    visitor.press("Remove", "#suspects")
+    visitor.wait(lambda: not visitor.all("#suspects button"))
+    assert visitor.text("#outdated").startswith("Outdated")
+    visitor.step("images")
+    red = visitor.one("[aria-label='Class red']")
+    assert "stray.png" in [node.get_attribute("alt") for node in visitor.all("img", red)]
+    visitor.make()
+    assert visitor.all("#suspects li") == []
+    assert not visitor.one("#outdated").is_displayed()
+    assert visitor.complaints() == []
+
+
+def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
+    """A class of one photo five times, and one of five photos."""
+    classes: Colours = {}
+    for product, burst in (("banana", True), ("zucchini", False)):
+        for n in range(5):
+            photo = REPOSITORY / "examples/groceries" / product / "support" / f"{1 if burst else n + 1}.jpg"
+            path = tmp_path / f"{product}-{n}.jpg"
+            path.write_bytes(frame(photo.read_bytes(), n if burst else 0))
+            classes.setdefault(product, []).append(path)
+    visitor.add_classes(classes)
+    visitor.make()
+    assert visitor.text("#title") == "Classifier without a name"
+    assert visitor.texts(".near-duplicates .hint") == [path.name for path in classes["banana"]]
+    assert len(visitor.all(".near-duplicates img")) == 5
+    assert "5 images are nearly the same photo as others" in visitor.text("#worth")
+    assert any(note.startswith("Classes whose images are all nearly") for note in visitor.texts("#notes li"))
+    visitor.step("images")
+    visitor.all(".thumbnails .remove")[-1].click()
+    visitor.make()
+    assert visitor.text(".headline").startswith("not known\n")
+    assert "most images are nearly the same photo" in visitor.text(".headline")
+    assert visitor.complaints() == []
+
+
+def test_the_curve_of_the_chosen_horizon(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    visitor.add_classes(colours)
+    visitor.click("#settings summary")
+    visitor.choose("#horizon", "auto")
+    visitor.write("#name", "curve")
+    visitor.make()
+    choice = get(server, "classifiers/curve")["report"]["horizon_choice"]
+    assert len(visitor.all(".curve .dot")) == len(choice["candidates"])
+    assert "At the chosen T of " in str(visitor.one(".curve").get_attribute("aria-label"))
+    assert len(visitor.all(".curve .point")) == 1
+
+
+def test_twelve_classes_fit(visitor: Visitor, server: LiveServer, tmp_path: Path) -> None:
+    """The matrix of 12 classes at 1280 px needs no scrolling; a cell opens the images of its class."""
+    root = tmp_path / "root"
+    for number in range(12):
+        place = root / f"a class of goods number {number}"
+        place.mkdir(parents=True)
+        for seed in range(2):
+            (place / f"{seed}.png").write_bytes(image_bytes((20 * number, 200, 30), seed=seed))
+    visitor.send(visitor.one("#folder"), [root])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 24)
+    visitor.make()
+    region = visitor.one(".scroll[aria-label='Confusion matrix']")
+    assert len(visitor.all("thead th[title]", region)) == 12
+    assert visitor.run("return arguments[0].scrollWidth <= arguments[0].clientWidth", region)
+    before = visitor.one(".confusion").size["width"]
+    visitor.click("[aria-label='Smaller cells']")
+    assert visitor.one(".confusion").size["width"] < before
+    cells = visitor.all(".confusion td button")
+    assert [cell.get_attribute("tabindex") for cell in cells].count("0") == 1
+    cells[0].send_keys(Keys.ARROW_DOWN if len(cells) > 1 else "")
+    cell = visitor.driver.switch_to.active_element
+    images = int(cell.text)
+    cell.send_keys(Keys.ENTER)
+    visitor.wait(lambda: len(visitor.all("#dialog .thumbnails img")) == images)
+    assert visitor.complaints() == []
+
+
+def test_dropped_folders_are_classes(visitor: Visitor, colours: Colours, broken: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for label, paths in colours.items():
+        (root / label / "deeper").mkdir(parents=True)
+        for path in paths:
+            shutil.copy(path, root / label / "deeper")
+    (root / "notes.txt").write_text("not an image")
+    (root / ".DS_Store").write_text("hidden")
+    shutil.copy(broken, root / "red")
+    visitor.drop("#intake", [root])
+    visitor.wait(lambda: len(visitor.all(".thumbnails li")) == 10)
+    assert [node.get_property("value") for node in visitor.all("input.label")] == ["blue", "green", "red"]
+    assert "1 file is no image and was left out: root/notes.txt." in visitor.messages()
+
+    # An unreadable image is named and left out; the rest goes on.
+    visitor.adapt()
+    visitor.wait(lambda: visitor.all("#facts"))
+    assert "red: holiday.heic: " in visitor.messages()
+    assert "HEIC" in visitor.messages()
+    assert "9 images" in visitor.text("#facts")
+    visitor.step("images")
+    assert visitor.text(".bad .mark").startswith("holiday.heic: ")
+    assert visitor.complaints() == [], "the request is not refused for it"
+
+
+def test_a_class_of_bad_images_only(visitor: Visitor, colours: Colours, broken: Path) -> None:
+    visitor.add_classes({**colours, "odd": [broken]})
+    visitor.adapt()
+    visitor.wait(lambda: "None of the images of" in visitor.messages())
+    assert "None of the images of “odd” can be used: holiday.heic: " in visitor.messages()
+    assert visitor.text(".bad .mark").startswith("holiday.heic: ")
+    assert visitor.one("#step-images").is_displayed()
+
+
+def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> None:
+    visitor.drop(".class", colours["red"][:1])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 1)
+    # Beside a class they make one; outside of everything they do not take the place of the page.
+    visitor.drop("#intake", colours["green"][:2])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 3)
+    visitor.drop("header", colours["green"])
+    assert visitor.run("return location.pathname") == "/"
+    visitor.paste(colours["blue"][0])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 4)
+    visitor.press("Camera")
+    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "Ready.")
+    visitor.press("Take a picture", "#dialog")
+    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "1 picture")
+    visitor.click("#dialog [aria-label=Close]")
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 5)
+    assert visitor.run("return document.querySelector('video').srcObject.active") is False
+    assert visitor.complaints() == []
+
+
+def test_photos_are_made_smaller(visitor: Visitor, server: LiveServer, tmp_path: Path) -> None:
+    """Twice the pixels of the model that needs the most, upright; with the switch, as they are."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    path = tmp_path / "photo.jpg"
+    Image.effect_noise((1200, 800), 80).convert("RGB").save(path, exif=exif, quality=95)
+    full = path.stat().st_size
+
+    visitor.add_class("a", [path])
+    visitor.add_class("b", [path])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 2)
+    size = "return [arguments[0].naturalWidth, arguments[0].naturalHeight]"
+    visitor.wait(lambda: visitor.run(size, visitor.all(".thumbnails img")[0])[0] > 0)
+    assert visitor.run(size, visitor.all(".thumbnails img")[0]) == [32, 48]
+    visitor.make()
+    small = requests_of(server, "/adapt")[-1]["bytes_in"]
+    assert small < 20_000 < full
+    visitor.step("images")
+    visitor.click("#settings summary")
+    visitor.click("#originals")
+    visitor.send(visitor.all(".class input[type=file]")[0], [path])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 3)
+    visitor.make()
+    assert requests_of(server, "/adapt")[-1]["bytes_in"] > full
+
+
+def test_the_draft_survives_a_reload(visitor: Visitor, colours: Colours) -> None:
+    visitor.add_classes(colours)
+    visitor.write("#name", "kept")
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 9)
+    visitor.visit(anew=False)
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 9)
+    assert [node.get_property("value") for node in visitor.all("input.label")] == list(colours)
+    assert visitor.one("#name").get_property("value") == "kept"
+    visitor.make()
+    visitor.sort(colours["red"])
+    visitor.visit("/?step=sort", anew=False)
+    assert visitor.text("#title") == "kept"
+    visitor.wait(lambda: len(visitor.all("#results .share")) == 3)
+    # Starting over empties the draft, until that is undone.
+    visitor.click("#start-over")
+    assert visitor.all(".thumbnails img") == []
+    visitor.click("#undo-button")
+    assert len(visitor.all(".thumbnails img")) == 9
+    visitor.visit(anew=False)
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 9)
+
+
+def test_names_and_labels_are_checked_at_the_field(visitor: Visitor, colours: Colours) -> None:
+    visitor.write("#name", "My shop")
+    assert visitor.text("#name-problem").startswith("A name has no spaces.")
+    assert visitor.one("#name").get_attribute("aria-invalid") == "true"
+    visitor.press("Use My-shop")
+    assert visitor.one("#name").get_property("value") == "My-shop"
+    assert visitor.text("#name-problem") == ""
+    # Blanks around a label make no other class.
+    visitor.add_class("Banana", colours["red"])
+    visitor.all("input.label")[1].send_keys("Banana ", Keys.TAB)
+    assert [node.get_property("value") for node in visitor.all("input.label")] == ["Banana"]
+    assert "There is a class “Banana” already" in visitor.text("#classes-note")
+    # A class without images does not vanish.
+    visitor.click("#add-class")
+    visitor.all("input.label")[1].send_keys("Lemon", Keys.TAB)
+    visitor.adapt()
+    assert "“Lemon” has no images" in visitor.messages()
+    assert visitor.driver.switch_to.active_element.get_attribute("aria-label") == "Add photos of Lemon"
+    visitor.click("[aria-label='Remove Lemon']")
+    visitor.adapt()
+    assert "two or more are needed" in visitor.messages()
+    assert visitor.complaints() == []

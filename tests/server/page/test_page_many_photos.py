@@ -1,0 +1,121 @@
+"""The page in a browser: hundreds of photos, a server of low limits, thresholds."""
+
+import os
+from pathlib import Path
+
+import httpx2
+
+from tests.support.browser import Visitor
+from tests.support.image_files import image_bytes
+from tests.support.live import LiveServer, live_server
+from tests.support.pages import Colours, adapt_with, get, requests_of
+
+
+def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(600):
+        os.link(colours[list(colours)[number % 3]][0], photos / f"{number:03}.png")
+    visitor.add_classes(colours)
+    visitor.make()
+    visitor.step("sort")
+    visitor.drop("#query-drop", [photos])
+    visitor.wait_sorted(60)
+    assert visitor.text("#sort-status").startswith("Sorted 600 photos")
+    assert visitor.text("#threshold-says").endswith("of 600 photos.")
+    assert len(visitor.all("#results > li")) == 120
+    visitor.click("#more-results")
+    assert len(visitor.all("#results > li")) == 240
+    # Only the end and the beginning are announced, not each result.
+    assert (
+        visitor.run("return document.querySelectorAll('#step-sort [aria-live], #step-sort [role=status]').length") == 0
+    )
+    # It can be stopped.
+    visitor.click("#again")
+    visitor.wait(lambda: visitor.one("#sort-stop").is_displayed())
+    visitor.click("#sort-stop")
+    visitor.wait(lambda: "Stopped after" in visitor.text("#sort-status"))
+
+
+def test_a_server_of_low_limits(
+    visitor: Visitor, bundles: Path, colours: Colours, broken: Path, tmp_path: Path
+) -> None:
+    """Images over a request's limits are cut into several, and a busy server is waited for."""
+    flags = ("--default-model", "tiny", "--max-images", "20", "--max-pending-requests", "1")
+    many = {label: paths * 5 for label, paths in colours.items()}
+    with live_server(bundles, tmp_path, *flags) as server:
+        visitor = Visitor(visitor.browser, server.url)
+        visitor.visit()
+        visitor.add_classes(many)
+        visitor.write("#name", "parts")
+        visitor.make()
+        # One finished version is left, of all images, and it is promoted.
+        (only,) = get(server, "classifiers")["classifiers"]
+        assert only["promoted"]
+        assert [entry["examples"] for entry in only["classes"]] == [15, 15, 15]
+        note = tmp_path / "note.png"
+        note.write_bytes(b"none")
+        visitor.sort([*colours["red"] * 10, broken, note])
+        assert len(visitor.all("#results .share")) == 30
+        assert "2 files could not be read: holiday.heic and note.png." in visitor.text("#sort-status")
+        visitor.choose("#filter-state", "failed")
+        marks = dict(zip(visitor.texts("#results .file"), visitor.texts("#results .mark"), strict=True))
+        assert (set(marks), len(set(marks.values()))) == ({"holiday.heic", "note.png"}, 2)
+        # The page knows the limits before it sends anything, and sends nothing again without the bad ones.
+        assert [line["status"] for line in requests_of(server, "/adapt")] == [201]
+        assert {line["status"] for line in requests_of(server, "/classifiers/{ref}/examples")} == {200, 201}
+        answered = [line for line in requests_of(server, "/predict") if line["status"] != 429]
+        assert (sum(line["images"] for line in answered), {line["status"] for line in answered}) == (32, {200})
+        assert [line["rejected"] for line in answered if "rejected" in line] == [2]
+
+
+def test_stopping_leaves_nothing_half_made(visitor: Visitor, bundles: Path, colours: Colours, tmp_path: Path) -> None:
+    with live_server(bundles, tmp_path, "--default-model", "tiny", "--max-images", "3") as server:
+        visitor = Visitor(visitor.browser, server.url)
+        visitor.visit()
+        visitor.add_classes({label: paths * 10 for label, paths in colours.items()})
+        visitor.write("#name", "stopped")
+        visitor.click("#adapt")
+        visitor.wait(lambda: get(server, "classifiers")["classifiers"])
+        visitor.click("#adapt-stop")
+        visitor.wait(lambda: not visitor.one("#adapt").get_attribute("aria-disabled"))
+        assert get(server, "classifiers")["classifiers"] == []
+        assert visitor.one("#step-images").is_displayed()
+
+
+def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: LiveServer, tmp_path: Path) -> None:
+    """Of 20 images the report has a threshold of its own; what the server says is what is shown."""
+    paths: Colours = {"red": [], "green": []}
+    for seed in range(10):
+        for label, colour in {"red": (220, 30, 30), "green": (30, 220, 30)}.items():
+            path = tmp_path / f"{label}-of-{seed}.png"
+            path.write_bytes(image_bytes(colour, seed=seed))
+            paths[label].append(path)
+    made = adapt_with(server, paths, model="tiny-far")
+    visitor.visit(f"/?classifier={made['id']}&step=sort")
+    queries = [colours["blue"][0], *paths["green"][:2], paths["red"][0]]
+    visitor.sort(queries)
+    answer = httpx2.post(
+        f"{server.url}/predict",
+        data={"classifier": made["id"], "unknown": "true"},
+        files=[("images", path.read_bytes()) for path in queries],
+    ).json()["predictions"]
+    unknown = [prediction["unknown"] for prediction in answer]
+    assert True in unknown
+    assert [bool(visitor.all(".badge", tile)) for tile in visitor.all("#results > li")] == unknown
+    visitor.choose("#filter-state", "unknown")
+    assert len(visitor.all("#results > li")) == sum(unknown)
+    visitor.choose("#filter-state", "")
+    visitor.choose("#filter-class", " green")
+    assert len(visitor.all("#results > li")) == [one["label"] for one in answer].count("green")
+    visitor.choose("#filter-class", "")
+    visitor.slide("#least-similarity", float(visitor.one("#least-similarity").get_attribute("min") or 0))
+    assert visitor.text("#threshold-says") == "Would refuse 0 of 4 photos."
+    least = sorted(prediction["probability"] for prediction in answer)[1]
+    cut = int(100 * least) + 1 if int(100 * least) < 100 else 100
+    visitor.slide("#least-probability", cut)
+    refused = sum(prediction["probability"] < cut / 100 for prediction in answer)
+    assert visitor.text("#threshold-says").startswith(f"Would refuse {refused} of 4 photos")
+    visitor.choose("#filter-state", "kept")
+    assert len(visitor.all("#results > li")) == 4 - refused
+    assert visitor.complaints() == []

@@ -1,0 +1,257 @@
+"""The page in a browser: stored classifiers, their versions, keys and kept pictures."""
+
+import json
+from pathlib import Path
+
+import httpx2
+
+from comln_serve.security import Scope
+from comln_serve.storage import open_store
+from tests.support.browser import Visitor
+from tests.support.browsers import Browser
+from tests.support.image_files import image_bytes
+from tests.support.keyed import bearer, new_key
+from tests.support.live import LiveServer, live_server
+from tests.support.pages import HOSTILE, SHOWN, Colours, adapt_with, get, requests_of, violations
+
+LOADED = "return performance.getEntriesByType('resource').map((e) => e.name).filter((n) => n.endsWith('/thumbnail'))"
+
+
+# Name of each database to all that it holds, as JSON.
+KEPT = """
+    const [done] = arguments;
+    const result = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+    indexedDB.databases().then(async (all) => {
+        const kept = {};
+        for (const { name } of all) {
+            const database = await result(indexedDB.open(name));
+            const stores = [...database.objectStoreNames];
+            const transaction = database.transaction(stores);
+            const found = await Promise.all(stores.map((store) => result(transaction.objectStore(store).getAll())));
+            kept[name] = JSON.stringify(found);
+            database.close();
+        }
+        done(kept);
+    });
+"""
+
+
+def test_a_list_of_many(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    for _ in range(21):
+        adapt_with(server, {label: paths[:1] for label, paths in colours.items()})
+    adapt_with(server, colours, name="the-shop")
+    adapt_with(server, colours, name="the-shop")
+    visitor.click("#go-classifiers")
+    visitor.wait(lambda: len(visitor.all("#list-table tbody tr")) == 20)
+    visitor.wait(lambda: "…" not in visitor.text("#list-table"))
+    held_out = get(server, "classifiers/the-shop")["report"]["held_out"]["accuracy"]
+    first = visitor.texts("#list-table tbody tr")[0]
+    assert first.startswith("the-shop@2 promoted")
+    assert "red, green and blue" in first
+    assert f"{100 * held_out:.0f} %" in first
+    assert visitor.texts("#list-table tbody tr")[2].count("not known") == 1
+    newest = visitor.text("#list-table tbody a")
+    visitor.click("#older")
+    visitor.wait(lambda: visitor.text("#list-table tbody a") != newest)
+    visitor.click("#newer")
+    visitor.wait(lambda: visitor.text("#list-table tbody a") == newest)
+    visitor.write("#search", "SHOP")
+    visitor.wait(lambda: visitor.texts("#list-table tbody a") == ["the-shop@2", "the-shop@1"])
+
+    # Deleting can be undone for a while, and then is done.
+    visitor.click("[aria-label='Delete the-shop@1']")
+    visitor.wait(lambda: visitor.texts("#list-table tbody a") == ["the-shop@2"])
+    visitor.click("#undo-button")
+    visitor.wait(lambda: visitor.texts("#list-table tbody a") == ["the-shop@2", "the-shop@1"])
+    assert get(server, "classifiers/the-shop@1")["version"] == 1
+    visitor.click("[aria-label='Delete the-shop@1']")
+    visitor.wait(lambda: visitor.texts("#list-table tbody a") == ["the-shop@2"])
+    visitor.driver.get("about:blank")  # leaving makes it final
+    visitor.wait(lambda: httpx2.get(f"{server.url}/classifiers/the-shop@1").status_code == 404)
+
+
+def test_versions_examples_and_export(
+    visitor: Visitor, server: LiveServer, colours: Colours, folder: Path, tmp_path: Path
+) -> None:
+    visitor.add_classes(colours)
+    visitor.write("#name", "goods")
+    visitor.make()
+    # Opened by its link; the pictures of its examples are those this browser sent.
+    visitor.visit("/?classifier=goods&step=images", anew=False)
+    assert visitor.texts(".label.fixed") == ["red", "green", "blue"]
+    more = tmp_path / "more.png"
+    more.write_bytes(image_bytes((220, 30, 30), seed=11))
+    visitor.send(visitor.all(".class input[type=file]")[0], [more])
+    visitor.wait(lambda: visitor.text("#make-summary") == "1 new image, as the next version")
+    visitor.adapt()
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 2", "promoted"])
+    assert [entry["examples"] for entry in get(server, "classifiers/goods@2")["classes"]] == [4, 3, 3]
+
+    visitor.step("images")
+    visitor.all(".stored")[0].click()
+    visitor.wait(lambda: len(visitor.all("#dialog .thumbnails img")) == 4)
+    visitor.click("#dialog [aria-label='Remove example 1']")
+    visitor.wait(lambda: visitor.one("#undo").is_displayed())
+    visitor.run("document.querySelector('#undo').dispatchEvent(new Event('pointerenter'))")
+    visitor.click("#undo-button")
+    visitor.all(".stored")[0].click()
+    # The closed dialog still holds what it showed before.
+    visitor.wait(lambda: visitor.one("#dialog [aria-label='Remove example 1']").is_displayed())
+    visitor.click("#dialog [aria-label='Remove example 1']")
+    visitor.run("dispatchEvent(new Event('pagehide'))")  # what is pending becomes final
+    visitor.wait(lambda: visitor.texts("#badges .badge")[:1] == ["version 3"])
+    numbers = [entry["number"] for entry in get(server, "classifiers/goods@3/examples")["examples"]]
+    assert numbers == list(range(2, 11))
+
+    # Versions: roll back, open an older report, promote.
+    visitor.step("use")
+    visitor.wait(lambda: visitor.all("#rollback"))
+    visitor.wait(lambda: visitor.texts("#versions a") == ["goods@3", "goods@2", "goods@1"])
+    visitor.click("#rollback")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3"])
+    assert get(server, "classifiers/goods")["version"] == 2
+    visitor.press("goods@1", "#versions")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 1"])
+    assert visitor.one("#accuracy").is_displayed()
+    visitor.step("use")
+    visitor.wait(lambda: visitor.all("[aria-label='Promote goods@1']"))
+    visitor.click("[aria-label='Promote goods@1']")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 1", "promoted"])
+    assert get(server, "classifiers/goods")["version"] == 1
+
+    visitor.wait(lambda: "-F classifier='goods'" in visitor.text("#step-use"))
+    assert f"{server.url}/?classifier=goods" in visitor.text("#step-use")
+    visitor.click("#export-onnx")
+    visitor.wait((folder / "goods.onnx").exists)
+    expected = httpx2.get(f"{server.url}/classifiers/goods/export").content
+    visitor.wait(lambda: (folder / "goods.onnx").stat().st_size == len(expected))
+    assert visitor.complaints() == []
+
+
+def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: Colours) -> None:
+    visitor.add_classes(colours)
+    visitor.make()
+    visitor.sort(colours["red"])
+    # A photo is taught from its tile.
+    visitor.all("#results .face")[0].click()
+    visitor.press("Add to this class", "#dialog")
+    assert visitor.text("#outdated").startswith("Outdated")
+    visitor.visit(anew=False)
+    assert visitor.text("#outdated").startswith("Outdated")
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 10)
+    visitor.make()
+    assert not visitor.one("#outdated").is_displayed()
+    visitor.step("sort")
+    assert visitor.text("#sort-status").startswith("Outdated: 3 photos were sorted by another classifier")
+
+
+def test_what_is_not_there_is_said(visitor: Visitor) -> None:
+    visitor.driver.get(f"{visitor.url}/?classifier=nobody")
+    visitor.wait(lambda: "nobody" in visitor.messages())
+    visitor.wait(lambda: visitor.one("#list").is_displayed())
+
+
+def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
+    url = f"sqlite:///{tmp_path / 'keyed.db'}"
+    store = open_store(url)
+    key = new_key(store, "acme", Scope.ADAPT, Scope.PREDICT)
+    with live_server(bundles, tmp_path, "--default-model", "tiny", "--require-keys", database_url=url) as server:
+        visitor = Visitor(browser, server.url)
+        visitor.visit()
+        assert visitor.text("#model option") in ("", "the server's default")
+        assert visitor.one("#key").is_displayed()
+        visitor.add_class("red", colours["red"])
+        visitor.add_class("green", colours["green"])
+        visitor.adapt()
+        assert "requires an API key" in visitor.messages()
+        assert visitor.one("#key").get_attribute("aria-invalid") == "true"
+        assert all("401" in message for message in visitor.complaints())
+
+        visitor.write("#key", key)
+        visitor.wait(lambda: len(visitor.all("#model option")) == 4)
+        visitor.make()
+        assert visitor.one("#key").get_attribute("aria-invalid") == "false"
+        visitor.sort(colours["green"][:1])
+        assert visitor.text(".best").startswith("green")
+        assert visitor.complaints() == []
+        kept = visitor.run("return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+        assert json.loads(kept) == [{}, {}, ""]
+        # What IndexedDB keeps is the classes and their images, without the key.
+        kept = browser.driver.execute_async_script(KEPT)  # type: ignore[no-untyped-call]
+        assert set(kept) == {"comln-serve"}
+        assert '"label":"red"' in kept["comln-serve"]
+        assert key not in kept["comln-serve"]
+
+
+def test_pictures_that_the_server_keeps(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
+    """Of four classes in the list, of all in an opened classifier; only what is in sight is loaded, and once."""
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    key = new_key(open_store(url), "acme", Scope.ADAPT)
+    flags = ("--default-model", "tiny", "--keep-thumbnails", "--require-keys")
+    five = {**colours, HOSTILE: colours["red"], "teal": colours["blue"]}
+    with live_server(bundles, tmp_path, *flags, database_url=url) as server:
+        for number in range(9):
+            adapt_with(server, five, key, name=f"shop-{number}")
+        visitor = Visitor(browser, server.url)
+        visitor.resize(1280, 500)
+        visitor.visit("/?view=classifiers")
+        visitor.complaints()  # of the key
+        visitor.write("#key", key)
+        visitor.wait(lambda: len(visitor.all("#list-table tbody tr")) == 9)
+        first = visitor.one("#list-table tbody tr")
+        visitor.wait(lambda: len(visitor.all(".row-pictures img", first)) == 4)
+        assert [node.get_attribute("alt") for node in visitor.all("img", first)] == [*colours, HOSTILE]
+        assert visitor.run(SHOWN, visitor.one("img", first)) == [16, "blob:"]
+        frames = visitor.all(".row-pictures .frame")
+        assert {tuple(frame.size.values()) for frame in frames} == {(40, 40)}
+        assert len(frames) == 36
+        early = len(visitor.run(LOADED))
+        assert early < 36, "the last rows are out of sight"
+        visitor.run("arguments[0].scrollIntoView()", frames[-1])
+        visitor.wait(lambda: len(visitor.all(".row-pictures img")) > early)
+        visitor.write("#search", "shop-8")  # the list is drawn anew
+        visitor.wait(
+            lambda: len(visitor.all("#list-table tbody tr")) == 1 and len(visitor.all(".row-pictures img")) == 4
+        )
+        asked = visitor.run(LOADED)
+        assert len(asked) == len(set(asked)), "those that were there are not loaded again"
+
+        # An opened classifier: at each class, in place of the pictures that this browser has not sent.
+        visitor.resize(1280, 2000)
+        visitor.press("shop-8@1", "#list-table")
+        visitor.wait(lambda: len(visitor.all("#step-quality .bars img")) == 5)
+        assert visitor.texts("#step-quality .bars .name") == list(five)
+        visitor.step("images")
+        assert visitor.one("#kept-note").is_displayed()
+        visitor.wait(lambda: len(visitor.all(".class-head img")) == 5)
+        visitor.all(".stored")[0].click()
+        visitor.wait(lambda: len(visitor.all("#dialog .frame img")) == 1)
+        assert visitor.texts("#dialog .frame") == ["", "#2", "#3"]
+        visitor.click("#dialog [aria-label=Close]")
+        assert not visitor.all("img[src='x']")
+        assert visitor.complaints() == []
+        visitor.click("#show-key")
+        assert violations(visitor) == []
+
+        # A class whose thumbnail went with its image has none.
+        httpx2.delete(f"{server.url}/classifiers/shop-0/examples/1", headers=bearer(key)).raise_for_status()
+        visitor.visit("/?view=classifiers", anew=False)
+        visitor.write("#key", key)
+        visitor.wait(lambda: visitor.all("#list-table tbody tr"))
+        visitor.press("shop-0@2", "#list-table")
+        visitor.wait(lambda: len(visitor.all("#step-quality .bars img")) == 4)
+        assert len(visitor.all("#step-quality .bars li")) == 5
+        visitor.complaints()
+
+
+def test_no_pictures_where_the_server_keeps_none(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    adapt_with(server, colours, name="plain")
+    visitor.visit("/?view=classifiers")
+    visitor.wait(lambda: visitor.all("#list-table tbody tr"))
+    assert not visitor.all(".row-pictures")
+    visitor.visit("/?classifier=plain")
+    assert not visitor.all(".bars .frame")
+    visitor.step("images")
+    assert not visitor.one("#kept-note").is_displayed()
+    assert not visitor.all(".class-head .frame")
+    assert requests_of(server, "/classifiers/{ref}/examples/{number}/thumbnail") == []
