@@ -122,7 +122,7 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
     if config.kind == "torchvision":
         mean, std = torchvision_normalisation(config)
         network, size = torchvision_network(config, image_size, pretrained=pretrained)
-        network, size = with_layers(network, size, config.layers, image_size)
+        network, size = with_layers(network, size, config.layers, config.pooling, image_size)
         return network, Pixels(config.colour, image_size, mean, std), size
     mean, std = default_normalisation(config)
     pixels = Pixels(config.colour, image_size, mean, std)
@@ -131,7 +131,7 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         from training.backbones.timm_model import timm_network  # noqa: PLC0415
 
         network, size = timm_network(config, image_size, pretrained=pretrained)
-        network, size = with_layers(network, size, config.layers, image_size)
+        network, size = with_layers(network, size, config.layers, config.pooling, image_size)
         return network, pixels, size
     if config.kind == "onnx":
         graph = OnnxNetwork(config, image_size)

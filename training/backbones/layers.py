@@ -1,4 +1,4 @@
-"""Embeddings from several depths: a network's own, and the means of its inner feature maps."""
+"""Embeddings from several depths: a network's own, and those pooled from its inner feature maps."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -9,28 +9,35 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training.backbones.errors import BackboneError
+from training.backbones.pooling import CentrePooling
 from training.backbones.probe import embedding_size
+from training.config.backbone import PoolingConfig
 
 
-def with_layers(network: nn.Module, size: int, names: Sequence[str], image_size: int) -> tuple[nn.Module, int]:
+def with_layers(
+    network: nn.Module, size: int, names: Sequence[str], pooling: PoolingConfig | None, image_size: int
+) -> tuple[nn.Module, int]:
     """The network with these layers in its embedding, and d; the network itself if there are none.
+
+    Args:
+        pooling: of the layers' feature maps; None: the mean over positions.
 
     Raises:
         BackboneError: a name is not a layer of the network, or the layer gives no feature maps.
     """
     if not names:
         return network, size
-    layers = Layers(network, names)
+    layers = Layers(network, names, pooling)
     return layers, embedding_size(layers, "the network", image_size)
 
 
 class Layers(nn.Module):
-    """The network's embedding and the means over positions of inner feature maps, concatenated.
+    """The network's embedding and the (weighted) means over positions of inner feature maps, concatenated.
 
     Each part is divided by its norm, so that all have the same weight.
     """
 
-    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, network: nn.Module, names: Sequence[str], pooling: PoolingConfig | None = None) -> None:
         """Use the feature maps of the layers with these names.
 
         Raises:
@@ -38,6 +45,7 @@ class Layers(nn.Module):
         """
         super().__init__()
         self.network, self.names = network, tuple(names)
+        self.pool = None if pooling is None else CentrePooling(pooling.sigma)
         known = [name for name, _ in network.named_modules() if name]
         for name in self.names:
             if name not in known:
@@ -60,7 +68,7 @@ class Layers(nn.Module):
                     "backbone.layers takes layers that give feature maps (batch, channels, "
                     f"height, width); {name} gives {shape}"
                 )
-            parts.append(found.mean(dim=(2, 3)))
+            parts.append(found.mean(dim=(2, 3)) if self.pool is None else self.pool(found))
         return torch.cat([functional.normalize(part.float(), dim=1) for part in parts], dim=1)
 
 

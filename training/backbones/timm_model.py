@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import timm
+from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
 from torch import nn
 
 from training.backbones.efficientnet_names import is_port, timm_names
 from training.backbones.errors import BackboneError
+from training.backbones.pooling import pool_by
 from training.backbones.probe import embedding_size
 from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
@@ -28,6 +30,7 @@ def timm_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -
     network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
     if config.weights_file is not None and pretrained:
         _load(network, Path(config.weights_file), name)
+    pool_by(network, config.pooling, SelectAdaptivePool2d, name)
     return network, embedding_size(network, name, image_size)
 
 

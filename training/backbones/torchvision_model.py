@@ -11,6 +11,7 @@ from torchvision.models import WeightsEnum, get_model, get_model_weights, list_m
 
 from training.backbones.errors import BackboneError
 from training.backbones.pixels import default_normalisation
+from training.backbones.pooling import pool_by
 from training.backbones.probe import embedding_size
 from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
@@ -46,6 +47,7 @@ def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: 
     classifier = _cut_classifier(network, name)
     if config.weights_file is not None and pretrained:
         _load(network, Path(config.weights_file), classifier, name)
+    pool_by(network, config.pooling, nn.AdaptiveAvgPool2d, name)
     return network, embedding_size(network, name, image_size)
 
 

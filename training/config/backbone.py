@@ -22,6 +22,19 @@ class DropBlockConfig(Section):
     updates: Count = 40_000
 
 
+class PoolingConfig(Section):
+    """The pooling of feature maps with the most weight in the centre (`training.backbones.pooling`).
+
+    Attributes:
+        sigma: standard deviation of the weights' Gaussian, as a share of the map's side.
+        power: of the power mean over positions; 1: the mean. 2 gives strong activations more weight. It applies to the
+            network's last feature map; those of `layers`, which may be negative, always have power 1.
+    """
+
+    sigma: Annotated[Positive, Field(ge=0.05)]
+    power: Annotated[float, Field(ge=1, le=10)] = 1.0
+
+
 class BackboneConfig(Section):
     """The embedding network f_Phi.
 
@@ -43,6 +56,8 @@ class BackboneConfig(Section):
         layers: torchvision, timm: names of layers inside the network, such as blocks.6, whose
             feature maps (batch, channels, height, width), averaged over positions, are appended to
             the network's own embedding. Each part is divided by its norm.
+        pooling: torchvision, timm: replaces the mean over positions of the last feature map and of those of `layers`;
+            null: the mean.
         warm_start: conv4: a bundle of the same network whose weights training starts from; null:
             random weights. A relative path is resolved like `path`.
         frozen: torchvision, timm: the weights do not change; only the head is learned. ONNX graphs
@@ -72,6 +87,7 @@ class BackboneConfig(Section):
     architecture: str | None = None
     weights: str | None = None
     layers: tuple[str, ...] = ()
+    pooling: PoolingConfig | None = None
     warm_start: str | None = None
     frozen: bool = False
     path: str | None = None
@@ -154,6 +170,7 @@ _KEYS_OF_KINDS = {
     "architecture": _LIBRARIES,
     "weights": _LIBRARIES,
     "layers": _LIBRARIES,
+    "pooling": _LIBRARIES,
     "warm_start": ("conv4",),
     "frozen": (*_LIBRARIES, "onnx", "identity"),
     "path": ("onnx",),

@@ -134,8 +134,11 @@ def test_layers_that_do_not_exist_or_give_no_feature_maps(layer: str, message: s
         make(layers=[layer])
 
 
+@pytest.mark.parametrize("pooling", [None, {"sigma": 0.285, "power": 2.0}])
 @pytest.mark.parametrize(("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])])
-def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[str]) -> None:
+def test_from_training_to_the_bundle(
+    tmp_path: Path, frozen: bool, layers: list[str], pooling: dict[str, float] | None
+) -> None:
     """The bundle does not need the weights file, and computes the same as torch."""
     path, data = tmp_path / "weights.pth", colour_classes(size=33)
     network = trained(TINY, 7)
@@ -148,6 +151,7 @@ def test_from_training_to_the_bundle(tmp_path: Path, frozen: bool, layers: list[
         "frozen": frozen,
         "normalise": "l2",
         "layers": layers,
+        "pooling": pooling,
         **PIXELS,
     }
     tree["optimiser"].update(lr=0.01, head_lr=0.05)

@@ -1,0 +1,72 @@
+"""Pooling of feature maps that gives the centre of an image more weight than its edges.
+
+Photos of a thing have it in their middle more often than at their edge. The mean over all positions, which networks
+trained on ImageNet end with, gives background at the edges as much weight as the thing.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from training.backbones.errors import BackboneError
+from training.config.backbone import PoolingConfig
+
+# Keeps the gradient of the root finite where a channel is 0 everywhere.
+_LEAST = 1e-12
+
+
+class CentrePooling(nn.Module):
+    """Weighted power means over positions: (B, C, H, W) -> (B, C), or (B, C, 1, 1) if `keep_dimensions`.
+
+    The weights are a Gaussian of the distance to the centre, with a standard deviation of `sigma` times each side of
+    the map, and add up to 1.
+    """
+
+    def __init__(self, sigma: float, power: float = 1.0, *, keep_dimensions: bool = False) -> None:
+        """Set the weights' width.
+
+        Args:
+            power: p of (sum of weight x^p)^(1/p), for maps without negative numbers, which count as 0; 1: the weighted
+                mean, for any maps.
+        """
+        super().__init__()
+        self.sigma, self.power, self.keep_dimensions = sigma, power, keep_dimensions
+
+    def forward(self, maps: Tensor) -> Tensor:
+        height, width = maps.shape[2:]
+        rows, columns = (torch.exp(-0.5 * (_places(n) / self.sigma) ** 2) for n in (height, width))
+        weights = torch.outer(rows / rows.sum(), columns / columns.sum()).to(maps.device)
+        maps = maps.float()  # powers of numbers in 16 bits would overflow
+        if self.power == 1.0:
+            return (maps * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
+        powers = (maps.clamp(min=0) ** self.power * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
+        return powers.clamp(min=_LEAST) ** (1 / self.power)
+
+
+def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Module], name: str) -> None:
+    """Replace the last pooling of a library's network, in place; None: leave it as it is.
+
+    Args:
+        kind: the library's class of pooling layers.
+        name: of the network, for error messages.
+
+    Raises:
+        BackboneError: the network has no such layer, or one that pools to several positions.
+    """
+    if config is None:
+        return
+    found = [key for key, part in network.named_modules() if isinstance(part, kind)]
+    last = network.get_submodule(found[-1]) if found else None
+    probe = None if last is None else cast("Tensor", last(torch.ones(1, 1, 8, 8)))
+    if probe is None or probe.numel() != 1:
+        raise BackboneError(
+            f"backbone.pooling replaces the layer that takes the mean of the last feature map; {name} has none. "
+            "Leave pooling out, or use another network"
+        )
+    network.set_submodule(found[-1], CentrePooling(config.sigma, config.power, keep_dimensions=probe.ndim == 4))
+
+
+def _places(n: int) -> Tensor:
+    """(n,) distances to the centre of n places that divide a side of length 1."""
+    return (torch.arange(n) + 0.5) / n - 0.5
