@@ -140,7 +140,7 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         raise BackboneError(f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got {image_size}")
     positions = (image_size // 16) ** 2
     if config.kind == "conv4":
-        conv4 = Conv4(config.channels_in, config.channels, last_relu=config.last_relu)
+        conv4 = Conv4(config.channels_in, config.channels, last_relu=config.last_relu, readout=config.readout)
         return conv4, pixels, config.channels * positions
     resnet12 = ResNet12(
         config.channels_in,

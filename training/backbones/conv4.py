@@ -1,6 +1,10 @@
 """The paper's Conv-4."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.config.backbone import ReadoutConfig
 
 
 class Conv4(nn.Sequential):
@@ -8,12 +12,14 @@ class Conv4(nn.Sequential):
 
     Pooling comes before ReLU: values and gradients are the same, and ReLU has a quarter of the work.
 
-    Without `last_relu` the last block ends with the pooling.
+    Without `last_relu` the last block ends with the pooling. `readout` comes before the flattening.
 
     (B, channels_in, S, S) -> (B, d) with d = channels (S // 16)^2: 64 at 28 px, 1600 at 84 px.
     """
 
-    def __init__(self, channels_in: int, channels: int, *, last_relu: bool = True) -> None:
+    def __init__(
+        self, channels_in: int, channels: int, *, last_relu: bool = True, readout: ReadoutConfig | None = None
+    ) -> None:
         blocks = [
             nn.Sequential(
                 nn.Conv2d(channels_in if i == 0 else channels, channels, 3, padding=1, bias=False),
@@ -25,4 +31,25 @@ class Conv4(nn.Sequential):
         ]
         if not last_relu:
             del blocks[-1][-1]
-        super().__init__(*blocks, nn.Flatten())
+        last = [] if readout is None else [Readout(channels, readout)]
+        super().__init__(*blocks, *last, nn.Flatten())
+
+
+class Readout(nn.Module):
+    """A power of the last feature map that keeps signs, then a blur: (B, C, H, W) to the same shape.
+
+    The power lets strong activations count more in cosines. A flattened map compares positions one by one, so a thing
+    that has moved by one is another thing; the blur gives each position some of its neighbours.
+    """
+
+    kernel: Tensor
+
+    def __init__(self, channels: int, config: ReadoutConfig) -> None:
+        super().__init__()
+        self.power = config.power
+        line = torch.tensor([config.blur, 1.0, config.blur])
+        self.register_buffer("kernel", torch.outer(line, line).expand(channels, 1, 3, 3).clone(), persistent=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        maps = maps.sign() * maps.abs() ** self.power
+        return functional.conv2d(maps, self.kernel.to(maps.dtype), padding=1, groups=len(self.kernel))

@@ -108,7 +108,7 @@ def bundle_graph(
     """
     wrapped = ModelProto()
     wrapped.CopyFrom(model)
-    builder = _Builder(wrapped)
+    builder = GraphBuilder(wrapped)
     if pixels is not None:
         builder.prepend_pixels(pixels, layout)
     builder.append_tail(flatten=flatten, normalise=normalise, scale=scale)
@@ -127,7 +127,7 @@ def store_in_half(model: ModelProto) -> None:
     ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits
     are left as they are.
     """
-    graph, builder = model.graph, _Builder(model)
+    graph, builder = model.graph, GraphBuilder(model)
     casts: list[NodeProto] = []
     for tensor in graph.initializer:
         if tensor.data_type != TensorProto.FLOAT or math.prod(tensor.dims) < _LARGE:
@@ -141,7 +141,7 @@ def store_in_half(model: ModelProto) -> None:
     builder.insert(casts)
 
 
-class _Builder:
+class GraphBuilder:
     """Adds nodes at the start and end of a graph, with names that it does not use yet."""
 
     def __init__(self, model: ModelProto) -> None:

@@ -21,11 +21,11 @@ PixelRange = Literal["none", "raw"]
 """Pixel values that a normalising graph takes: in [0, 1] ("none"), or 0 to 255 ("raw")."""
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-_PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
+PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
 # Their output has the shape of their input.
 _COPYING = {"Cast", "Identity", "DequantizeLinear"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
-_POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
+POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
 _EMBEDDING_WORDS = ("embed", "feature", "descriptor")
 # For pixel values in [0, 1] means and standard deviations are below 1.
 _LARGE_OFFSET, _LARGE_DIVISOR = 2.0, 2.0
@@ -83,7 +83,7 @@ def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess
 def guess_normalisation(model: ModelProto, image: str) -> Guess[PixelRange] | None:
     """The pixel range, if the first node that computes on the input normalises it."""
     graph = model.graph
-    constants = _constants(graph)
+    constants = constants_of(graph)
     node = _first_computing(graph, image)
     if node is None:
         return None
@@ -141,7 +141,7 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
 def makes_probabilities(model: ModelProto, tensor: str) -> str | None:
     """The operator that makes the tensor, if it makes probabilities of classes."""
     made_by = {made: node for node in model.graph.node for made in node.output}
-    node = _behind(made_by, tensor, _PASSING)
+    node = behind(made_by, tensor, PASSING)
     return node.op_type if node is not None and node.op_type in _PROBABILITIES else None
 
 
@@ -151,23 +151,23 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
     if any(word in name.lower() for word in _EMBEDDING_WORDS):
         return Guess(name, f"the name of the output {name}")
     made_by = {made: node for node in graph.node for made in node.output}
-    constants = _constants(graph)
-    node = _behind(made_by, name, _PASSING | _PROBABILITIES)
+    constants = constants_of(graph)
+    node = behind(made_by, name, PASSING | _PROBABILITIES)
     layer = None if node is None else _linear(made_by, constants, node)
     if layer is None:
-        last = _behind(made_by, name, _PASSING)
+        last = behind(made_by, name, PASSING)
         if last is not None and last.op_type in _PROBABILITIES:
             return Guess(last.input[0], f"input of the {last.op_type} that makes the output {name}")
         return Guess(name, f"the output {name}, which is not made by a classifier")
     features, kind, classes = layer
-    source = _behind(made_by, features, _PASSING)
+    source = behind(made_by, features, PASSING)
     if source is None:
         raise BackboneError(
             f"{path}: the graph is one linear layer on the pixels (to {classes} numbers, output "
             f"{name}); it has no embedding. Wrap a network, or keep its output as the embedding "
             f"with backbone.output {name}"
         )
-    pooled = "global average of the features, " if source.op_type in _POOLING else ""
+    pooled = "global average of the features, " if source.op_type in POOLING else ""
     return Guess(features, f"{pooled}input of the last layer ({kind} to {classes} classes, output {name})")
 
 
@@ -191,8 +191,8 @@ def _linear(
     width = int(weight.shape[-1])
     if node.op_type == "Conv":
         # Many mobile networks end in a 1 x 1 convolution of the pooled features.
-        source = _behind(made_by, node.input[0], _PASSING)
-        if set(weight.shape[2:]) != {1} or source is None or source.op_type not in _POOLING:
+        source = behind(made_by, node.input[0], PASSING)
+        if set(weight.shape[2:]) != {1} or source is None or source.op_type not in POOLING:
             return None
         width = int(weight.shape[0])
     elif node.op_type == "Gemm" and transposed:
@@ -200,7 +200,7 @@ def _linear(
     return (node.input[0], kind, width) if width >= 2 else None
 
 
-def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
+def behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
     """The node that computes a tensor, before any nodes of the `skipped` kinds; None: the graph's input."""
     node = made_by.get(name)
     for _ in made_by:  # not for ever, should a damaged graph go round in a circle
@@ -213,7 +213,7 @@ def _behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> N
 def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:
     """The first node that does more with the images than copy them; None if there are several, or none."""
     name = image
-    for _ in graph.node:  # as in `_behind`
+    for _ in graph.node:  # as in `behind`
         users = [node for node in graph.node if name in node.input]
         if len(users) != 1:
             break
@@ -223,7 +223,7 @@ def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:
     return None
 
 
-def _constants(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
+def constants_of(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
     """Stored tensors by name, including their casts, transpositions and copies."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:

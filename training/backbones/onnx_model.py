@@ -15,6 +15,7 @@ from comln_serve.engine.embedding.backbone import open_session
 from comln_serve.errors import StartupError
 from training.backbones.errors import BackboneError
 from training.backbones.onnx_graph import Layout, read_graph
+from training.backbones.onnx_pooling import weigh_centre
 from training.backbones.pixels import check_images
 from training.config import BackboneConfig
 
@@ -46,6 +47,8 @@ class OnnxNetwork(nn.Module):
         self.layout: Layout = config.layout
         self.image_size = image_size
         self.graph = read_graph(self.path, config.layout, config.channels_in, image_size, config.output)
+        if config.pooling is not None:
+            weigh_centre(self.graph, config.pooling, self.path)
         kind = self.graph.graph.input[0].type.tensor_type.elem_type
         self._dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         self._input = self.graph.graph.input[0].name

@@ -13,18 +13,25 @@ from training.backbones.errors import BackboneError
 from training.config.backbone import PoolingConfig
 
 # Keeps the gradient of the root finite where a channel is 0 everywhere.
-_LEAST = 1e-12
+LEAST = 1e-12
+
+
+def centre_weights(height: int, width: int, sigma: float) -> Tensor:
+    """Weights (height, width) float32 that add up to 1: a Gaussian of the distance to the centre, with a standard
+    deviation of `sigma` times each side.
+    """
+    rows, columns = (torch.exp(-0.5 * (_places(n) / sigma) ** 2) for n in (height, width))
+    return torch.outer(rows / rows.sum(), columns / columns.sum())
 
 
 class CentrePooling(nn.Module):
     """Weighted power means over positions: (B, C, H, W) -> (B, C), or (B, C, 1, 1) if `keep_dimensions`.
 
-    The weights are a Gaussian of the distance to the centre, with a standard deviation of `sigma` times each side of
-    the map, and add up to 1.
+    The weights are those of `centre_weights`.
     """
 
     def __init__(self, sigma: float, power: float = 1.0, *, keep_dimensions: bool = False) -> None:
-        """Set the weights' width.
+        """Set width and power.
 
         Args:
             power: p of (sum of weight x^p)^(1/p), for maps without negative numbers, which count as 0; 1: the weighted
@@ -34,14 +41,12 @@ class CentrePooling(nn.Module):
         self.sigma, self.power, self.keep_dimensions = sigma, power, keep_dimensions
 
     def forward(self, maps: Tensor) -> Tensor:
-        height, width = maps.shape[2:]
-        rows, columns = (torch.exp(-0.5 * (_places(n) / self.sigma) ** 2) for n in (height, width))
-        weights = torch.outer(rows / rows.sum(), columns / columns.sum()).to(maps.device)
+        weights = centre_weights(maps.shape[2], maps.shape[3], self.sigma).to(maps.device)
         maps = maps.float()  # powers of numbers in 16 bits would overflow
         if self.power == 1.0:
             return (maps * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
         powers = (maps.clamp(min=0) ** self.power * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
-        return powers.clamp(min=_LEAST) ** (1 / self.power)
+        return powers.clamp(min=LEAST) ** (1 / self.power)
 
 
 def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Module], name: str) -> None:

@@ -78,7 +78,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
     norms = {node.input[0]: node for node in graph.node if node.op_type == "BatchNormalization"}
     found: dict[str, tuple[Tensor, Tensor]] = {}  # by the weights' name: both branches use the same
     for node in graph.node:
-        if node.op_type == "Conv":
+        if node.op_type == "Conv" and _groups(node) == 1:  # a readout's blur is no block
             norm = norms.get(node.output[0])
             names = [*node.input[1:], *(norm.input[1:] if norm is not None else [])]
             if not set(names) <= tensors.keys():
@@ -98,6 +98,10 @@ def _fold(parts: list[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
     weight, scale, bias, mean, var = parts
     factor = scale / (var + epsilon).sqrt()
     return weight * factor[:, None, None, None], bias - mean * factor
+
+
+def _groups(convolution: onnx.NodeProto) -> int:
+    return next((int(a.i) for a in convolution.attribute if a.name == "group"), 1)
 
 
 def _epsilon(norm: onnx.NodeProto) -> float:

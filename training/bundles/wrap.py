@@ -48,6 +48,7 @@ class WrapOptions:
             is for all channels.
         normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
             ("none") or 0 to 255 ("raw").
+        pooling: sigma, or sigma and power, of `PoolingConfig`.
     """
 
     layout: Layout | None = None
@@ -59,6 +60,7 @@ class WrapOptions:
     normalisation: Normalisation | None = None
     resize: Literal["crop", "pad", "stretch"] = "crop"
     crop_fraction: float = 1.0
+    pooling: tuple[float, ...] | None = None
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
 
 
@@ -117,6 +119,10 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         keys |= {"colour": colour.value, "mean": mean, "std": std}
     output = _output(path, model, options)
     findings.append(output)
+    if options.pooling is not None:
+        if len(options.pooling) > 2:
+            raise ConfigError(f"--pooling takes SIGMA or SIGMA,POWER; got {len(options.pooling)} numbers")
+        keys["pooling"] = dict(zip(("sigma", "power"), options.pooling, strict=False))
     tree = {
         "data": {
             "kind": "image_folder",

@@ -26,6 +26,7 @@ _FLAGS = {
     "backbone.output": "--output",
     "backbone.mean": "--mean",
     "backbone.std": "--std",
+    "backbone.pooling": "--pooling",
 }
 
 
@@ -67,6 +68,13 @@ def add_wrap(commands: Any) -> None:
         help="with --resize crop: the share of the largest centred square's side that is kept, 0.875 for a network "
         "that was evaluated on 224 pixels of 256 (default: 1)",
     )
+    command.add_argument(
+        "--pooling",
+        type=_numbers,
+        metavar="SIGMA[,POWER]",
+        help="for photos with the thing in the middle: positions in the centre weigh more, as a Gaussian of SIGMA of "
+        "the side, and strong activations by a POWER mean; 0.285,2 is a good start (default: the plain mean)",
+    )
     command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
     command.add_argument("--description", help="what the model is for")
     command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
@@ -86,6 +94,7 @@ def run_wrap(args: argparse.Namespace) -> int:
         normalisation=args.normalisation,
         resize=args.resize,
         crop_fraction=args.crop_fraction,
+        pooling=args.pooling,
         interpolation=args.interpolation,
     )
     about = About(
@@ -144,6 +153,8 @@ def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> 
     parts += ["--resize", options.resize, "--interpolation", options.interpolation]
     if options.crop_fraction != 1.0:
         parts += ["--crop-fraction", f"{options.crop_fraction:g}"]
+    if options.pooling is not None:
+        parts += ["--pooling", ",".join(f"{value:g}" for value in options.pooling)]
     return shlex.join(parts)
 
 

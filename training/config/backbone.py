@@ -22,6 +22,18 @@ class DropBlockConfig(Section):
     updates: Count = 40_000
 
 
+class ReadoutConfig(Section):
+    """What conv4 does with its last feature map before it is flattened (`training.backbones.conv4.Readout`).
+
+    Attributes:
+        power: p of sign(x) |x|^p.
+        blur: weight of a neighbour beside 1 of the position itself, in a row and in a column; 0: no blur.
+    """
+
+    power: Annotated[float, Field(ge=0.25, le=4)] = 1.0
+    blur: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class PoolingConfig(Section):
     """The pooling of feature maps with the most weight in the centre (`training.backbones.pooling`).
 
@@ -47,6 +59,7 @@ class BackboneConfig(Section):
             blocks are 2.5, 5 and 10 times as wide.
         last_relu: conv4: whether the last block ends with its ReLU, as the paper's does. Without it embeddings have
             negative numbers too, which suits cosines (`pretraining.classifier`).
+        readout: conv4: a power and a blur of the last feature map; null: none, as in the paper.
         global_pooling: resnet12: the embedding is the mean over the last block's positions.
         drop_block: resnet12: regularisation by DropBlock; null: none.
         architecture: torchvision: the name in `torchvision.models`, such as resnet18. timm: the
@@ -56,12 +69,12 @@ class BackboneConfig(Section):
         layers: torchvision, timm: names of layers inside the network, such as blocks.6, whose
             feature maps (batch, channels, height, width), averaged over positions, are appended to
             the network's own embedding. Each part is divided by its norm.
-        pooling: torchvision, timm: replaces the mean over positions of the last feature map and of those of `layers`;
-            null: the mean.
+        pooling: torchvision, timm, onnx: replaces the mean over positions of the last feature map and of those of
+            `layers`; null: the mean.
         warm_start: conv4: a bundle of the same network whose weights training starts from; null:
             random weights. A relative path is resolved like `path`.
-        frozen: torchvision, timm: the weights do not change; only the head is learned. ONNX graphs
-            and embeddings are always frozen.
+        frozen: conv4 with `warm_start`, torchvision, timm: the weights do not change; only the head is learned. ONNX
+            graphs and embeddings are always frozen.
         path: onnx: the file. A relative path is relative to the recipe, or in an override to the
             working folder. The same holds for a path in `weights`.
         layout: onnx: the graph's input. "nchw" or "nhwc": normalised floats, channels second or
@@ -82,6 +95,7 @@ class BackboneConfig(Section):
     kind: Literal["conv4", "resnet12", "torchvision", "timm", "onnx", "identity"] = "conv4"
     channels: Count = 64
     last_relu: bool = True
+    readout: ReadoutConfig | None = None
     global_pooling: bool = False
     drop_block: DropBlockConfig | None = None
     architecture: str | None = None
@@ -127,6 +141,8 @@ class BackboneConfig(Section):
             if self.kind in kinds and getattr(self, key) is None:
                 raise ValueError(f'{key} is needed by kind "{self.kind}"')
         self._check_normalisation()
+        if self.frozen and self.kind == "conv4" and self.warm_start is None:
+            raise ValueError("a frozen conv4 needs warm_start: random weights would stay random")
         if self.kind == "resnet12" and self.channels % 2:
             raise ValueError(f"resnet12 needs an even number of channels, got {self.channels}")
         if self.kind in _LIBRARIES:
@@ -165,14 +181,15 @@ _LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {
     "channels": _TRAINED,
     "last_relu": ("conv4",),
+    "readout": ("conv4",),
     "global_pooling": ("resnet12",),
     "drop_block": ("resnet12",),
     "architecture": _LIBRARIES,
     "weights": _LIBRARIES,
     "layers": _LIBRARIES,
-    "pooling": _LIBRARIES,
+    "pooling": (*_LIBRARIES, "onnx"),
     "warm_start": ("conv4",),
-    "frozen": (*_LIBRARIES, "onnx", "identity"),
+    "frozen": ("conv4", *_LIBRARIES, "onnx", "identity"),
     "path": ("onnx",),
     "layout": ("onnx",),
     "output": ("onnx",),

@@ -75,12 +75,13 @@ def _fit(
     # Channels-last halves the time of a step on CPU, and the images are stored in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     share_batch_norm(model, group)
-    if model.backbone.frozen:
-        train, val = ({name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val))
-        model = model.on_embeddings()
     images = [ResidentImages(data, device) for data in train.values()]
     if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
         warm_start(model.backbone, Path(config.backbone.warm_start), _statistics_images(config, images))
+    if model.backbone.frozen:
+        train, val = ({name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val))
+        model = model.on_embeddings()
+        images = [ResidentImages(data, device) for data in train.values()]
     hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
         spent = pretrain(model, images[0], val, out, resume=resume, command=command, hardware=hardware, group=group)

@@ -2,15 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.ndimage import convolve1d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.backbones import Backbone, BackboneError
+from training.backbones.conv4 import Readout
 from training.backbones.dropblock import DropBlock
 from training.backbones.resnet12 import ResidualBlock
 from training.config import BackboneConfig, DropBlockConfig
+from training.config.backbone import ReadoutConfig
 
 
 def make(size: int = 84, **keys: object) -> Backbone:
@@ -45,6 +49,25 @@ def test_conv4_ends_with_its_last_relu_or_with_what_that_gets() -> None:
     with torch.no_grad():
         torch.testing.assert_close(F.relu(without(pictures)), with_relu(pictures))
         assert without(pictures).min() < 0
+
+
+@pytest.mark.parametrize(("power", "blur"), [(1.4, 0.15), (1.0, 0.2), (2.0, 0.0), (1.0, 0.0)])
+def test_conv4_reads_out_a_power_and_a_blur_of_its_last_map(power: float, blur: float) -> None:
+    backbone = Backbone(BackboneConfig(kind="conv4", last_relu=False), 80)
+    readout = Readout(64, ReadoutConfig(power=power, blur=blur))
+    maps = torch.randn(2, 64, 5, 4, generator=torch.Generator().manual_seed(0))
+    powers = (maps.sign() * maps.abs() ** power).double().numpy()
+    line = np.array([blur, 1.0, blur])
+    expected = convolve1d(convolve1d(powers, line, axis=2, mode="constant"), line, axis=3, mode="constant")
+    np.testing.assert_allclose(readout(maps).numpy(), expected, rtol=1e-4, atol=1e-5)
+    torch.manual_seed(0)
+    with_readout = Backbone(backbone.config.model_copy(update={"readout": ReadoutConfig(power=power, blur=blur)}), 80)
+    with_readout.load_state_dict(backbone.state_dict())  # it adds nothing to a checkpoint
+    x = images(2, 80)
+    pixels = backbone.pixels
+    assert pixels is not None
+    maps = nn.Sequential(*list(backbone.eval().network.children())[:-1])(pixels(x))
+    torch.testing.assert_close(with_readout.eval()(x), readout(maps).flatten(1))
 
 
 def test_resnet12_is_the_papers() -> None:

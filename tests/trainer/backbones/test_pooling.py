@@ -1,14 +1,25 @@
-"""Pooling with the most weight in the centre: its numbers, and the layers of library networks that it replaces."""
+"""Pooling with the most weight in the centre: its numbers, and the means of networks and graphs that it replaces."""
 
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
+from comln_serve.bundle import load_bundle
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from tests.trainer.backbones.test_backbones import images
+from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from training.backbones import Backbone, BackboneError
 from training.backbones.pooling import CentrePooling
+from training.cli import main
 from training.config import BackboneConfig
 
 TIMM = {"kind": "timm", "architecture": "tf_efficientnet_lite0"}
@@ -69,16 +80,16 @@ def test_the_last_feature_map_of_a_library_network(keys: dict[str, object], last
     network: Any = backbone.network
     maps: list[Tensor] = []
     network.get_submodule(last).register_forward_hook(lambda _, __, found: maps.append(found))
-    images = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = images(2, 64)
     with torch.no_grad():
-        found = backbone(images)
+        found = backbone(x)
     np.testing.assert_allclose(found.numpy(), expected(maps[0], 0.285, power), rtol=1e-4, atol=1e-5)
 
 
 def test_a_wide_gaussian_is_the_mean() -> None:
-    images = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = images(2, 64)
     with torch.no_grad():
-        wide, plain = (make(**TIMM, layers=["blocks.6"], **more)(images) for more in ({"pooling": {"sigma": 1e4}}, {}))
+        wide, plain = (make(**TIMM, layers=["blocks.6"], **more)(x) for more in ({"pooling": {"sigma": 1e4}}, {}))
     torch.testing.assert_close(wide, plain)
 
 
@@ -88,9 +99,9 @@ def test_layers_have_the_weights_but_not_the_power() -> None:
     network: Any = backbone.network
     maps: list[Tensor] = []
     network.network.get_submodule("blocks.6").register_forward_hook(lambda _, __, found: maps.append(found))
-    images = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = images(2, 64)
     with torch.no_grad():
-        found = backbone(images)[:, 1280:]
+        found = backbone(x)[:, 1280:]
     assert maps[0].min() < 0
     means = expected(maps[0], 0.285, 1.0)
     np.testing.assert_allclose(
@@ -106,3 +117,101 @@ def test_networks_without_a_mean_over_positions(kind: str, architecture: str) ->
     """One takes it outside of its layers, one keeps 7 x 7 positions, one has no feature maps."""
     with pytest.raises(BackboneError, match=rf"backbone.pooling replaces .*; {architecture} has none"):
         make(224, kind=kind, architecture=architecture, pooling={"sigma": 0.3})
+
+
+def reduce_mean(axes: list[int], *, opset: int, keepdims: int) -> Callable[[onnx.GraphProto], None]:
+    """The model's mean as a ReduceMean, whose axes are an attribute before operator set 18 and an input from it on."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        at = next(i for i, node in enumerate(graph.node) if node.op_type == "GlobalAveragePool")
+        attributes = {"axes": axes} if opset < 18 else {}
+        inputs = ["embeddings"] if opset < 18 else ["embeddings", "axes"]
+        if opset >= 18:
+            graph.initializer.append(numpy_helper.from_array(np.array(axes), "axes"))
+        made = helper.make_node("ReduceMean", inputs, ["pooled"], keepdims=keepdims, **attributes)
+        graph.node[at].CopyFrom(made)
+
+    return change
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("opset", "change"),
+    [(8, None), (17, reduce_mean([2, 3], opset=17, keepdims=1)), (18, reduce_mean([-2, -1], opset=18, keepdims=0))],
+)
+def test_the_mean_of_a_graph(
+    tmp_path: Path, power: float, opset: int, change: Callable[[onnx.GraphProto], None] | None
+) -> None:
+    path = write_model(tmp_path / "model.onnx", opset=opset, change=change)
+    keys = {"kind": "onnx", "path": str(path), **NORMALISATION}
+    pooled = make(SIZE, **keys, output="flat", pooling={"sigma": 0.3, "power": power})
+    x = images(3, SIZE)
+    maps = make(SIZE, **keys, output="embeddings")(x).unflatten(1, (6, SIZE - 2, SIZE - 2))
+    np.testing.assert_allclose(pooled(x).numpy(), expected(maps, 0.3, power), rtol=1e-4)
+
+
+def test_a_graph_with_channels_last(tmp_path: Path) -> None:
+    """As TensorFlow's have them; its sides differ."""
+    nodes = [
+        helper.make_node("Slice", ["images", "starts", "ends", "axes"], ["map"]),
+        helper.make_node("ReduceMean", ["map"], ["means"], axes=[1, 2], keepdims=0),
+    ]
+    numbers = {"starts": [0], "ends": [7], "axes": [2]}
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", SIZE, SIZE, 3])],
+        [helper.make_tensor_value_info("means", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    x = images(2, SIZE)
+    backbone = make(
+        SIZE, kind="onnx", path=str(path), layout="nhwc", mean=[0, 0, 0], std=[1, 1, 1], pooling={"sigma": 0.3}
+    )
+    planes = x[:, :, :7].permute(0, 3, 1, 2) / 255
+    np.testing.assert_allclose(backbone(x).numpy(), expected(planes, 0.3, 1.0), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("output", "maker"), [("logits", "MatMul"), ("embeddings", "Relu")])
+def test_graphs_whose_output_is_no_mean(tmp_path: Path, output: str, maker: str) -> None:
+    path = write_model(tmp_path / "model.onnx")
+    with pytest.raises(BackboneError, match=rf"{output} is not made by such a mean but by {maker}"):
+        make(SIZE, kind="onnx", path=str(path), output=output, pooling={"sigma": 0.3}, **NORMALISATION)
+
+
+@pytest.mark.parametrize("flags", [["--pooling", "0.3,2"], ["--pooling", "0.3"]])
+def test_wrapping_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+    """The command on the card makes the same bundle again."""
+    path = write_model(tmp_path / "model.onnx")
+    given = [f"--{key}={','.join(map(str, value))}" for key, value in NORMALISATION.items()]
+    assert main(["wrap", str(path), "--to", str(tmp_path / "one"), *given, *flags]) == 0
+    bundle = load_bundle(tmp_path / "one")
+    power = 2.0 if "," in flags[1] else 1.0
+    assert bundle.manifest.training.config["backbone"]["pooling"] == {"sigma": 0.3, "power": power}
+    x = images(3, SIZE)
+    maps = make(SIZE, kind="onnx", path=str(path), output="embeddings", **NORMALISATION)(x).unflatten(
+        1, (6, SIZE - 2, SIZE - 2)
+    )
+    means = expected(maps, 0.3, power)
+    found = OnnxBackbone(bundle, "cpu").embed(x.numpy())
+    np.testing.assert_allclose(found, means / np.linalg.norm(means, axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
+    again = shlex.split(bundle.manifest.training.command)
+    assert again[-2:] == flags
+    again[again.index("--to") + 1], again[2] = str(tmp_path / "two"), str(path)
+    assert main(again[1:]) == 0
+    assert load_bundle(tmp_path / "two").embedder_sha256 == bundle.embedder_sha256
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("0.3,2,1", "SIGMA or SIGMA,POWER; got 3 numbers"), ("0.3,0.5", "--pooling.power.*1"), ("9", "")],
+)
+def test_wrong_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, message: str) -> None:
+    path = write_model(tmp_path / "model.onnx")
+    status = main(["wrap", str(path), "--to", str(tmp_path / "one"), "--pooling", value])
+    assert status == (2 if message else 0)
+    if message:
+        assert re.search(message, capsys.readouterr().err)

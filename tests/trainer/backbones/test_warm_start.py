@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
@@ -32,13 +33,17 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("readout", ["null", "{power: 1.4, blur: 0.15}"])
 @pytest.mark.parametrize(("mirror", "last_relu"), [(False, True), (False, False), (True, True), (True, False)])
-def test_the_network_computes_the_embeddings_of_the_bundle(tmp_path: Path, *, mirror: bool, last_relu: bool) -> None:
+def test_the_network_computes_the_embeddings_of_the_bundle(
+    tmp_path: Path, *, mirror: bool, last_relu: bool, readout: str
+) -> None:
     """Also if the graph has two branches, whose shared convolutions batch norm is not folded into."""
     bundle = tmp_path / "first"
     bundle.mkdir()
-    keys = {"mirror": mirror, "last_relu": last_relu}
-    write_bundle(bundle, override_config(tiny_config(), [f"backbone.{k}={v}".lower() for k, v in keys.items()]))
+    keys = {"mirror": mirror, "last_relu": last_relu, "readout": yaml.safe_load(readout)}
+    settings = [f"backbone.mirror={mirror}", f"backbone.last_relu={last_relu}", f"backbone.readout={readout}"]
+    write_bundle(bundle, override_config(tiny_config(), [setting.lower() for setting in settings]))
     images = colour_classes().images
     model = MetaModel(started(bundle, **keys))
     warm_start(model.backbone, bundle, torch.from_numpy(images))
@@ -69,6 +74,20 @@ def test_fit_starts_from_the_bundle(bundle: Path, tmp_path: Path) -> None:
 
     # Running statistics change with the few small batches of the run, so the results are near, not equal.
     assert distance(started(bundle), "warm") < 0.3 * distance(tiny_config(), "cold")
+
+
+def test_a_frozen_network_keeps_the_weights_and_gets_a_new_head(bundle: Path, tmp_path: Path) -> None:
+    data = colour_classes()
+    config = override_config(started(bundle, frozen=True), ["optimiser.head_lr=0.1"])
+    best = fit(config, data, data, tmp_path / "run", resume=False)
+    served = OnnxBackbone(load_bundle(bundle), "cpu").embed(data.images)
+    np.testing.assert_allclose(best.restore_model().embed(data.images), served, atol=1e-5)
+    assert best.restore_model().head().horizon != MetaModel(config).head().horizon
+
+
+def test_a_frozen_conv4_needs_weights() -> None:
+    with pytest.raises(ValueError, match="a frozen conv4 needs warm_start"):
+        override_config(tiny_config(), ["backbone.frozen=true"])
 
 
 @pytest.mark.parametrize(
