@@ -38,8 +38,8 @@ class Conv4(nn.Sequential):
 class Readout(nn.Module):
     """A power of the last feature map that keeps signs, then a blur: (B, C, H, W) to the same shape.
 
-    The power lets strong activations count more in cosines. A flattened map compares positions one by one, so a thing
-    that has moved by one is another thing; the blur gives each position some of its neighbours.
+    The power lets strong activations count more in cosines. A flattened map is compared position by position, so an
+    object shifted by one position has a quite different embedding; the blur gives each position some of its neighbours.
     """
 
     kernel: Tensor

@@ -234,6 +234,8 @@ def constants_of(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
                 elif attribute.name in {"value_float", "value_floats"}:
                     values = attribute.floats or [attribute.f]
                     found[node.output[0]] = np.array(values, dtype=np.float32)
+                elif attribute.name in {"value_int", "value_ints"}:
+                    found[node.output[0]] = np.array(attribute.ints or [attribute.i])
         elif node.op_type == "Transpose" and node.input[0] in found:
             perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
             found[node.output[0]] = found[node.input[0]].transpose(perm)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from training.backbones.onnx_guess import PASSING, POOLING, behind, constants_of
 from training.backbones.pooling import LEAST, centre_weights
 from training.config.backbone import PoolingConfig
 
+# Share of negative numbers, by size, up to which a map counts as one after a ReLU.
+_MOST_NEGATIVE = 0.05
+
 
 def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
     """Make the mean that the graph's output is a weighted power mean, as of `CentrePooling`, in place.
@@ -24,22 +28,30 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
         model: from `read_graph`. path: of the file, for error messages.
 
     Raises:
-        BackboneError: the output is not the mean over positions of a float32 feature map, or the graph does not run.
+        BackboneError: the output is not the mean over positions of a float32 feature map; a power of a map with many
+            negative numbers; or the graph does not run.
     """
     graph = model.graph
     made_by = {made: node for node in graph.node for made in node.output}
     node = behind(made_by, graph.output[0].name, PASSING)
-    found = None if node is None or node.op_type not in POOLING else _example(model, node.input[0], path)
-    axes = None if found is None or node is None else _positions(node, constants_of(graph), found)
-    if node is None or found is None or axes is None:
-        raise BackboneError(
-            f"{path}: backbone.pooling weighs the positions of a feature map whose mean is the embedding; "
-            f"{graph.output[0].name} is not made by such a mean"
-            + (f" but by {node.op_type}" if node is not None else "")
-            + ". Leave pooling out, or name another tensor with backbone.output"
+    if node is None or node.op_type not in POOLING:
+        made = "the graph's input" if node is None else f"made by {node.op_type}"
+        raise _refused(path, f"{graph.output[0].name} is {made}, not by the mean over the positions of a feature map")
+    maps, means = _example(model, node.input[0], node.output[0], path)
+    axes = _positions(node, constants_of(graph), maps, means)
+    if axes is None:
+        raise _refused(
+            path, f"{node.op_type} makes {list(means.shape)} numbers of {list(maps.shape)}: no mean over two axes"
         )
-    shape = [size if axis in axes else 1 for axis, size in enumerate(found.shape)]
-    height, width = (found.shape[axis] for axis in axes)
+    if maps.dtype != np.float32:
+        raise _refused(path, f"the feature map is {maps.dtype}; float32 is needed")
+    if config.power != 1.0 and -maps[maps < 0].sum() > _MOST_NEGATIVE * np.abs(maps).sum():
+        raise BackboneError(
+            f"{path}: backbone.pooling with a power is for feature maps after a ReLU; this one has many negative "
+            "numbers, which would count as 0. Give sigma alone"
+        )
+    shape = [size if axis in axes else 1 for axis, size in enumerate(maps.shape)]
+    height, width = (maps.shape[axis] for axis in axes)
     weights = centre_weights(height, width, config.sigma).numpy() * (height * width)
     builder = GraphBuilder(model)
     before: list[NodeProto] = []
@@ -72,36 +84,50 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
     graph.node.extend(kept)
 
 
-def _example(model: ModelProto, tensor: str, path: Path) -> NDArray[np.generic]:
-    """The value of an inner tensor for one black image. Not every exporter's shapes can be inferred."""
+def _refused(path: Path, reason: str) -> BackboneError:
+    return BackboneError(
+        f"{path}: backbone.pooling weighs the positions of a feature map whose mean is the embedding; {reason}. Leave "
+        "pooling out, or name another tensor with backbone.output"
+    )
+
+
+def _example(model: ModelProto, given: str, made: str, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The values of two inner tensors for an image of noise. Not every exporter's shapes can be inferred."""
     probe = ModelProto()
     probe.CopyFrom(model)
     del probe.graph.output[:]
-    probe.graph.output.append(helper.make_empty_tensor_value_info(tensor))
+    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in (given, made))
     images = probe.graph.input[0]
     kind = helper.tensor_dtype_to_np_dtype(images.type.tensor_type.elem_type)
-    sizes = [dim.dim_value for dim in images.type.tensor_type.shape.dim[1:]]
+    shape = (1, *(dim.dim_value for dim in images.type.tensor_type.shape.dim[1:]))
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, shape) if kind == np.uint8 else rng.standard_normal(shape)
     try:
         session = open_session(probe.SerializeToString(), str(path), "cpu")
-        (found,) = session.run(None, {images.name: np.zeros((1, *sizes), kind)})
+        maps, means = session.run(None, {images.name: noise.astype(kind)})
     except Exception as error:  # ONNX Runtime's own exception types are not public
-        raise BackboneError(f"{path}: the graph does not run on an image of {sizes} numbers ({error})") from error
-    return found
+        raise BackboneError(
+            f"{path}: the graph does not run on one image of {shape[1:]} numbers; export it with a dynamic batch axis, "
+            f"for this image size ({error})"
+        ) from error
+    return maps, means
 
 
 def _positions(
-    node: NodeProto, constants: Mapping[str, NDArray[np.generic]], maps: NDArray[np.generic]
+    node: NodeProto, constants: Mapping[str, NDArray[np.generic]], maps: NDArray[Any], means: NDArray[Any]
 ) -> list[int] | None:
-    """The two axes of positions, if the node takes the mean of these maps over both."""
-    if maps.ndim != 4 or maps.dtype != np.float32:
+    """The two axes of positions, if the node made `means` of `maps` by taking the mean over both."""
+    if maps.ndim != 4:
         return None
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     axes = [2, 3]
     if node.op_type == "ReduceMean":
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         given = attributes.get("axes", constants.get(node.input[1]) if len(node.input) > 1 else None)
         axes = [] if given is None else sorted(int(axis) % 4 for axis in given)
-    elif node.op_type == "AveragePool" and (
-        tuple(attributes["kernel_shape"]) != maps.shape[2:] or any(attributes.get("pads", ()))
-    ):
+    if axes not in ([1, 2], [2, 3]):
         return None
-    return axes if axes in ([1, 2], [2, 3]) else None
+    # A pooling with a smaller window, or with padding, makes other numbers.
+    same = means.size == maps.mean(axis=tuple(axes)).size and np.allclose(
+        means.ravel(), maps.mean(axis=tuple(axes)).ravel(), rtol=1e-2, atol=1e-4
+    )
+    return axes if same else None

@@ -21,7 +21,8 @@ def centre_weights(height: int, width: int, sigma: float) -> Tensor:
     deviation of `sigma` times each side.
     """
     rows, columns = (torch.exp(-0.5 * (_places(n) / sigma) ** 2) for n in (height, width))
-    return torch.outer(rows / rows.sum(), columns / columns.sum())
+    # In float64 until here: CPUs differ in the last bit of a float32 exp, and a graph's checksum contains the weights.
+    return torch.outer(rows / rows.sum(), columns / columns.sum()).float()
 
 
 class CentrePooling(nn.Module):
@@ -66,12 +67,12 @@ def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Modu
     probe = None if last is None else cast("Tensor", last(torch.ones(1, 1, 8, 8)))
     if probe is None or probe.numel() != 1:
         raise BackboneError(
-            f"backbone.pooling replaces the layer that takes the mean of the last feature map; {name} has none. "
-            "Leave pooling out, or use another network"
+            f"backbone.pooling replaces the layer that takes the mean of the last feature map; {name} has none, or one "
+            "with channels last. Leave pooling out, or use another network"
         )
     network.set_submodule(found[-1], CentrePooling(config.sigma, config.power, keep_dimensions=probe.ndim == 4))
 
 
 def _places(n: int) -> Tensor:
     """(n,) distances to the centre of n places that divide a side of length 1."""
-    return (torch.arange(n) + 0.5) / n - 0.5
+    return (torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5

@@ -73,7 +73,8 @@ def add_wrap(commands: Any) -> None:
         type=_numbers,
         metavar="SIGMA[,POWER]",
         help="for photos with the thing in the middle: positions in the centre weigh more, as a Gaussian of SIGMA of "
-        "the side, and strong activations by a POWER mean; 0.285,2 is a good start (default: the plain mean)",
+        "the side, and strong activations by a POWER mean, for maps after a ReLU; 0.285,2 is a good start "
+        "(default: the plain mean)",
     )
     command.add_argument("--interpolation", choices=("bilinear", "bicubic", "lanczos"), default="bilinear")
     command.add_argument("--description", help="what the model is for")
@@ -154,7 +155,7 @@ def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> 
     if options.crop_fraction != 1.0:
         parts += ["--crop-fraction", f"{options.crop_fraction:g}"]
     if options.pooling is not None:
-        parts += ["--pooling", ",".join(f"{value:g}" for value in options.pooling)]
+        parts += ["--pooling", ",".join(str(value).removesuffix(".0") for value in options.pooling)]
     return shlex.join(parts)
 
 

@@ -27,10 +27,11 @@ class ReadoutConfig(Section):
 
     Attributes:
         power: p of sign(x) |x|^p.
-        blur: weight of a neighbour beside 1 of the position itself, in a row and in a column; 0: no blur.
+        blur: weight of a neighbour beside 1 of the position itself, in a row and in a column, and its square of a
+            diagonal one; 0: no blur.
     """
 
-    power: Annotated[float, Field(ge=0.25, le=4)] = 1.0
+    power: Annotated[float, Field(ge=1, le=4)] = 1.0  # below 1 the gradient is infinite at 0
     blur: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
@@ -39,12 +40,13 @@ class PoolingConfig(Section):
 
     Attributes:
         sigma: standard deviation of the weights' Gaussian, as a share of the map's side.
-        power: of the power mean over positions; 1: the mean. 2 gives strong activations more weight. It applies to the
-            network's last feature map; those of `layers`, which may be negative, always have power 1.
+        power: of the power mean over positions; 1: the mean. 2 gives strong activations more weight, for maps after a
+            ReLU: negative numbers count as 0. It applies to the network's last feature map; those of `layers` always
+            have power 1.
     """
 
     sigma: Annotated[Positive, Field(ge=0.05)]
-    power: Annotated[float, Field(ge=1, le=10)] = 1.0
+    power: Annotated[float, Field(ge=1, le=4)] = 1.0
 
 
 class BackboneConfig(Section):

@@ -75,13 +75,16 @@ def _fit(
     # Channels-last halves the time of a step on CPU, and the images are stored in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     share_batch_norm(model, group)
-    images = [ResidentImages(data, device) for data in train.values()]
     if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
-        warm_start(model.backbone, Path(config.backbone.warm_start), _statistics_images(config, images))
+        if last is None:
+            images = _statistics_images(config, list(train.values()))
+            warm_start(model.backbone, Path(config.backbone.warm_start), images.to(device))
+        else:  # the bundle may be another by now
+            model.load_state_dict(last.model)
     if model.backbone.frozen:
         train, val = ({name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val))
         model = model.on_embeddings()
-        images = [ResidentImages(data, device) for data in train.values()]
+    images = [ResidentImages(data, device) for data in train.values()]
     hardware, spent = describe_hardware(group), 0.0
     if last is None and config.pretraining is not None:
         spent = pretrain(model, images[0], val, out, resume=resume, command=command, hardware=hardware, group=group)
@@ -119,11 +122,11 @@ def _train(run: Run, images: list[ResidentImages], group: Group) -> None:
         log.close()
 
 
-def _statistics_images(config: Config, sets: list[ResidentImages]) -> Tensor:
+def _statistics_images(config: Config, sets: list[ImageSet]) -> Tensor:
     """Images that batch norm is measured on, equally many of each data set."""
     rng, count = np.random.default_rng((config.seed, _STATISTICS_STREAM)), _STATISTICS_IMAGES // len(sets)
     parts: list[Tensor] = []
-    for images in sets:
-        some = np.sort(rng.permutation(len(images.pixels))[:count])
-        parts.append(images.pixels[torch.from_numpy(some).to(images.pixels.device)])
+    for data in sets:
+        some = np.sort(rng.permutation(len(data.images))[:count])
+        parts.append(torch.from_numpy(data.images[some]))
     return torch.cat(parts)

@@ -177,7 +177,7 @@ def test_a_graph_with_channels_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("output", "maker"), [("logits", "MatMul"), ("embeddings", "Relu")])
 def test_graphs_whose_output_is_no_mean(tmp_path: Path, output: str, maker: str) -> None:
     path = write_model(tmp_path / "model.onnx")
-    with pytest.raises(BackboneError, match=rf"{output} is not made by such a mean but by {maker}"):
+    with pytest.raises(BackboneError, match=rf"{output} is made by {maker}, not by the mean over"):
         make(SIZE, kind="onnx", path=str(path), output=output, pooling={"sigma": 0.3}, **NORMALISATION)
 
 
@@ -215,3 +215,46 @@ def test_wrong_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: 
     assert status == (2 if message else 0)
     if message:
         assert re.search(message, capsys.readouterr().err)
+
+
+def average_pool(**attributes: object) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        at = next(i for i, node in enumerate(graph.node) if node.op_type == "GlobalAveragePool")
+        graph.node[at].CopyFrom(helper.make_node("AveragePool", ["embeddings"], ["pooled"], **attributes))
+
+    return change
+
+
+def test_an_average_pool_over_the_whole_map_is_a_mean(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", change=average_pool(kernel_shape=[SIZE - 2] * 2))
+    keys = {"kind": "onnx", "path": str(path), "output": "flat", **NORMALISATION}
+    x = images(2, SIZE)
+    torch.testing.assert_close(make(SIZE, **keys, pooling={"sigma": 1e4})(x), make(SIZE, **keys)(x))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"kernel_shape": [SIZE - 2] * 2, "auto_pad": "SAME_UPPER"}, {"kernel_shape": [3, 3], "strides": [12, 12]}],
+)
+def test_an_average_over_less_is_refused(tmp_path: Path, attributes: dict[str, object]) -> None:
+    path = write_model(tmp_path / "model.onnx", change=average_pool(**attributes))
+    with pytest.raises(BackboneError, match=r"AveragePool makes .* no mean over two axes"):
+        make(SIZE, kind="onnx", path=str(path), output="flat", pooling={"sigma": 0.3}, **NORMALISATION)
+
+
+def test_a_power_is_for_maps_after_a_relu(tmp_path: Path) -> None:
+    def skip_relu(graph: onnx.GraphProto) -> None:
+        pool = next(node for node in graph.node if node.op_type == "GlobalAveragePool")
+        pool.input[0] = "features"
+
+    path = write_model(tmp_path / "model.onnx", change=skip_relu)
+    keys = {"kind": "onnx", "path": str(path), "output": "flat", **NORMALISATION}
+    make(SIZE, **keys, pooling={"sigma": 0.3})
+    with pytest.raises(BackboneError, match=r"many negative numbers, which would count as 0\. Give sigma alone"):
+        make(SIZE, **keys, pooling={"sigma": 0.3, "power": 2})
+
+
+def test_float16_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", dtype=TensorProto.FLOAT16)
+    with pytest.raises(BackboneError, match="the feature map is float16; float32 is needed"):
+        make(SIZE, kind="onnx", path=str(path), output="flat", pooling={"sigma": 0.3}, **NORMALISATION)

@@ -1,6 +1,8 @@
 """Training that starts from a bundle's weights."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from tests.support.tiny import tiny_config, write_bundle
 from tests.trainer.runs.test_training import colour_classes
 from training.backbones.errors import BackboneError
 from training.backbones.warm_start import warm_start
+from training.checkpoint import LAST, Checkpoint
 from training.config import Config, ConfigError, load_config
 from training.config.recipe import override_config
 from training.model import MetaModel
 from training.runs.fit import fit
+from training.runs.validate import validate
 
 
 def started(bundle: Path, **changes: object) -> Config:
@@ -83,6 +87,33 @@ def test_a_frozen_network_keeps_the_weights_and_gets_a_new_head(bundle: Path, tm
     served = OnnxBackbone(load_bundle(bundle), "cpu").embed(data.images)
     np.testing.assert_allclose(best.restore_model().embed(data.images), served, atol=1e-5)
     assert best.restore_model().head().horizon != MetaModel(config).head().horizon
+
+
+def test_a_resumed_run_has_the_weights_of_its_checkpoint(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle may have gone, or been replaced, even by the run's own result."""
+    data = colour_classes()
+    config = override_config(started(bundle, frozen=True), ["optimiser.head_lr=0.1"])
+    whole = fit(config, data, data, tmp_path / "whole", resume=False)
+    seen: list[object] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        seen.append(arguments)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return validate(*arguments)
+
+    monkeypatch.setattr("training.runs.run.validate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, data, data, tmp_path / "cut", resume=False)
+    shutil.rmtree(bundle)
+    resumed = fit(config, data, data, tmp_path / "cut", resume=True)
+    for found, expected in ((resumed, whole), (Checkpoint.load(tmp_path / "cut" / LAST), whole)):
+        np.testing.assert_array_equal(
+            found.restore_model().embed(data.images), expected.restore_model().embed(data.images)
+        )
+    assert resumed.validation == whole.validation
 
 
 def test_a_frozen_conv4_needs_weights() -> None:
