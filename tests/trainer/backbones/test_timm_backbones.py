@@ -134,8 +134,15 @@ def test_layers_that_do_not_exist_or_give_no_feature_maps(layer: str, message: s
         make(layers=[layer])
 
 
-@pytest.mark.parametrize("pooling", [None, {"sigma": 0.285, "power": 2.0}])
-@pytest.mark.parametrize(("frozen", "layers"), [(True, []), (False, []), (True, ["blocks.4"]), (False, ["blocks.4"])])
+@pytest.mark.parametrize(
+    ("frozen", "layers", "pooling"),
+    [
+        (True, [], None),
+        (False, [], {"sigma": 0.285, "power": 2.0}),
+        (True, ["blocks.4"], {"sigma": 0.285, "power": 2.0}),
+        (False, ["blocks.4"], None),
+    ],
+)
 def test_from_training_to_the_bundle(
     tmp_path: Path, frozen: bool, layers: list[str], pooling: dict[str, float] | None
 ) -> None:

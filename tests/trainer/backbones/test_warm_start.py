@@ -37,8 +37,15 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("readout", ["null", "{power: 1.4, blur: 0.15}"])
-@pytest.mark.parametrize(("mirror", "last_relu"), [(False, True), (False, False), (True, True), (True, False)])
+@pytest.mark.parametrize(
+    ("mirror", "last_relu", "readout"),
+    [
+        (False, True, "null"),
+        (False, False, "{power: 1.4, blur: 0.15}"),
+        (True, True, "{power: 1.4, blur: 0.15}"),
+        (True, False, "null"),
+    ],
+)
 def test_the_network_computes_the_embeddings_of_the_bundle(
     tmp_path: Path, *, mirror: bool, last_relu: bool, readout: str
 ) -> None:
