@@ -28,7 +28,7 @@ def test_documented_backbones_load() -> None:
     document = (REPOSITORY / "docs" / "backbones.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", document, flags=re.DOTALL)
     kinds = {BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks}
-    assert kinds == {"onnx", "torchvision", "timm", "identity", "resnet12"}
+    assert kinds == {"onnx", "torchvision", "timm", "identity", "conv4", "resnet12"}
 
 
 def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
         ("backbone={kind: timm, architecture: resnet18, weights: DEFAULT}", "path of a state dict"),
         ("backbone={kind: timm, architecture: resnet18, weights: ./w.pt}", "mean and std are needed"),
         ("backbone={kind: timm, architecture: resnet18, frozen: true}", "stay random"),
-        ("backbone.frozen=true", "frozen is for kind"),
+        ("backbone={kind: resnet12, frozen: true}", "frozen is for kind"),
         ("backbone={kind: identity}", "embedding_size is needed"),
         ("backbone={kind: identity, embedding_size: 5, mean: [0, 0, 0]}", "mean"),
         ("updates.x=1", "updates"),
