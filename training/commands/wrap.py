@@ -127,7 +127,7 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"numbers separated by commas are needed, such as 0.485,0.456,0.406; got {text!r}"
+            f"numbers separated by commas and nothing else are needed; got {text!r}"
         ) from error
 
 

@@ -77,8 +77,8 @@ def _fit(
     share_batch_norm(model, group)
     if config.backbone.warm_start is not None and isinstance(model.backbone, Backbone):
         if last is None:
-            images = _statistics_images(config, list(train.values()))
-            warm_start(model.backbone, Path(config.backbone.warm_start), images.to(device))
+            some = _statistics_images(config, list(train.values())).to(device)
+            warm_start(model.backbone, Path(config.backbone.warm_start), some)
         else:  # the bundle may be another by now
             model.load_state_dict(last.model)
     if model.backbone.frozen:
