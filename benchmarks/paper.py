@@ -275,9 +275,9 @@ COMLN, accuracy in percent:
 {markdown(beside, table_2())}
 
 The nearest Conv-4 bundles are of the paper's method, one for each number of shots, but had at most 60 updates of four
-tasks on a CPU, from the weights of a bundle that was pre-trained on labels, instead of 60,000 of eight from random
-weights; their network has a [readout](backbones.md#conv-4s-readout) instead of the last ReLU and embeds the mirror
-image, too, which the paper's does not. All were measured on the classes that chose their checkpoints.
+tasks on a CPU, from the weights of a bundle that was pre-trained on labels and by a larger network, instead of 60,000
+of eight from random weights; their network has a [readout](backbones.md#conv-4s-readout) instead of the last ReLU and
+embeds the mirror image, too, which the paper's does not. All were measured on the classes that chose their checkpoints.
 
 The other rows, all cited; [algorithms.md](algorithms.md) has these algorithms trained here, on equal terms:
 
