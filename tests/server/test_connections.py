@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.server.protocol import MOST_FIELDS, MOST_HEAD_BYTES
 from tests.support import http
 from tests.support.image_files import image_bytes
@@ -267,21 +268,22 @@ def export_status(server: LiveServer) -> int:
 @pytest.mark.parametrize("reads", [0, 4000], ids=["unread", "trickled"])
 def test_exports_that_are_hardly_read_keep_no_others_out_and_are_dropped(server: LiveServer, reads: int) -> None:
     """Where it reads something it is 50 kB a second or so, of the 85 needed."""
-    connections = [export_of(server) for _ in range(8)]
-    wait_until(lambda: pending(server, "bytes") > 2**22)
-    assert export_status(server) == 200
-    assert predicts(server)
+    with ExitStack() as open_:
+        connections = [open_.enter_context(export_of(server)) for _ in range(2 * MOST_EXPORTS)]
+        wait_until(lambda: pending(server, "bytes") > 2**22)
+        # Others are refused while the last of them is being made, not while it waits to be read.
+        wait_until(lambda: export_status(server) == 200)
+        assert pending(server, "bytes") > 2**22
+        assert predicts(server)
 
-    def given_up() -> bool:
-        for connection in connections if reads else ():
-            with suppress(OSError):
-                connection.recv(reads)
-        time.sleep(0.05)
-        return pending(server, "bytes") == 0
+        def given_up() -> bool:
+            for connection in connections if reads else ():
+                with suppress(OSError):
+                    connection.recv(reads)
+            time.sleep(0.05)
+            return pending(server, "bytes") == 0
 
-    wait_until(given_up)
-    for connection in connections:
-        connection.close()
+        wait_until(given_up)
 
 
 def test_a_slow_download_finishes(server: LiveServer) -> None:
