@@ -29,13 +29,16 @@ class Similarity:
     mean: float
 
 
-def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origin: str) -> Similarity:
+def quantise_bundle(
+    source: Path, folder: Path, images: NDArray[np.uint8], origin: str, float_layers: int = 0
+) -> Similarity:
     """Write to `folder` the bundle in `source` with its backbone in INT8.
 
     The notes of the new bundle say that it was quantised, and on which images it was calibrated.
 
     Args:
         images: (n, S, S, 3), prepared as the bundle prepares them. origin: of the images, in words.
+        float_layers: how many convolutions and matrix products at the beginning stay in float32.
 
     Raises:
         ExportError: the graph cannot be quantised, or its embeddings differ too much from those in
@@ -44,7 +47,7 @@ def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origi
     bundle = load_bundle(source)
     graph = onnx.load_from_string(bundle.backbone)
     try:
-        quantised = quantise(graph, images)
+        quantised = quantise(graph, images, float_layers)
     except QuantisationError as error:
         raise ExportError(f"{error}; {_REMEDY}") from error
     drop_provenance(quantised)
@@ -60,10 +63,11 @@ def quantise_bundle(source: Path, folder: Path, images: NDArray[np.uint8], origi
                 f"{similarity.least:.3f}; {LEAST_COSINE:g} is needed). Calibrate on images like "
                 f"those the model will see, or {_REMEDY}"
             )
+        but = f", but for its first {float_layers} convolutions and matrix products" if float_layers else ""
         _describe(
             bundle,
             draft,
-            f"INT8: the backbone computes in 8-bit integers, quantised by ONNX Runtime "
+            f"INT8: the backbone computes in 8-bit integers{but}, quantised by ONNX Runtime "
             f"{ort.__version__}; the ranges of its activations come from {len(images)} images of "
             f"{origin}. Cosine of its embeddings to those in float32 on these images: "
             f"{similarity.mean:.4f} on average, {similarity.least:.4f} at least. Accuracies by "

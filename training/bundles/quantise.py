@@ -2,11 +2,13 @@
 
 The convolutions and matrix products, and the nodes between them, compute in 8 bits. The nodes before
 the first of them (pixels to normalised floats) and after the last (pooling, normalisation, scale)
-stay in float32.
+stay in float32. So do the first few products where they are asked to: rounding errors of the first layers
+go through all others, and with their few channels 8 bits may even take longer.
 """
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,13 @@ class QuantisationError(RuntimeError):
     """The graph cannot be quantised; the message says why."""
 
 
-def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
+def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0) -> ModelProto:
     """The graph in QDQ form: int8 weights with a scale per channel, uint8 activations.
 
     Args:
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
-            activations determine the ranges.
+            activations determine the ranges. float_layers: how many products, in the order of the graph, stay in
+            float32, with the nodes before and between them.
 
     Raises:
         QuantisationError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
@@ -55,13 +58,16 @@ def quantise(model: ModelProto, images: NDArray[np.uint8]) -> ModelProto:
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=_outside(floats.graph.node),
+                nodes_to_exclude=_outside(floats.graph.node, float_layers),
             )
             result = onnx.load(quantised)
     except Exception as error:  # the quantiser raises many types
         raise QuantisationError(f"ONNX Runtime could not quantise the graph: {error}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
-        raise QuantisationError(f"the graph holds none of {', '.join(sorted(_PRODUCTS))}, so nothing was quantised")
+        after = f" after the first {float_layers} of them" if float_layers else ""
+        raise QuantisationError(
+            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}{after}, so nothing was quantised"
+        )
     return result
 
 
@@ -89,19 +95,19 @@ def _modern(model: ModelProto) -> ModelProto:
     return version_converter.convert_version(model, _LEAST_OPSET)
 
 
-def _outside(nodes: Iterable[NodeProto]) -> list[str]:
-    """Names of the nodes that are before all products or after all products."""
-    ordered = list(nodes)
-    after_a_product = _reached(ordered)
-    before_a_product = _reached([_reversed(node) for node in reversed(ordered)])
+def _outside(ordered: Sequence[NodeProto], float_layers: int) -> list[str]:
+    """Names of the nodes that are before all products or after all products, not counting the first `float_layers`."""
+    products = {node.name for node in [node for node in ordered if node.op_type in _PRODUCTS][float_layers:]}
+    after_a_product = _reached(ordered, products)
+    before_a_product = _reached([_reversed(node) for node in reversed(ordered)], products)
     return [node.name for node in ordered if node.name not in after_a_product & before_a_product]
 
 
-def _reached(nodes: Iterable[NodeProto]) -> set[str]:
+def _reached(nodes: Sequence[NodeProto], products: AbstractSet[str]) -> set[str]:
     """Names of the products and of the nodes that depend on one."""
     found, tensors = set[str](), set[str]()
     for node in nodes:
-        if node.op_type in _PRODUCTS or tensors.intersection(node.input):
+        if node.name in products or tensors.intersection(node.input):
             found.add(node.name)
             tensors.update(node.output)
     return found

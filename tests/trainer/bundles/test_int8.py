@@ -131,6 +131,26 @@ def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path)
     assert len(graphs[0]) < 1.5 * count
 
 
+def test_the_first_layers_stay_in_floats_where_asked(tmp_path: Path) -> None:
+    count = 5
+    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT]) == 0
+    assert export(run, tmp_path / "all", photos) == 0
+    assert export(run, tmp_path / "some", photos, "--float-layers", str(count)) == 0
+    floats, whole, some = (load_bundle(tmp_path / name) for name in ("floats", "all", "some"))
+    assert f"but for its first {count} convolutions" in some.manifest.training.notes
+    graph = onnx.load_from_string(some.backbone).graph
+    makers = {output: node.op_type for node in graph.node for output in node.output}
+    kernels = [makers.get(node.input[1]) for node in graph.node if node.op_type == "Conv"]
+    assert kernels == [None] * count + ["DequantizeLinear"] * (len(kernels) - count)
+    first = next(i for i, node in enumerate(graph.node) if node.op_type == "QuantizeLinear")
+    assert [node.op_type for node in graph.node[:first]].count("Conv") == count
+    images = load_calibration_images(photos, 24, some.manifest.preprocessing)
+    expected, more, fewer = (OnnxBackbone(bundle, "cpu").embed(images) for bundle in (floats, whole, some))
+    assert np.square(fewer - expected).sum() < np.square(more - expected).sum()
+
+
 def test_an_image_and_its_mirror_image_share_their_weights(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run", config_of("conv4", tmp_path))
     photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
@@ -213,6 +233,12 @@ def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(
     assert not (tmp_path / "int8").exists()
 
 
+def test_more_float_layers_than_there_are_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = save_run(tmp_path / "run", config_of("conv4", tmp_path))
+    assert export(run, tmp_path / "int8", save_photos(tmp_path / "photos", {"a": 2}), "--float-layers", "4") == 2
+    assert "after the first 4 of them" in capsys.readouterr().err
+
+
 def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def change(graph: onnx.GraphProto) -> None:
         del graph.node[:]
@@ -233,6 +259,8 @@ def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.Capt
         (["--int8", "--calibration", "gone"], "gone: no such folder"),
         (["--int8", "--calibration", "run"], "no image below it"),
         (["--int8", "--calibration", "run", "--calibration-images", "0"], "1 or more, got 0"),
+        (["--int8", "--calibration", "run", "--float-layers", "-1"], "0 or more"),
+        (["--float-layers", "2"], "goes with --int8; got 2"),
     ],
 )
 def test_mistakes_of_the_command_line(
