@@ -141,7 +141,8 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
     positions = (image_size // 16) ** 2
     if config.kind == "conv4":
         conv4 = Conv4(config.channels_in, config.channels, last_relu=config.last_relu, readout=config.readout)
-        return conv4, pixels, config.channels * positions
+        maxima = config.readout is not None and config.readout.maximum > 0
+        return conv4, pixels, config.channels * (positions + maxima)
     resnet12 = ResNet12(
         config.channels_in,
         config.channels,

@@ -12,9 +12,10 @@ class Conv4(nn.Sequential):
 
     Pooling comes before ReLU: values and gradients are the same, and ReLU has a quarter of the work.
 
-    Without `last_relu` the last block ends with the pooling. `readout` comes before the flattening.
+    Without `last_relu` the last block ends with the pooling. `readout` takes the place of the flattening.
 
-    (B, channels_in, S, S) -> (B, d) with d = channels (S // 16)^2: 64 at 28 px, 1600 at 84 px.
+    (B, channels_in, S, S) -> (B, d) with d = channels (S // 16)^2: 64 at 28 px, 1600 at 84 px; with
+    `readout.maximum` channels more.
     """
 
     def __init__(
@@ -31,25 +32,32 @@ class Conv4(nn.Sequential):
         ]
         if not last_relu:
             del blocks[-1][-1]
-        last = [] if readout is None else [Readout(channels, readout)]
-        super().__init__(*blocks, *last, nn.Flatten())
+        super().__init__(*blocks, nn.Flatten() if readout is None else Readout(channels, readout))
 
 
 class Readout(nn.Module):
-    """A power of the last feature map that keeps signs, then a blur: (B, C, H, W) to the same shape.
+    """A power of the last feature map that keeps signs, a blur, and each channel's maximum: (B, C, H, W) to (B, d).
+
+    d is C H W, and C more with a maximum.
 
     The power lets strong activations count more in cosines. A flattened map is compared position by position, so an
-    object shifted by one position has a quite different embedding; the blur gives each position some of its neighbours.
+    object shifted by one position has a quite different embedding; the blur gives each position some of its neighbours,
+    and the maximum over positions stays the same wherever the object is.
     """
 
     kernel: Tensor
 
     def __init__(self, channels: int, config: ReadoutConfig) -> None:
         super().__init__()
-        self.power = config.power
+        self.power, self.maximum = config.power, config.maximum
         line = torch.tensor([config.blur, 1.0, config.blur])
         self.register_buffer("kernel", torch.outer(line, line).expand(channels, 1, 3, 3).clone(), persistent=False)
 
     def forward(self, maps: Tensor) -> Tensor:
         maps = maps.sign() * maps.abs() ** self.power
-        return functional.conv2d(maps, self.kernel.to(maps.dtype), padding=1, groups=len(self.kernel))
+        blurred = functional.conv2d(maps, self.kernel.to(maps.dtype), padding=1, groups=len(self.kernel)).flatten(1)
+        if not self.maximum:
+            return blurred
+        maxima = functional.normalize(maps.amax((2, 3)), dim=1)
+        length = torch.linalg.vector_norm(blurred, dim=1, keepdim=True)
+        return torch.cat([blurred, self.maximum * length * maxima], dim=1)

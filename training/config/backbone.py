@@ -23,16 +23,18 @@ class DropBlockConfig(Section):
 
 
 class ReadoutConfig(Section):
-    """What conv4 does with its last feature map before it is flattened (`training.backbones.conv4.Readout`).
+    """How conv4 makes an embedding of its last feature map (`training.backbones.conv4.Readout`).
 
     Attributes:
         power: p of sign(x) |x|^p.
         blur: weight of a neighbour beside 1 of the position itself, in a row and in a column, and its square of a
             diagonal one; 0: no blur.
+        maximum: appends each channel's maximum over the positions, with this length beside the map's 1; 0: none.
     """
 
     power: Annotated[float, Field(ge=1, le=4)] = 1.0  # below 1 the gradient is infinite at 0
     blur: Annotated[float, Field(ge=0, le=1)] = 0.0
+    maximum: Annotated[float, Field(ge=0, le=4)] = 0.0
 
 
 class PoolingConfig(Section):
@@ -61,7 +63,7 @@ class BackboneConfig(Section):
             blocks are 2.5, 5 and 10 times as wide.
         last_relu: conv4: whether the last block ends with its ReLU, as the paper's does. Without it embeddings have
             negative numbers too, which suits cosines (`pretraining.classifier`).
-        readout: conv4: a power and a blur of the last feature map; null: none, as in the paper.
+        readout: conv4: a power, a blur and the maxima of the last feature map; null: it is flattened, as in the paper.
         global_pooling: resnet12: the embedding is the mean over the last block's positions.
         drop_block: resnet12: regularisation by DropBlock; null: none.
         architecture: torchvision: the name in `torchvision.models`, such as resnet18. timm: the

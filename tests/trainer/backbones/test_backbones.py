@@ -51,23 +51,34 @@ def test_conv4_ends_with_its_last_relu_or_with_what_that_gets() -> None:
         assert without(pictures).min() < 0
 
 
-@pytest.mark.parametrize(("power", "blur"), [(1.4, 0.15), (1.0, 0.2), (2.0, 0.0), (1.0, 0.0)])
-def test_conv4_reads_out_a_power_and_a_blur_of_its_last_map(power: float, blur: float) -> None:
+@pytest.mark.parametrize(
+    ("power", "blur", "maximum"), [(1.4, 0.15, 0.0), (1.0, 0.2, 0.5), (2.0, 0.0, 0.0), (1.0, 0.0, 0.0), (1.4, 0.1, 0.6)]
+)
+def test_conv4_reads_out_a_power_a_blur_and_the_maxima_of_its_last_map(
+    power: float, blur: float, maximum: float
+) -> None:
     backbone = Backbone(BackboneConfig(kind="conv4", last_relu=False), 80)
-    readout = Readout(64, ReadoutConfig(power=power, blur=blur))
+    config = ReadoutConfig(power=power, blur=blur, maximum=maximum)
+    readout = Readout(64, config)
     maps = torch.randn(2, 64, 5, 4, generator=torch.Generator().manual_seed(0))
     powers = (maps.sign() * maps.abs() ** power).double().numpy()
     line = np.array([blur, 1.0, blur])
-    expected = convolve1d(convolve1d(powers, line, axis=2, mode="constant"), line, axis=3, mode="constant")
+    blurred = convolve1d(convolve1d(powers, line, axis=2, mode="constant"), line, axis=3, mode="constant").reshape(
+        2, -1
+    )
+    maxima = powers.max(axis=(2, 3))
+    lengths = (np.linalg.norm(blurred, axis=1) / np.linalg.norm(maxima, axis=1))[:, None]
+    expected = np.concatenate([blurred, maximum * lengths * maxima], axis=1) if maximum else blurred
     np.testing.assert_allclose(readout(maps).numpy(), expected, rtol=1e-4, atol=1e-5)
     torch.manual_seed(0)
-    with_readout = Backbone(backbone.config.model_copy(update={"readout": ReadoutConfig(power=power, blur=blur)}), 80)
+    with_readout = Backbone(backbone.config.model_copy(update={"readout": config}), 80)
     with_readout.load_state_dict(backbone.state_dict())  # it adds nothing to a checkpoint
+    assert with_readout.embedding_size == 1600 + 64 * (maximum > 0)
     x = images(2, 80)
     pixels = backbone.pixels
     assert pixels is not None
     maps = nn.Sequential(*list(backbone.eval().network.children())[:-1])(pixels(x))
-    torch.testing.assert_close(with_readout.eval()(x), readout(maps).flatten(1))
+    torch.testing.assert_close(with_readout.eval()(x), readout(maps))
 
 
 def test_resnet12_is_the_papers() -> None:

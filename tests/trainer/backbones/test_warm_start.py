@@ -41,8 +41,8 @@ def bundle(tmp_path: Path) -> Path:
     ("mirror", "last_relu", "readout"),
     [
         (False, True, "null"),
-        (False, False, "{power: 1.4, blur: 0.15}"),
-        (True, True, "{power: 1.4, blur: 0.15}"),
+        (False, False, "{power: 1.4, blur: 0.15, maximum: 0.6}"),
+        (True, True, "{power: 1.4, blur: 0.15, maximum: 0.6}"),
         (True, False, "null"),
     ],
 )
