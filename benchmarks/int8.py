@@ -1,10 +1,10 @@
-"""A backbone in 8-bit integers beside the same one in float32: time, embeddings and accuracy on this CPU.
+"""Backbones in 8-bit integers beside the same one in float32: time, embeddings and accuracy on this CPU.
 
-    python -m benchmarks.int8 models/photos-efficientnet-lite0/backbone.onnx FLOATS.onnx --photos DIR --photos DIR
+    python -m benchmarks.int8 FLOATS.onnx INT8.onnx [INT8.onnx ...] --photos DIR --photos DIR
 
-FLOATS.onnx is the backbone of the same run exported without --int8; DIR holds class folders. Three ways to run are
-compared on the same images: float32; INT8 with the products that ONNX Runtime prefers, which overflow where the CPU has
-no VNNI; and INT8 with exact products, as the server runs it. Prints tables in Markdown.
+FLOATS.onnx is the backbone of the same run exported without --int8, as are the others with it and, say, several
+--float-layers; DIR holds class folders. All run on the same images as the server runs them. --overflowing adds INT8
+with the products that ONNX Runtime prefers, which overflow where the CPU has no VNNI. Prints tables in Markdown.
 """
 
 import argparse
@@ -103,31 +103,30 @@ def compared(first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("integers", type=Path)
     parser.add_argument("floats", type=Path)
+    parser.add_argument("integers", type=Path, nargs="+")
+    parser.add_argument("--overflowing", action="store_true")
     parser.add_argument("--photos", type=Path, action="append", required=True)
     parser.add_argument("--episodes", type=int, default=250)
     parser.add_argument("--rounds", type=int, default=180)
     parser.add_argument("--seed", type=int, default=0)
     chosen: Any = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # of logistic regressions that have not quite converged
-    plain, exact = "INT8 as ONNX Runtime prefers", "INT8 as served"
-    networks = {
-        "float32": Network(chosen.floats),
-        plain: Network(chosen.integers),
-        exact: Network(chosen.integers, exact=True),
-    }
+    networks = {"float32": Network(chosen.floats)}
+    for graph in chosen.integers:
+        networks[graph.stem] = Network(graph, exact=True)
+        if chosen.overflowing:
+            networks[f"{graph.stem}, overflowing"] = Network(graph)
     sets = {folder.name: photos(folder, networks["float32"].size) for folder in chosen.photos}
     spent = milliseconds(networks, next(iter(sets.values()))[0], chosen.rounds)
     print(f"{processor()}; {chosen.episodes} episodes, seed {chosen.seed}\n")
-    print(
-        markdown(["network", "CPU ms an image"], [[name, f"{value:.1f}"] for name, value in spent.items()]), end="\n\n"
-    )
+    times = [[name, f"{value:.2f}", f"{value / spent['float32']:.2f}"] for name, value in spent.items()]
+    print(markdown(["network", "CPU ms an image", "of float32"], times), end="\n\n")
     rows: list[list[str]] = []
     for folder, (images, classes) in sets.items():
         found = {name: network.embed(images) for name, network in networks.items()}
         right = {shots: accuracies(found, classes, shots, chosen.episodes, chosen.seed) for shots in (1, 5)}
-        for name in (plain, exact):
+        for name in list(networks)[1:]:
             alike = cosines(found["float32"], found[name])
             less = [compared(right[shots][name], right[shots]["float32"]) for shots in (1, 5)]
             rows.append([f"{folder} ({len(images)})", name, f"{alike.mean():.3f}", f"{alike.min():.3f}", *less])

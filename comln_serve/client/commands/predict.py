@@ -53,6 +53,8 @@ def predict(
         skipped = [item for item in skipped if item.image not in done]
         if not files:
             output.note(f"all files are in {csv_file}")
+            if output.as_json:
+                output.show({"classifier": options["classifier"], "predictions": [], "skipped": []}, str)
             return
     try:
         found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
