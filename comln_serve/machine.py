@@ -56,6 +56,15 @@ def usable_memory() -> int:
     return machine
 
 
+def has_vnni() -> bool:
+    """Whether this is an x86 CPU that adds products of 8-bit integers in 32 bits, in one instruction."""
+    # Imported here, as the first import takes a while; where embeddings are computed, numba has done it before.
+    from llvmlite import binding  # noqa: PLC0415
+
+    features = binding.get_host_cpu_features()
+    return bool(features.get("avx512vnni") or features.get("avxvnni"))
+
+
 def may_have_gpu() -> bool:
     """Whether a device node of a GPU exists: without one, loading CUDA's libraries only logs errors."""
     if os.name == "nt":

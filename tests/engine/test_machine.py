@@ -57,6 +57,14 @@ def test_suitable_workers(
     assert machine.suitable_workers(provider) == workers
 
 
+def test_vnni_is_what_linux_says() -> None:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        pytest.skip("Linux says it in /proc/cpuinfo")
+    flags = cpuinfo.read_text().split()
+    assert machine.has_vnni() == ("avx512_vnni" in flags or "avx_vnni" in flags)
+
+
 def test_the_limit_of_the_container_is_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     all_of_it = machine.usable_memory()

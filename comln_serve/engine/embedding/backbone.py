@@ -12,14 +12,15 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Provider
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.errors import StartupError
-from comln_serve.machine import may_have_gpu, usable_cpus
+from comln_serve.machine import has_vnni, may_have_gpu, usable_cpus
 
 logger = logging.getLogger(__name__)
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 # Without VNNI an x86 CPU adds pairs of 8-bit products in 16 bits, where they overflow: INT8 embeddings would be others.
-# With this option ONNX Runtime multiplies unsigned weights, exactly; on CPUs with VNNI it does as before.
+# With this option ONNX Runtime multiplies unsigned weights, exactly. CPUs with VNNI get the same embeddings without it,
+# in half the time.
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 
 # Images in one batch on a CPU. More save no more work, and the first waits for the last.
@@ -179,7 +180,8 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         options.inter_op_num_threads = 1
         # Threads that spin while waiting would take the CPU from those that decode images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(*EXACT_PRODUCTS)
+        if not has_vnni():
+            options.add_session_config_entry(*EXACT_PRODUCTS)
         # A graph may load weights from other files, which no checksum covers: give it an empty
         # folder.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
