@@ -19,7 +19,7 @@ from benchmarks.serving import SHOTS, WAYS, form, photo, running_server
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import prepare_image
-from comln_serve.machine import usable_cpus
+from comln_serve.machine import has_vnni, usable_cpus
 
 _LABELS = [f"class {number}" for number in range(WAYS)]
 
@@ -92,7 +92,14 @@ def _prepare(bundle: Path, files: Sequence[bytes], work: Path) -> list[str]:
     W = loaded.head.adapt(phi, np.repeat(np.arange(WAYS), SHOTS), WAYS).W
     work.mkdir()
     (work / "backbone.onnx").write_bytes(loaded.backbone)
-    np.savez(work / "head.npz", W=W.astype(np.float32), labels=_LABELS, size=policy.image_size)
+    np.savez(
+        work / "head.npz",
+        W=W.astype(np.float32),
+        labels=_LABELS,
+        size=policy.image_size,
+        crop=policy.crop_fraction,
+        exact=not has_vnni(),
+    )
     return [_LABELS[index] for index in (phi @ W.T).argmax(axis=1)]
 
 

@@ -1,10 +1,12 @@
 """The work of every peer: an image file in, a class and its probability out. Runs in each peer's own environment.
 
 Reads the folder named by the environment variable WORK: backbone.onnx, and head.npz with the classifier's rows `W`
-(N, d), the `labels` (N,) and the side of the network's input, `size`.
+(N, d), the `labels` (N,), the side of the network's input, `size`, the share of the square that is kept, `crop`, and
+whether the CPU has to be told to add products of INT8 exactly, `exact`.
 """
 
 import io
+import math
 import os
 from pathlib import Path
 
@@ -21,21 +23,24 @@ class Classifier:
         folder = Path(os.environ["WORK"])
         head = np.load(folder / "head.npz")
         self._W, self._labels, self._size = head["W"], [str(label) for label in head["labels"]], int(head["size"])
+        self._crop = float(head["crop"])
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
-        options.add_session_config_entry("session.x64quantprecision", "1")  # as the server: INT8 is exact on every CPU
+        if head["exact"]:  # as the server does
+            options.add_session_config_entry("session.x64quantprecision", "1")
         self._session = ort.InferenceSession(folder / "backbone.onnx", options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 
     def decode(self, file: bytes) -> np.ndarray:
-        """(size, size, 3) uint8: the largest centred square of a JPEG."""
+        """(size, size, 3) uint8: a centred square of a JPEG."""
         return self.fit(Image.open(io.BytesIO(file)))
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """The same of an opened file."""
-        image.draft("RGB", (2 * self._size, 2 * self._size))
+        enough = math.ceil(2 * self._size / self._crop)
+        image.draft("RGB", (enough, enough))
         image = image.convert("RGB")
-        side = min(image.size)
+        side = min(image.size) * self._crop
         left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, left + side, top + side)
         return np.asarray(image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box))
