@@ -1,10 +1,11 @@
-"""Backbones in 8-bit integers beside the same one in float32: time, embeddings and accuracy on this CPU.
+"""Backbones in 8-bit integers beside the same network in float32: time, embeddings and accuracy on this CPU.
 
     python -m benchmarks.int8 FLOATS.onnx INT8.onnx [INT8.onnx ...] --photos DIR --photos DIR
 
-FLOATS.onnx is the backbone of the same run exported without --int8, as are the others with it and, say, several
---float-layers; DIR holds class folders. All run on the same images as the server runs them. --overflowing adds INT8
-with the products that ONNX Runtime prefers, which overflow where the CPU has no VNNI. Prints tables in Markdown.
+FLOATS.onnx is the backbone of a run exported without --int8; each INT8.onnx is that of the same run exported with it,
+for example with different --float-layers. DIR holds class folders. All run on the same images, as the server runs them.
+--overflowing adds INT8 with the products that ONNX Runtime prefers, which overflow where the CPU has no VNNI. Prints
+tables in Markdown.
 """
 
 import argparse
@@ -115,9 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")  # of logistic regressions that have not quite converged
     networks = {"float32": Network(chosen.floats)}
     for graph in chosen.integers:
-        networks[graph.stem] = Network(graph)
+        networks[str(graph)] = Network(graph)
         if chosen.overflowing:
-            networks[f"{graph.stem}, overflowing"] = Network(graph, overflowing=True)
+            networks[f"{graph}, overflowing"] = Network(graph, overflowing=True)
     sets = {folder.name: photos(folder, networks["float32"].size) for folder in chosen.photos}
     spent = milliseconds(networks, next(iter(sets.values()))[0], chosen.rounds)
     print(f"{processor()}; {chosen.episodes} episodes, seed {chosen.seed}\n")

@@ -58,7 +58,7 @@ def usable_memory() -> int:
 
 def has_vnni() -> bool:
     """Whether this is an x86 CPU that adds products of 8-bit integers in 32 bits, in one instruction."""
-    # Imported here, as the first import takes a while; where embeddings are computed, numba has done it before.
+    # Of numba, which has imported it before where embeddings are computed: the first import takes a while.
     from llvmlite import binding  # noqa: PLC0415
 
     features = binding.get_host_cpu_features()

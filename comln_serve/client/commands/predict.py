@@ -54,7 +54,16 @@ def predict(
         if not files:
             output.note(f"all files are in {csv_file}")
             if output.as_json:
-                output.show({"classifier": options["classifier"], "predictions": [], "skipped": []}, str)
+                known = client.classifier(options["classifier"])
+                nothing = Predictions(
+                    classifier=known.id,
+                    predictions=(),
+                    calibrated=False,
+                    unknown_threshold=None,
+                    timings_ms={},
+                    skipped=tuple(skipped),
+                )
+                output.show(nothing, str)
             return
     try:
         found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
