@@ -19,7 +19,7 @@ GIB = 2**30
 DOCUMENT = (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Settings.model_fields.items()}
 PARTS = {
-    "at rest": 0.4 * GIB,
+    "at rest": 0.55 * GIB,
     "--max-pending-bytes": DEFAULTS["max_pending_bytes"],
     "--max-json-bytes": 6 * DEFAULTS["max_json_bytes"],  # of four bytes a character
     "--max-image-pixels": 16 * DEFAULTS["max_image_pixels"],
