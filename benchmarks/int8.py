@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.report import markdown
-from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS
+from comln_serve.engine.embedding.backbone import exact_products
 from comln_serve.imaging import Preprocessing, prepare_image
-from comln_serve.machine import has_vnni
 from training.bundles.quantise import cosines
 from training.runs.hardware import processor
 
@@ -40,8 +39,8 @@ class Network:
         """overflowing: with ONNX Runtime's own products on every CPU, instead of those of the server."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
-        if not (overflowing or has_vnni()):
-            options.add_session_config_entry(*EXACT_PRODUCTS)
+        if not overflowing:
+            exact_products(options)
         self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         self.size = int(self._session.get_inputs()[0].shape[1])
 

@@ -37,9 +37,9 @@ from PIL import Image
 from benchmarks.load import Outcome, from_another_process, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS, OnnxBackbone
+from comln_serve.engine.embedding.backbone import OnnxBackbone, exact_products
 from comln_serve.imaging import prepare_image
-from comln_serve.machine import has_vnni, usable_cpus
+from comln_serve.machine import usable_cpus
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
@@ -202,8 +202,7 @@ class Bare:
         self._backbone = OnnxBackbone(bundle, "cpu")
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
-        if not has_vnni():
-            options.add_session_config_entry(*EXACT_PRODUCTS)
+        exact_products(options)
         self._session = ort.InferenceSession(bundle.backbone, options, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 

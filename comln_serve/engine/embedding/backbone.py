@@ -164,6 +164,12 @@ def batch_sizes(largest: int) -> tuple[int, ...]:
     return (*powers, largest)
 
 
+def exact_products(options: Any) -> None:
+    """Have a session with these options of ONNX Runtime add products of 8-bit integers without overflow."""
+    if not has_vnni():
+        options.add_session_config_entry(*EXACT_PRODUCTS)
+
+
 def open_session(graph: bytes, where: str, provider: Provider, threads: int | None = None) -> Any:
     """Open an ONNX Runtime session, on CUDA if `provider` allows and it can run.
 
@@ -180,8 +186,7 @@ def open_session(graph: bytes, where: str, provider: Provider, threads: int | No
         options.inter_op_num_threads = 1
         # Threads that spin while waiting would take the CPU from those that decode images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if not has_vnni():
-            options.add_session_config_entry(*EXACT_PRODUCTS)
+        exact_products(options)
         # A graph may load weights from other files, which no checksum covers: give it an empty
         # folder.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
