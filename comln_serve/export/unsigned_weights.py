@@ -1,21 +1,29 @@
-"""Makes the 8-bit weights of a graph unsigned, so that every CPU computes the same with it."""
+"""Makes 8-bit weights of a graph unsigned where some CPUs would overflow with them."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+
+_SAFE = 64  # 2 * 255 * 64 < 2^15
 
 
 def use_unsigned_weights(graph: GraphProto) -> None:
-    """Turn int8 weights into uint8: 128 is added to each and to its zero point, so their values stay the same.
+    """Turn int8 weights outside -64 to 64 into uint8: 128 is added to each and to its zero point, so their values stay.
 
-    x86 CPUs without VNNI overflow where they multiply unsigned activations by signed weights in the
+    x86 CPUs without VNNI overflow where they multiply unsigned activations by such weights in the
     way ONNX Runtime prefers. The server's sessions avoid that with an option; whoever runs an exported
-    file may not know of it. A graph that uses such a tensor for something else, too, is left as it is.
+    file may not know of it. Smaller weights cannot overflow, and stay signed, since CPUs with VNNI are up to twice as
+    fast with them. A graph that uses such a tensor for something else, too, is left as it is.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT8}
-    weights = [node for node in graph.node if _dequantises(node, constants)]
+    weights = [
+        node
+        for node in graph.node
+        if _dequantises(node, constants) and _may_overflow(numpy_helper.to_array(constants[node.input[0]]))
+    ]
     uses, own = Counter(_inputs(graph)), Counter(name for node in weights for name in (node.input[0], node.input[2]))
     if any(uses[name] != count for name, count in own.items()):
         return
@@ -32,6 +40,11 @@ def _dequantises(node: NodeProto, constants: dict[str, TensorProto]) -> bool:
         and node.input[0] in constants
         and node.input[2] in constants
     )
+
+
+def _may_overflow(weights: NDArray[np.int8]) -> bool:
+    """Whether two products with values of 0 to 255 may add up to more than 16 bits hold."""
+    return bool(weights.size) and int(np.abs(weights.astype(np.int16)).max()) > _SAFE
 
 
 def _inputs(graph: GraphProto) -> Iterator[str]:

@@ -19,6 +19,8 @@ from onnx import ModelProto, NodeProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from training.bundles.rounding import Rounded, round_weights
+
 _LEAST_OPSET = 13  # the first with scales per channel
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 
@@ -30,10 +32,13 @@ class QuantisationError(RuntimeError):
 def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0) -> ModelProto:
     """The graph in QDQ form: int8 weights with a scale per channel, uint8 activations.
 
+    The weights go from -64 to 64 only, so that every x86 CPU computes the same with its fastest instructions
+    (`training.bundles.rounding`). What is not rounded there, such as a weight in two products, takes all 8 bits.
+
     Args:
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
-            activations determine the ranges. float_layers: how many products, in the order of the graph, stay in
-            float32, with the nodes before and between them.
+            activations determine the ranges, and on which the rounding errors are made small. float_layers: how many
+            products, in the order of the graph, stay in float32, with the nodes before and between them.
 
     Raises:
         QuantisationError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
@@ -50,6 +55,9 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             floats = onnx.load(prepared)
             for number, node in enumerate(floats.graph.node):
                 node.name = node.name or f"unnamed_{number}"
+            outside = _outside(floats.graph.node, float_layers)
+            inside = {node.name for node in floats.graph.node if node.op_type in _PRODUCTS} - set(outside)
+            rounded = round_weights(floats, inside, images)
             onnx.save(floats, prepared)
             quantize_static(
                 prepared,
@@ -58,7 +66,8 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=_outside(floats.graph.node, float_layers),
+                nodes_to_exclude=outside,
+                extra_options={"TensorQuantOverrides": {one.weights: _scales(one) for one in rounded}},
             )
             result = onnx.load(quantised)
     except Exception as error:  # the quantiser raises many types
@@ -86,6 +95,12 @@ class _Images(CalibrationDataReader):
 
     def get_next(self) -> dict[str, Any] | None:  # type: ignore[override]
         return next(self._batches, None)
+
+
+def _scales(rounded: Rounded) -> list[dict[str, Any]]:
+    """What ONNX Runtime's quantiser is told of weights that are rounded already."""
+    common = {"axis": rounded.axis, "quant_type": QuantType.QInt8, "zero_point": np.array(0, np.int8)}
+    return [{**common, "scale": scale} for scale in rounded.scales]
 
 
 def _modern(model: ModelProto) -> ModelProto:

@@ -28,6 +28,7 @@ from tests.trainer.backbones.test_frozen import EXPORT
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
 from training.bundles.calibration_images import load_calibration_images
+from training.bundles.rounding import LARGEST
 from training.checkpoint import BEST, Checkpoint
 from training.cli import main
 from training.config import Config
@@ -151,6 +152,23 @@ def test_the_first_layers_stay_in_floats_where_asked(tmp_path: Path) -> None:
     assert np.square(fewer - expected).sum() < np.square(more - expected).sum()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_small_enough_for_the_fastest_instructions_of_every_cpu(kind: str, tmp_path: Path) -> None:
+    """Sessions without the server's option, which CPUs without VNNI need for larger weights, give the same."""
+    run = save_run(tmp_path / "run", config_of(kind, tmp_path))
+    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
+    assert export(run, tmp_path / "int8", photos) == 0
+    bundle = load_bundle(tmp_path / "int8")
+    weights = [t for t in onnx.load_from_string(bundle.backbone).graph.initializer if t.name.endswith("_quantized")]
+    weights = [numpy_helper.to_array(t) for t in weights if t.data_type == TensorProto.INT8]
+    assert weights
+    assert max(np.abs(values.astype(int)).max() for values in weights) == LARGEST
+    images = load_calibration_images(photos, 24, bundle.manifest.preprocessing)
+    plain = ort.InferenceSession(bundle.backbone, providers=["CPUExecutionProvider"])
+    expected = plain.run(None, {plain.get_inputs()[0].name: images})[0]
+    np.testing.assert_array_equal(OnnxBackbone(bundle, "cpu").embed(images), expected)
+
+
 def test_an_image_and_its_mirror_image_share_their_weights(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run", config_of("conv4", tmp_path))
     photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
@@ -202,10 +220,7 @@ def test_a_classifier_of_it_is_exported_as_one_file(
             assert adapted.status_code == 201, adapted.text
             assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
             exported = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
-            types = {tensor.data_type for tensor in exported.initializer}
-            # int8 overflows in the plain sessions of CPUs without VNNI.
-            assert TensorProto.UINT8 in types
-            assert TensorProto.INT8 not in types
+            assert TensorProto.INT8 in {tensor.data_type for tensor in exported.initializer}
 
 
 def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(

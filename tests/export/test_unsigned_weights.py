@@ -1,0 +1,83 @@
+"""Weights in 8 bits in exported graphs: unsigned where they could overflow, of the same values."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from comln_serve.export.unsigned_weights import use_unsigned_weights
+
+SIZE = 32
+
+
+def quantised(**kernels: NDArray[np.int8]) -> ModelProto:
+    """A product with each of these kernels (SIZE, SIZE) after the other, in the form of ONNX Runtime's quantiser."""
+    constants = {"scale": np.float32(0.02), "middle": np.uint8(128)}
+    nodes, last = list[object](), "inputs"
+    for name, kernel in kernels.items():
+        scales = np.linspace(0.001, 0.002, SIZE, dtype=np.float32)
+        constants |= {name: kernel, f"{name}_scale": scales, f"{name}_zero": np.zeros(SIZE, np.int8)}
+        nodes += [
+            helper.make_node("QuantizeLinear", [last, "scale", "middle"], [f"{name}_q"]),
+            helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "middle"], [f"{name}_x"]),
+            helper.make_node("DequantizeLinear", [name, f"{name}_scale", f"{name}_zero"], [f"{name}_w"], axis=1),
+            helper.make_node("MatMul", [f"{name}_x", f"{name}_w"], [f"{name}_out"]),
+        ]
+        last = f"{name}_out"
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("inputs", TensorProto.FLOAT, ["n", SIZE])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", SIZE])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def kernel(largest: int) -> NDArray[np.int8]:
+    values = np.random.default_rng(largest).integers(-largest, largest, (SIZE, SIZE), endpoint=True, dtype=np.int8)
+    values[3, 5] = -largest
+    return values
+
+
+def run(model: ModelProto, level: ort.GraphOptimizationLevel) -> NDArray[np.float32]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    inputs = np.random.default_rng(1).uniform(0, 2.5, (16, SIZE)).astype(np.float32)
+    return np.asarray(session.run(None, {"inputs": inputs})[0])
+
+
+def types(model: ModelProto, *names: str) -> list[int]:
+    return [tensor.data_type for name in names for tensor in model.graph.initializer if tensor.name == name]
+
+
+def test_weights_that_could_overflow_become_unsigned_and_keep_their_values() -> None:
+    model = quantised(small=kernel(64), large=kernel(65))
+    expected = run(model, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    use_unsigned_weights(model.graph)
+    assert types(model, "small", "small_zero") == [TensorProto.INT8] * 2
+    assert types(model, "large", "large_zero") == [TensorProto.UINT8] * 2
+    np.testing.assert_array_equal(run(model, ort.GraphOptimizationLevel.ORT_DISABLE_ALL), expected)
+
+
+@pytest.mark.parametrize("largest", [64, 127])
+def test_every_cpu_multiplies_them_exactly(largest: int) -> None:
+    """With ONNX Runtime's fastest instructions as operator by operator, but for the order of floats."""
+    model = quantised(one=np.full((SIZE, SIZE), largest, np.int8))
+    use_unsigned_weights(model.graph)
+    slow, fast = (
+        run(model, level)
+        for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    )
+    np.testing.assert_allclose(fast, slow, rtol=1e-3)
+
+
+def test_a_graph_with_other_uses_of_a_weight_is_left() -> None:
+    model = quantised(large=kernel(127))
+    model.graph.node.append(
+        helper.make_node("DequantizeLinear", ["large", "large_scale"], ["again"], axis=1)  # without a zero point
+    )
+    use_unsigned_weights(model.graph)
+    assert types(model, "large", "large_zero") == [TensorProto.INT8] * 2
