@@ -1,6 +1,6 @@
 """Makes 8-bit weights of a graph unsigned where some CPUs would overflow with them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,20 +16,31 @@ def use_unsigned_weights(graph: GraphProto) -> None:
     x86 CPUs without VNNI overflow where they multiply unsigned activations by such weights in the
     way ONNX Runtime prefers. The server's sessions avoid that with an option; whoever runs an exported
     file may not know of it. Smaller weights cannot overflow, and stay signed, since CPUs with VNNI are up to twice as
-    fast with them. A graph that uses such a tensor for something else, too, is left as it is.
+    fast with them. A tensor that is used for something else, too, is left as it is.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT8}
-    weights = [
-        node
-        for node in graph.node
-        if _dequantises(node, constants) and _may_overflow(numpy_helper.to_array(constants[node.input[0]]))
-    ]
-    uses, own = Counter(_inputs(graph)), Counter(name for node in weights for name in (node.input[0], node.input[2]))
-    if any(uses[name] != count for name, count in own.items()):
-        return
-    for name in own:
-        signed = numpy_helper.to_array(constants[name])
-        constants[name].CopyFrom(numpy_helper.from_array(signed.view(np.uint8) ^ np.uint8(128), name))
+    readers = defaultdict[str, list[NodeProto]](list)
+    for node in graph.node:
+        if _dequantises(node, constants):
+            readers[node.input[0]].append(node)
+    uses = Counter(_inputs(graph))
+    for name, nodes in readers.items():
+        if uses[name] > len(nodes) or not _may_overflow(numpy_helper.to_array(constants[name])):
+            continue
+        constants[name].CopyFrom(_plus_128(constants[name], name))
+        for node in nodes:
+            # A tensor of its own: signed weights may have the same zero point.
+            zero = node.input[2]
+            node.input[2] = f"{name}/{zero}/unsigned"
+            graph.initializer.append(_plus_128(constants[zero], node.input[2]))
+    uses = Counter(_inputs(graph))
+    for name, tensor in constants.items():
+        if not uses[name]:  # a zero point of unsigned weights alone
+            graph.initializer.remove(tensor)
+
+
+def _plus_128(signed: TensorProto, name: str) -> TensorProto:
+    return numpy_helper.from_array(numpy_helper.to_array(signed).view(np.uint8) ^ np.uint8(128), name)
 
 
 def _dequantises(node: NodeProto, constants: dict[str, TensorProto]) -> bool:

@@ -11,17 +11,21 @@ from comln_serve.export.unsigned_weights import use_unsigned_weights
 SIZE = 32
 
 
-def quantised(**kernels: NDArray[np.int8]) -> ModelProto:
-    """A product with each of these kernels (SIZE, SIZE) after the other, in the form of ONNX Runtime's quantiser."""
+def quantised(*, one_zero: bool = False, **kernels: NDArray[np.int8]) -> ModelProto:
+    """A product with each of these kernels (SIZE, SIZE) after the other, in the form of ONNX Runtime's quantiser.
+
+    one_zero: all have the same tensor as zero point.
+    """
     constants = {"scale": np.float32(0.02), "middle": np.uint8(128)}
     nodes, last = list[object](), "inputs"
     for name, kernel in kernels.items():
         scales = np.linspace(0.001, 0.002, SIZE, dtype=np.float32)
-        constants |= {name: kernel, f"{name}_scale": scales, f"{name}_zero": np.zeros(SIZE, np.int8)}
+        zero = "zero" if one_zero else f"{name}_zero"
+        constants |= {name: kernel, f"{name}_scale": scales, zero: np.zeros(SIZE, np.int8)}
         nodes += [
             helper.make_node("QuantizeLinear", [last, "scale", "middle"], [f"{name}_q"]),
             helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "middle"], [f"{name}_x"]),
-            helper.make_node("DequantizeLinear", [name, f"{name}_scale", f"{name}_zero"], [f"{name}_w"], axis=1),
+            helper.make_node("DequantizeLinear", [name, f"{name}_scale", zero], [f"{name}_w"], axis=1),
             helper.make_node("MatMul", [f"{name}_x", f"{name}_w"], [f"{name}_out"]),
         ]
         last = f"{name}_out"
@@ -49,17 +53,22 @@ def run(model: ModelProto, level: ort.GraphOptimizationLevel) -> NDArray[np.floa
     return np.asarray(session.run(None, {"inputs": inputs})[0])
 
 
-def types(model: ModelProto, *names: str) -> list[int]:
-    return [tensor.data_type for name in names for tensor in model.graph.initializer if tensor.name == name]
+def types(model: ModelProto, weights: str) -> list[int]:
+    """Of the weights and of their zero point."""
+    found = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return [found[name] for node in model.graph.node if node.input[0] == weights for name in (weights, node.input[2])]
 
 
-def test_weights_that_could_overflow_become_unsigned_and_keep_their_values() -> None:
-    model = quantised(small=kernel(64), large=kernel(65))
+@pytest.mark.parametrize("one_zero", [False, True])
+def test_weights_that_could_overflow_become_unsigned_and_keep_their_values(one_zero: bool) -> None:
+    model = quantised(small=kernel(64), large=kernel(65), larger=kernel(127), one_zero=one_zero)
     expected = run(model, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
     use_unsigned_weights(model.graph)
-    assert types(model, "small", "small_zero") == [TensorProto.INT8] * 2
-    assert types(model, "large", "large_zero") == [TensorProto.UINT8] * 2
+    assert types(model, "small") == [TensorProto.INT8] * 2
+    assert types(model, "large") == types(model, "larger") == [TensorProto.UINT8] * 2
     np.testing.assert_array_equal(run(model, ort.GraphOptimizationLevel.ORT_DISABLE_ALL), expected)
+    used = {name for node in model.graph.node for name in node.input}
+    assert {tensor.name for tensor in model.graph.initializer} <= used
 
 
 @pytest.mark.parametrize("largest", [64, 127])
@@ -76,8 +85,8 @@ def test_every_cpu_multiplies_them_exactly(largest: int) -> None:
 
 def test_a_graph_with_other_uses_of_a_weight_is_left() -> None:
     model = quantised(large=kernel(127))
-    model.graph.node.append(
-        helper.make_node("DequantizeLinear", ["large", "large_scale"], ["again"], axis=1)  # without a zero point
-    )
+    before = model.graph.node[2].input[2]
+    model.graph.node.append(helper.make_node("Identity", ["large"], ["again"]))
     use_unsigned_weights(model.graph)
-    assert types(model, "large", "large_zero") == [TensorProto.INT8] * 2
+    assert model.graph.node[2].input[2] == before
+    assert {t.name for t in model.graph.initializer if t.data_type == TensorProto.INT8} == {"large", before}

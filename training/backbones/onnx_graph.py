@@ -321,7 +321,7 @@ def _cut(graph: GraphProto, output: str) -> None:
     needed, kept = {output}, list[NodeProto]()
     for node in reversed(graph.node):
         if needed.intersection(node.output):
-            needed.update(_read(node))
+            needed.update(names_read(node))
             kept.append(node)
     if len(kept) < len(graph.node):
         del graph.node[:]
@@ -337,11 +337,11 @@ def _cut(graph: GraphProto, output: str) -> None:
             tensors.extend(stored)
 
 
-def _read(node: NodeProto) -> Iterator[str]:
+def names_read(node: NodeProto) -> Iterator[str]:
     """Names that a node reads, including those that its subgraphs take from outside."""
     yield from node.input
     for graph in _subgraphs(node):
-        yield from (name for inner in graph.node for name in _read(inner))
+        yield from (name for inner in graph.node for name in names_read(inner))
         yield from (value.name for value in graph.output)
 
 

@@ -32,8 +32,8 @@ class QuantisationError(RuntimeError):
 def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0) -> ModelProto:
     """The graph in QDQ form: int8 weights with a scale per channel, uint8 activations.
 
-    The weights go from -64 to 64 only, so that every x86 CPU computes the same with its fastest instructions
-    (`training.bundles.rounding`). What is not rounded there, such as a weight in two products, takes all 8 bits.
+    The weights go from -64 to 64 only, so that no x86 CPU overflows with its fastest instructions
+    (`training.bundles.rounding`).
 
     Args:
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
@@ -62,8 +62,9 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             quantize_static(
                 prepared,
                 quantised,
-                _Images(model.graph.input[0].name, images),
+                _Images(_image_input(model), images),
                 per_channel=True,
+                reduce_range=True,  # -64 to 64 for the weights that were not rounded, too
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 nodes_to_exclude=outside,
@@ -71,7 +72,7 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             )
             result = onnx.load(quantised)
     except Exception as error:  # the quantiser raises many types
-        raise QuantisationError(f"ONNX Runtime could not quantise the graph: {error}") from error
+        raise QuantisationError(f"the graph could not be quantised: {error}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
         after = f" after the first {float_layers} of them" if float_layers else ""
         raise QuantisationError(
@@ -101,6 +102,11 @@ def _scales(rounded: Rounded) -> list[dict[str, Any]]:
     """What ONNX Runtime's quantiser is told of weights that are rounded already."""
     common = {"axis": rounded.axis, "quant_type": QuantType.QInt8, "zero_point": np.array(0, np.int8)}
     return [{**common, "scale": scale} for scale in rounded.scales]
+
+
+def _image_input(model: ModelProto) -> str:
+    stored = {tensor.name for tensor in model.graph.initializer}  # old files list them among the inputs
+    return next(value.name for value in model.graph.input if value.name not in stored)
 
 
 def _modern(model: ModelProto) -> ModelProto:

@@ -67,7 +67,14 @@ def with_backbone(size: int, **backbone: Any) -> Config:
     return Config.model_validate(tree | {"backbone": backbone})
 
 
-KINDS = ["conv4", "timm", "onnx", "old onnx", "grey onnx"]
+KINDS = ["conv4", "timm", "onnx", "old onnx", "grey onnx", "twice"]
+
+
+def use_kernel_twice(graph: onnx.GraphProto) -> None:
+    """Two convolutions with the same weights, which rounding leaves alone."""
+    graph.node[0].output[0] = "first"
+    graph.node.insert(1, helper.make_node("Conv", ["images", "kernel"], ["second"], strides=[1, 1], pads=[0, 0, 0, 0]))
+    graph.node.insert(2, helper.make_node("Add", ["first", "second"], ["features"]))
 
 
 def config_of(kind: str, folder: Path) -> Config:
@@ -79,7 +86,8 @@ def config_of(kind: str, folder: Path) -> Config:
     if kind == "grey onnx":
         keys |= {"colour": "grey", "mean": [0.5], "std": [0.25]}
     colour, opset = keys.get("colour", "rgb"), 11 if kind == "old onnx" else 17
-    path = write_model(folder / "model.onnx", opset=opset, colour=colour)
+    change = use_kernel_twice if kind == "twice" else None
+    path = write_model(folder / "model.onnx", opset=opset, colour=colour, change=change)
     return with_backbone(SIZE, path=str(path), **keys)
 
 
