@@ -8,7 +8,7 @@ import { keepPictures, remembers } from "./memory.js";
 import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
 import { referenceOf, wordsOf } from "./server.js";
-import { addPhotos, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
+import { addPhotos, holdsPhoto, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
 import { starter } from "./starter.js";
 import { drawModels, installTeaching } from "./teach.js";
 import { installUndo, undoable } from "./undo.js";
@@ -183,10 +183,11 @@ byId("starter").addEventListener("click", async () => {
   try {
     const { classes, others } = await starter();
     const empty = classes.filter(({ label }) => classNamed(label).images.length === 0);
-    if (empty.length === 0) return announce("The example photos are here already.");
+    const absent = others.filter(({ name }) => !holdsPhoto(name));
+    if (empty.length + absent.length === 0) return announce("The example photos are here already.");
     for (const { label, files } of empty) addImages(classNamed(label), files);
-    await addPhotos({ images: others.map((file) => ({ file, path: file.name })), others: [] });
-    announce("Three classes of example photos were added, and six photos to sort.");
+    if (absent.length > 0) await addPhotos({ images: absent.map((file) => ({ file, path: file.name })), others: [] });
+    announce(`${counted(empty.length, "class", "classes")} of example photos and ${counted(absent.length, "photo")} to sort were added.`);
     byId("adapt").focus();
   } catch (error) {
     complain(theirs(wordsOf(error)));

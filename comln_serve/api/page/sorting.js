@@ -246,6 +246,9 @@ function drawGrid() {
   sayThresholds(results());
 }
 
+/** Whether a photo of this name is among those to sort. */
+export const holdsPhoto = (name) => photos.some((photo) => photo.name === name);
+
 export async function addPhotos({ images, others }) {
   sayOthers(others);
   if (images.length === 0) {
