@@ -89,6 +89,7 @@ def _export_int8(checkpoint: Checkpoint, about: About, args: argparse.Namespace)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
         floats = Path(temporary) / args.to.name
         export_bundle(checkpoint, floats, about, to_quantise=True)
+        print(f"rounding to 8 bits on {len(images)} images; for large networks this takes minutes", flush=True)
         cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
     print(
         f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "
