@@ -18,7 +18,7 @@ import pytest
 from tests.support import http
 from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.live import LiveServer, free_port, live_server
+from tests.support.live import START_SECONDS, LiveServer, free_port, live_server
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import needs_proc
 from tests.support.waiting import wait_until
@@ -154,7 +154,8 @@ def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path, nohup
             stderr=output,
         )
     try:
-        wait_until(lambda: b"the page is at" in log.read_bytes())
+        wait_until(lambda: process.poll() is not None or b"the page is at" in log.read_bytes(), START_SECONDS)
+        assert process.poll() is None, log.read_text()
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: b"models reloaded" in log.read_bytes())
         assert process.poll() is None

@@ -1,5 +1,7 @@
 """The real server as a process of its own, for tests that need one."""
 
+import contextlib
+import secrets
 import ssl
 import subprocess
 import sys
@@ -27,11 +29,14 @@ class LiveServer:
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on right now."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port nobody listens on right now, below those that the system gives to outgoing connections: another test's
+    might take one of those before the server that is being started does.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
