@@ -10,7 +10,6 @@ from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS, OnnxBackbone
 from comln_serve.imaging import prepare_image
 from tests.support.paths import REPOSITORY
 
-
 SEVEN_BITS, EIGHT_BITS = "photos-efficientnet-lite0", "miniimagenet-resnet12"
 
 
