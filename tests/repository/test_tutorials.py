@@ -16,6 +16,9 @@ from tests.support.paths import REPOSITORY
 MODELS = REPOSITORY / "models"
 ADDRESS = "http://localhost:8000"
 
+# Processors round the floating-point layers of an 8-bit network differently.
+BETWEEN_CPUS = 0.015
+
 
 def document(name: str) -> str:
     return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
@@ -74,18 +77,18 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     assert suspects in ([("pink-lady", "royal-gala"), ("royal-gala", "pink-lady")], [("pink-lady", "royal-gala")])
     banana, apple = predicted["predictions"]
     assert (banana["label"], apple["label"]) == ("banana", "pink-lady")
-    assert banana["probability"] == pytest.approx(0.93, abs=0.006)
-    assert [item["probability"] for item in apple["top"]] == pytest.approx([0.92, 0.08], abs=0.006)
+    assert banana["probability"] == pytest.approx(0.93, abs=BETWEEN_CPUS)
+    assert [item["probability"] for item in apple["top"]] == pytest.approx([0.92, 0.08], abs=BETWEEN_CPUS)
     assert (added["name"], added["version"], added["promoted"]) == ("shop", 2, True)
     for answer, label, stated in ((before, "pink-lady", 0.92), (after, "royal-gala", 0.7)):
         (prediction,) = answer["predictions"]
         assert prediction["label"] == label
-        assert prediction["probability"] == pytest.approx(stated, abs=0.006)
+        assert prediction["probability"] == pytest.approx(stated, abs=BETWEEN_CPUS)
         assert f"`{label}` with probability {stated}" in prose
     juice, character = unknown["predictions"]
     assert (juice["unknown"], character["unknown"]) == (False, True)
     stated = (juice["similarity"], unknown["unknown_threshold"], character["similarity"])
-    assert stated == pytest.approx((0.66, 0.5, 0.13), abs=0.006)
+    assert stated == pytest.approx((0.66, 0.5, 0.13), abs=BETWEEN_CPUS)
     assert (checkout / "shop.onnx").stat().st_size > 1_000_000
     assert printed[7] == ""
     assert "10 classes, 50 images" in printed[8].splitlines()[0]
