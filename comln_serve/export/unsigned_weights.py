@@ -15,8 +15,8 @@ def use_unsigned_weights(graph: GraphProto) -> None:
 
     x86 CPUs without VNNI overflow where they multiply unsigned activations by such weights in the
     way ONNX Runtime prefers. The server's sessions avoid that with an option; whoever runs an exported
-    file may not know of it. Smaller weights cannot overflow, and stay signed, since CPUs with VNNI are up to twice as
-    fast with them. A tensor that is used for something else, too, is left as it is.
+    file may not know of it. Smaller weights cannot overflow, and stay signed, with which CPUs with VNNI are
+    faster. A tensor that is used for something else, too, is left as it is.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT8}
     readers = defaultdict[str, list[NodeProto]](list)
@@ -28,11 +28,11 @@ def use_unsigned_weights(graph: GraphProto) -> None:
         if uses[name] > len(nodes) or not _may_overflow(numpy_helper.to_array(constants[name])):
             continue
         constants[name].CopyFrom(_plus_128(constants[name], name))
+        # Tensors of their own: signed weights may have the same zero point.
+        for zero in {node.input[2] for node in nodes}:
+            graph.initializer.append(_plus_128(constants[zero], f"{name}/{zero}/unsigned"))
         for node in nodes:
-            # A tensor of its own: signed weights may have the same zero point.
-            zero = node.input[2]
-            node.input[2] = f"{name}/{zero}/unsigned"
-            graph.initializer.append(_plus_128(constants[zero], node.input[2]))
+            node.input[2] = f"{name}/{node.input[2]}/unsigned"
     uses = Counter(_inputs(graph))
     for name, tensor in constants.items():
         if not uses[name]:  # a zero point of unsigned weights alone

@@ -71,6 +71,16 @@ def test_weights_that_could_overflow_become_unsigned_and_keep_their_values(one_z
     assert {tensor.name for tensor in model.graph.initializer} <= used
 
 
+def test_weights_that_are_read_twice_get_one_zero_point() -> None:
+    model = quantised(large=kernel(127))
+    again = helper.make_node("DequantizeLinear", list(model.graph.node[2].input), ["again"], axis=1)
+    model.graph.node.insert(3, again)
+    use_unsigned_weights(model.graph)
+    names = [tensor.name for tensor in model.graph.initializer]
+    assert len(names) == len(set(names))
+    assert types(model, "large") == [TensorProto.UINT8] * 4
+
+
 @pytest.mark.parametrize("largest", [64, 127])
 def test_every_cpu_multiplies_them_exactly(largest: int) -> None:
     """With ONNX Runtime's fastest instructions as operator by operator, but for the order of floats."""

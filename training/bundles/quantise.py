@@ -19,6 +19,7 @@ from onnx import ModelProto, NodeProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from training.backbones.onnx_graph import image_input
 from training.bundles.rounding import Rounded, round_weights
 
 _LEAST_OPSET = 13  # the first with scales per channel
@@ -62,7 +63,7 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             quantize_static(
                 prepared,
                 quantised,
-                _Images(_image_input(model), images),
+                _Images(image_input(given, model.graph).name, images),
                 per_channel=True,
                 reduce_range=True,  # -64 to 64 for the weights that were not rounded, too
                 activation_type=QuantType.QUInt8,
@@ -102,11 +103,6 @@ def _scales(rounded: Rounded) -> list[dict[str, Any]]:
     """What ONNX Runtime's quantiser is told of weights that are rounded already."""
     common = {"axis": rounded.axis, "quant_type": QuantType.QInt8, "zero_point": np.array(0, np.int8)}
     return [{**common, "scale": scale} for scale in rounded.scales]
-
-
-def _image_input(model: ModelProto) -> str:
-    stored = {tensor.name for tensor in model.graph.initializer}  # old files list them among the inputs
-    return next(value.name for value in model.graph.input if value.name not in stored)
 
 
 def _modern(model: ModelProto) -> ModelProto:

@@ -187,7 +187,7 @@ byId("starter").addEventListener("click", async () => {
     if (empty.length + absent.length === 0) return announce("The example photos are here already.");
     for (const { label, files } of empty) addImages(classNamed(label), files);
     if (absent.length > 0) await addPhotos({ images: absent.map((file) => ({ file, path: file.name })), others: [] });
-    announce(`${counted(empty.length, "class", "classes")} of example photos and ${counted(absent.length, "photo")} to sort were added.`);
+    announce("The example photos were added.");
     byId("adapt").focus();
   } catch (error) {
     complain(theirs(wordsOf(error)));

@@ -64,9 +64,9 @@ def network(kind: str, attributes: dict[str, Any], shape: tuple[int, ...]) -> Mo
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def run(model: ModelProto, images: NDArray[np.uint8] = IMAGES) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def run(model: ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Outputs and inputs of the product."""
-    outputs, inputs = ort.InferenceSession(model.SerializeToString()).run(None, {"images": images})
+    outputs, inputs = ort.InferenceSession(model.SerializeToString()).run(None, {"images": IMAGES})
     return np.asarray(outputs), np.asarray(inputs)
 
 
