@@ -18,6 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw
+from comln_serve.bundle.views import as_examples
 from comln_serve.report import adapt, similarity
 from training.commands.subject import open_subject
 from training.data import load_split
@@ -51,16 +52,17 @@ SCORES = (
 def scores(head: Head, episode: OpenSetEpisode, images: NDArray[np.float32]) -> list[NDArray[np.float64]]:
     """(n,) each, in the order of SCORES; higher is more like a class."""
     ways = int(episode.classes.max()) + 1
-    phi, q = episode.phi.astype(np.float64), images.astype(np.float64)
+    phi, classes = as_examples(episode.phi.astype(np.float64), episode.classes)
+    q = images.astype(np.float64)
     W = adapt(head, episode.phi, episode.classes, ways, judge=False).solution.W
-    means = np.stack([phi[episode.classes == c].mean(axis=0) for c in range(ways)])
+    means = np.stack([phi[classes == c].mean(axis=0) for c in range(ways)])
     logits = q @ W.T
     unit = W / np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1e-30)
     return [
         similarity(images, W.astype(np.float32)),
         similarity(images, unit.astype(np.float32)),
         similarity(images, means.astype(np.float32)),
-        similarity(images, episode.phi),
+        similarity(images, phi.astype(np.float32)),
         -np.linalg.norm(q[:, None] - means, axis=2).min(axis=1),
         logits.max(axis=1),
         np.asarray(logsumexp(logits, axis=1)),
@@ -126,7 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     subject = open_subject(args.bundle)
     data = load_split(subject.config.data, args.data, args.split)
-    embeddings = subject.embed(data.images)
+    embeddings = data.embeddings(subject.embed)
     plans = [OpenSetEpisodes(embeddings, data, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
     calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
     if calibration is not None:

@@ -27,6 +27,7 @@ from sklearn.linear_model import LogisticRegressionCV
 from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle import Head
+from comln_serve.bundle.views import as_examples
 from comln_serve.report import adapt
 from training.commands.domains import add_data_arguments, find_domains
 from training.commands.subject import open_subject
@@ -83,7 +84,7 @@ def main() -> None:
     sets: dict[str, ImageSet] = {}
     for domain in find_domains(args, subject):
         data = domain.load("val" if domain.config.kind == "omniglot" else "all")
-        sets[domain.name] = replace(data, images=subject.embed(data.images))
+        sets[domain.name] = replace(data, images=data.embeddings(subject.embed))
         print(f"{domain.name}: {data.n_classes} classes, {len(data.images)} images", flush=True)
     rows: list[Row] = []
     heads: dict[str, Head] = {}
@@ -108,7 +109,7 @@ def main() -> None:
 def meta_trained(recipe: Path, sets: dict[str, ImageSet]) -> Head:
     """The recipe's head, learned on embeddings of these data sets."""
     tree: dict[str, Any] = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    width = next(iter(sets.values())).images.shape[1]
+    width = next(iter(sets.values())).images.shape[-1]
     tree["data"] = {"kind": "embeddings"}
     tree["backbone"] = {"kind": "identity", "embedding_size": width, "normalise": "l2"}
     tree["validation"] = {"every": tree["updates"], "episodes": 2, "tasks": [[5, 1]]}
@@ -218,7 +219,7 @@ def times(heads: dict[str, Head], sets: dict[str, ImageSet]) -> list[str]:
             "adapted to the learned T": lambda phi, c, h=head, n=task.ways: h.adapt(phi, c, n),
             "LogisticRegressionCV": lambda phi, c: LogisticRegressionCV(
                 Cs=_CS, cv=5, max_iter=5000, scoring="neg_log_loss"
-            ).fit(phi, c),
+            ).fit(*as_examples(phi, c)),
         }
         spent: dict[str, list[float]] = {key: [] for key in contenders}
         with threadpool_limits(1):

@@ -22,7 +22,7 @@ from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.domain.report import Report
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.imaging import difference_hash, prepare_image
+from comln_serve.imaging import difference_hash, prepare_views
 from comln_serve.report import adapt, make_report
 from training.results.accuracy import mean_and_interval
 from training.results.tables import markdown
@@ -37,7 +37,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Photos:
-    """Embedded photos (n, d), and the hash, class and scene of each."""
+    """Embedded photos (n, V, d), and the hash, class and scene of each."""
 
     phi: NDArray[np.float32]
     hashes: list[int | None]
@@ -81,8 +81,8 @@ def read(bundle: Bundle, folder: Path, *, tracks: bool) -> Photos:
     backbone = OnnxBackbone(bundle, "cpu", max_batch_size=1)
 
     def work(path: Path) -> tuple[NDArray[np.float32], int | None]:
-        pixels = prepare_image(path.read_bytes(), bundle.manifest.preprocessing)
-        return backbone.embed(pixels[None], Cancellation(), alone=False)[0], difference_hash(pixels)
+        views = prepare_views(path.read_bytes(), bundle.manifest.preprocessing)
+        return backbone.embed(views, Cancellation(), alone=False), difference_hash(views[0])
 
     with ThreadPoolExecutor(backbone.threads) as pool:
         found = list(pool.map(work, paths))
@@ -105,7 +105,7 @@ def bursts(
             reported.append(report.held_out.accuracy)
         ungrouped = photos.adapt_to(bundle, support, classes, grouped=False)[0].held_out
         plain.append(0.0 if ungrouped is None else ungrouped.accuracy)
-        right = [(photos.phi[of_one] @ W.T).argmax(axis=1) == c for c, of_one in enumerate(queries)]
+        right = [(photos.phi[of_one, 0] @ W.T).argmax(axis=1) == c for c, of_one in enumerate(queries)]
         others.append(float(np.concatenate(right).mean()))
     kind = "frames of one track" if burst else "different tracks" if name == "signs" else "photos"
     given = f"{100 * len(reported) / len(seeds):.0f}"

@@ -50,7 +50,7 @@ def main() -> None:
             k = ways * shots // N
             episode = sample_episode(np.random.default_rng(0), data, N, k, 0)
             support = [
-                (_png(data.images[image]), f"class {c}") for c, row in enumerate(episode.support) for image in row
+                (_png(data.first_views[image]), f"class {c}") for c, row in enumerate(episode.support) for image in row
             ]
             engine.adapt(support)
             runs = [engine.adapt(support) for _ in range(args.repeats)]

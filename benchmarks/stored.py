@@ -114,7 +114,7 @@ def _with_int16_examples(bundle: Path) -> Generator[Path, None, None]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(bundle, Path(folder) / bundle.name))
         content = json.loads((copy / MANIFEST).read_text(encoding="utf-8"))
-        content |= {"stored_embeddings": "int16", "format_version": 4}
+        content |= {"stored_embeddings": "int16", "format_version": max(4, content["format_version"])}
         (copy / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
         yield copy
 

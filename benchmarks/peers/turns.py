@@ -18,7 +18,7 @@ from benchmarks.peers.running import Running, running
 from benchmarks.serving import SHOTS, WAYS, form, photo, running_server
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.imaging import prepare_image
+from comln_serve.imaging import prepare_views
 from comln_serve.machine import has_vnni, usable_cpus
 
 _LABELS = [f"class {number}" for number in range(WAYS)]
@@ -88,7 +88,7 @@ def _prepare(bundle: Path, files: Sequence[bytes], work: Path) -> list[str]:
     loaded = load_bundle(bundle)
     policy = loaded.manifest.preprocessing
     backbone = OnnxBackbone(loaded, "cpu")
-    phi = np.concatenate([backbone.embed(prepare_image(file, policy)[None]) for file in files])
+    phi = np.stack([backbone.embed(prepare_views(file, policy)) for file in files])  # (M, V, d)
     W = loaded.head.adapt(phi, np.repeat(np.arange(WAYS), SHOTS), WAYS).W
     work.mkdir()
     (work / "backbone.onnx").write_bytes(loaded.backbone)
@@ -100,7 +100,7 @@ def _prepare(bundle: Path, files: Sequence[bytes], work: Path) -> list[str]:
         crop=policy.crop_fraction,
         exact=not has_vnni(),
     )
-    return [_LABELS[index] for index in (phi @ W.T).argmax(axis=1)]
+    return [_LABELS[index] for index in (phi[:, 0] @ W.T).argmax(axis=1)]
 
 
 def _adapted(bundle: Path, files: Sequence[bytes], folder: Path) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, FiniteFloat
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from comln_serve.bundle.views import as_examples
 from comln_serve.flow import FlowSolution, balanced_weights, solve_flow, uniform_weights
 from comln_serve.flow.problem import MIN_TOLERANCE
 
@@ -49,6 +50,9 @@ class HorizonLaw:
 @dataclass(frozen=True)
 class Head:
     """The parameters of adaptation.
+
+    Support embeddings phi are (M, d), or (M, V, d) for V views of each image. Every view is an example: M V takes the
+    place of M everywhere.
 
     Attributes:
         start: W(0). "learned", the paper's W0, which fixes the number of classes; "zero", as a row
@@ -92,6 +96,7 @@ class Head:
         self, phi: NDArray[np.float32], classes: NDArray[np.intp], n_classes: int
     ) -> NDArray[np.float64]:
         """W(0) (N, d) for support embeddings phi (M, d) of classes (M,); every class is present."""
+        phi, classes = as_examples(phi, classes)
         if self.start == "learned":
             if self.W0 is None or self.W0.shape[0] != n_classes:
                 raise ValueError(f"this head is tied to {self.ways} classes, got {n_classes}")
@@ -125,8 +130,8 @@ class Head:
         """T for a task with support embeddings phi (M, d) of `n_classes` classes, at most 1e9."""
         if self.exponents is None:
             return self.horizon
-        mean_square = float(np.square(phi, dtype=np.float64).sum(axis=1).mean())
-        return self.horizon_for(len(phi), n_classes, mean_square)
+        squares = np.square(phi, dtype=np.float64).sum(axis=-1)
+        return self.horizon_for(squares.size, n_classes, float(squares.mean()))
 
     def horizon_for(self, examples: int, n_classes: int, mean_square: float) -> float:
         """T from the number of examples and the mean squared length of their embeddings."""
@@ -159,8 +164,8 @@ class Head:
         """Adapt to a support set: W(T) in the solution's `W` (N, d).
 
         Args:
-            phi: (M, d) support embeddings.
-            classes: (M,) class index of each, 0 <= index < n_classes, every class present.
+            phi: (M, d) or (M, V, d) support embeddings.
+            classes: (M,) class index of each image, 0 <= index < n_classes, every class present.
             n_classes: N >= 2; must equal `ways` unless that is None.
             horizon: T; default: the head's law.
             cancel: as in `solve_flow`.
@@ -169,6 +174,7 @@ class Head:
             ValueError: the input is invalid.
             FlowError: the solve missed its tolerance.
         """
+        phi, classes = as_examples(phi, classes)
         return solve_flow(
             phi,
             self.initial_weights(phi, classes, n_classes),

@@ -1,4 +1,4 @@
-"""The schema of `bundle.json`. Format versions 1 to 4."""
+"""The schema of `bundle.json`. Format versions 1 to 6."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,12 +9,12 @@ from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Sta
 from comln_serve.bundle.stored import StoredEmbeddings
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2, 3, 4, 5]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5)
+FormatVersion = Literal[1, 2, 3, 4, 5, 6]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5, 6)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
-sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`. A bundle has the lowest version
-that can hold its content, so that older servers can read it.
+sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`, version 6 `support_views`. A
+bundle has the lowest version that can hold its content, so that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
@@ -180,6 +180,8 @@ class Manifest(Part):
     def lowest_version(self) -> FormatVersion:
         """The lowest version that can hold this content."""
         head, calibration = self.head, self.calibration
+        if self.preprocessing.support_views:
+            return 6
         if self.preprocessing.crop_fraction != 1.0:
             return 5
         if self.stored_embeddings != "float32":
@@ -200,6 +202,6 @@ class Manifest(Part):
                 f"the content of this bundle needs format_version {needed}, got "
                 f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
                 "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
-                "data sets, 4 stored_embeddings, 5 crop_fraction"
+                "data sets, 4 stored_embeddings, 5 crop_fraction, 6 support_views"
             )
         return self

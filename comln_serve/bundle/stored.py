@@ -12,5 +12,5 @@ StoredEmbeddings = Literal["float32", "int16"]
 
 
 def as_stored(embeddings: NDArray[np.float32], form: StoredEmbeddings) -> NDArray[np.float32]:
-    """Embeddings (M, d), rounded if the form is int16."""
+    """Embeddings (M, V d) as of `SupportSet`, rounded if the form is int16: the numbers of a row have one scale."""
     return rounded(embeddings) if form == "int16" else embeddings

@@ -161,7 +161,9 @@ class Settings(BaseSettings):
     max_json_bytes: Positive = Field(16 * 2**20, description="Bytes of one JSON body; they are parsed one at a time.")
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
-        2048, description="Images being worked on or waiting, over all requests; more are answered 429."
+        2048,
+        description="Images being worked on or waiting, over all requests; each view of a support image is one. "
+        "More are answered 429.",
     )
     max_pending_requests: Positive = Field(
         256, description="Adapt and predict requests being worked on or waiting; more are answered 429."

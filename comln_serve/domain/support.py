@@ -26,7 +26,7 @@ class SupportSet:
     """Labelled embeddings in the order their images were sent. Immutable.
 
     Attributes:
-        embeddings: (M, d) float32, phi.
+        embeddings: (M, V d) float32: of each image those of its V views, one after another (see `bundle.views`).
         hashes: (M,) perceptual hashes of 64 bits; None for an example whose image has none, or that
             an earlier release stored.
         labels: (M,).
@@ -88,7 +88,7 @@ class SupportSet:
         labels: Sequence[str],
         thumbnails: Mapping[int, bytes] | None = None,
     ) -> "SupportSet":
-        """The support set with embeddings (m, d), hashes (m,) and labels (m,) appended.
+        """The support set with embeddings (m, V d), hashes (m,) and labels (m,) appended.
 
         Args:
             thumbnails: JPEG files by position, of at most one example of a class. Those of classes

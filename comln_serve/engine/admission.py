@@ -30,6 +30,8 @@ def waited_too_long(seconds: float, what: str) -> ServiceError:
 _KEPT = 8  # an eighth of the limit is kept for small requests,
 _SMALL = 64  # of at most a 64th of it
 
+_NAMES = {Count.IMAGES: "images (each view of a support image is one)"}
+
 
 class Admission:
     """Counts the images, requests or bytes in work, up to a limit for all processes of the server. Thread-safe.
@@ -40,6 +42,7 @@ class Admission:
 
     Attributes:
         pending: units that this process holds.
+        most: units that one request can hold.
     """
 
     def __init__(self, limit: int, unit: Count, shared: SharedCounts, largest: int | None = None) -> None:
@@ -50,7 +53,7 @@ class Admission:
                 requests have one.
         """
         self._limit, self._unit, self._shared = limit, unit, shared
-        self._limit_of_large = limit if largest is None else max(limit - limit // _KEPT, largest)
+        self.most = limit if largest is None else max(limit - limit // _KEPT, largest)
         self._small = max(1, limit // _SMALL)
         self.pending = 0
         self._lock = Lock()
@@ -86,14 +89,14 @@ class Admission:
         Raises:
             ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
-        limit = self._limit if before + amount <= self._small else self._limit_of_large
+        limit = self._limit if before + amount <= self._small else self.most
         with self._lock:
             pending = self._shared.total(self._unit)
             if pending + amount > limit:
                 raise ServiceError(
                     ErrorCode.OVERLOADED,
-                    f"The server is busy: {pending} {self._unit.name.lower()} are under way, {amount} "
-                    f"more would pass the limit of {limit}. Try again in a moment.",
+                    f"The server is busy: {pending} {_NAMES.get(self._unit, self._unit.name.lower())} are under way, "
+                    f"{amount} more would pass the limit of {limit}. Try again in a moment.",
                     pending=pending,
                     received=amount,
                     limit=limit,

@@ -288,7 +288,7 @@ class Engine:
         with self._served.using() as models, self.images.admit(len(images)):
             model = models.of(found)
             with self._embedding(images, model, clock, caller.cancellation, partial=partial) as upload:
-                embeddings = await upload.job
+                embeddings = (await upload.job)[:, 0]
 
         def classify() -> Predicted:
             with clock.stage("classify"):
@@ -313,35 +313,38 @@ class Engine:
         model: Model,
         clock: StageClock,
         cancellation: Cancellation,
-        see: Deliver = lambda _position, _pixels: None,
+        see: Deliver | None = None,
         *,
         partial: bool,
     ) -> Generator[Upload, None, None]:
         """Decode and embed n >= 1 image files, which the caller has admitted, during the block.
 
-        The block awaits the upload's job, or waits for it: the embeddings (n, d), if `partial` of the files that can be
-        used. The upload has the others.
+        The block awaits the upload's job, or waits for it: the embeddings (n, V, d), if `partial` of the files that can
+        be used. The upload has the others.
 
         Args:
-            see: called with each image's position and pixels before it is embedded, from any thread.
+            see: of support images, which have the views that the model's preprocessing names: called with each image's
+                position and pixels (V, S, S, 3) before it is embedded, from any thread. None: images to predict, which
+                have one view.
 
         Raises:
             ServiceError: the first bad file's error, with its position (if `partial`, only if all
                 are bad); as `Job.wait`; NOT_READY, the server is stopping.
         """
         began = time.perf_counter()
-        job = Job(len(files), self._job_limits)
+        policy = model.bundle.manifest.preprocessing
+        job = Job(len(files), self._job_limits, 1 if see is None else len(policy.shares))
         with (
             clock.stages("decode", "embed", job.decoding_share),
             cancellation.calling(job.cancel),
             model.batcher.expect(job) as put,
         ):
 
-            def deliver(position: int, pixels: NDArray[np.uint8] | None) -> None:
-                see(position, pixels)
-                put(position, pixels)
+            def deliver(position: int, views: NDArray[np.uint8] | None) -> None:
+                if see is not None:
+                    see(position, views)
+                put(position, views)
 
-            policy = model.bundle.manifest.preprocessing
             upload = self._decoders.submit(job, files, policy, deliver, partial=partial)
             try:
                 yield upload

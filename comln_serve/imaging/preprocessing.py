@@ -1,6 +1,6 @@
 """The bundle's resize-and-crop policy: the only path from a file to the backbone's input.
 
-The trainer builds its arrays with `prepare_image`, and the server prepares uploads with the same
+The trainer builds its arrays with this module, and the server prepares uploads with the same
 code, so a model gets the same pixels in both. The ONNX graph scales to floats and normalises.
 """
 
@@ -21,6 +21,7 @@ from comln_serve.imaging.formats import FORMATS
 _MOST_TO_ONE = 256
 
 Channel = Annotated[int, Field(ge=0, le=255)]
+Share = Annotated[float, Field(ge=0.25, le=1)]
 
 
 class Preprocessing(BaseModel):
@@ -32,6 +33,9 @@ class Preprocessing(BaseModel):
             rest with the background; "stretch" ignores the aspect ratio.
         crop_fraction: share of that square's side which is kept, around its centre; only with "crop". Networks
             trained on ImageNet are usually evaluated with 0.875 (scale to 256 pixels, crop to 224).
+        support_views: the shares of further views of a support image, each an example of its own beside the one of
+            `crop_fraction`, which is all that predictions see; only with "crop". Of a large JPEG, decoded at a reduced
+            size, those of less than half of `crop_fraction` are enlarged.
         interpolation: resampling filter, with antialiasing.
         background: RGB under transparent pixels and beside padded images.
     """
@@ -41,7 +45,9 @@ class Preprocessing(BaseModel):
     image_size: int = Field(ge=8, le=1024)
     resize: Literal["crop", "pad", "stretch"] = "crop"
     # Left out at its default: bundles up to version 4 have no such key, and their hashes stay what they were.
-    crop_fraction: Annotated[float, Field(ge=0.25, le=1, exclude_if=lambda share: share == 1.0)] = 1.0
+    crop_fraction: Annotated[Share, Field(exclude_if=lambda share: share == 1.0)] = 1.0
+    # Likewise: bundles up to version 5 have no such key.
+    support_views: Annotated[tuple[Share, ...], Field(max_length=7, exclude_if=lambda shares: not shares)] = ()
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
     background: tuple[Channel, Channel, Channel] = (255, 255, 255)
 
@@ -49,7 +55,17 @@ class Preprocessing(BaseModel):
     def _only_of_a_crop(self) -> Self:
         if self.crop_fraction != 1.0 and self.resize != "crop":
             raise ValueError(f'crop_fraction needs resize "crop", got "{self.resize}"')
+        if self.support_views and self.resize != "crop":
+            raise ValueError(f'support_views needs resize "crop", got "{self.resize}"')
+        if len(set(self.shares)) < len(self.shares):
+            shown = ", ".join(f"{share:g}" for share in self.support_views)
+            raise ValueError(f"support_views must differ from each other and from crop_fraction, got {shown}")
         return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """(V,) `crop_fraction` and `support_views`."""
+        return (self.crop_fraction, *self.support_views)
 
     @property
     def enough(self) -> int:
@@ -69,28 +85,44 @@ def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] 
     return fit_image(open_image(data, enough=policy.enough, formats=formats), policy)
 
 
+def prepare_views(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
+    """All views of a support image: (V, image_size, image_size, 3) uint8 RGB; else as `prepare_image`."""
+    return fit_views(open_image(data, enough=policy.enough, formats=formats), policy)
+
+
 def fit_image(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
     """Decode an opened file and apply the policy: (image_size, image_size, 3) uint8 RGB.
 
     Raises:
         ImageError, StoppedError: as `ImageFile.decode`.
     """
-    return np.asarray(_fit(file.decode(policy.background), policy), dtype=np.uint8)
+    return np.asarray(_fit(file.decode(policy.background), policy, policy.crop_fraction), dtype=np.uint8)
 
 
-def prepare_pixels(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:
-    """Apply the policy to a decoded RGB image (height, width, 3): (image_size, image_size, 3)."""
-    return np.asarray(_fit(Image.fromarray(pixels), policy), dtype=np.uint8)
+def fit_views(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
+    """All views of a support image: (V, image_size, image_size, 3) uint8 RGB; else as `fit_image`, which gives the
+    first of them.
+    """
+    return _views(file.decode(policy.background), policy)
 
 
-def _fit(image: Image.Image, policy: Preprocessing) -> Image.Image:
+def pixel_views(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:
+    """All views of a decoded RGB image (height, width, 3): (V, image_size, image_size, 3)."""
+    return _views(Image.fromarray(pixels), policy)
+
+
+def _views(image: Image.Image, policy: Preprocessing) -> NDArray[np.uint8]:
+    return np.stack([np.asarray(_fit(image, policy, share), dtype=np.uint8) for share in policy.shares])
+
+
+def _fit(image: Image.Image, policy: Preprocessing, share: float) -> Image.Image:
     size, resampling = policy.image_size, Image.Resampling[policy.interpolation.upper()]
     width, height = image.size
     if policy.resize == "stretch":
         return image.resize((size, size), resampling, reducing_gap=_MOST_TO_ONE)
     if policy.resize == "crop":
         # Crops and scales in one operation: scaling first would enlarge very long images.
-        side = min(width, height) * policy.crop_fraction
+        side = min(width, height) * share
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)
         return image.resize((size, size), resampling, box=box)

@@ -1,13 +1,12 @@
 """Builds the two deployments and their Ray Serve options."""
 
-from math import ceil
-
 from ray import serve
 from ray.serve import Application
 
 from comln_serve.ray_app.api import Api
 from comln_serve.ray_app.embedding import Embedding
 from comln_serve.ray_app.options import Options
+from comln_serve.ray_app.remote_model import CALLS
 
 # Room for requests other than adapt and predict, which the application does not count.
 _LIGHT_REQUESTS = 64
@@ -27,7 +26,7 @@ def build(options: Options) -> Application:
         # Enough calls of one image each for a batch that runs and one that gathers.
         max_ongoing_requests=2 * options.max_batch_size,
         # Per API replica, beside running calls; more are answered 429. One request always fits.
-        max_queued_requests=max(options.max_pending_requests, ceil(options.max_images / options.max_batch_size)),
+        max_queued_requests=max(options.max_pending_requests, CALLS),
         graceful_shutdown_timeout_s=options.drain_seconds,
     )(Embedding)
     api = serve.deployment(

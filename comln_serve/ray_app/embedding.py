@@ -59,8 +59,8 @@ class Embedding:
         job = Job(len(images), self._limits)
         with model.batcher.expect(job) as put:
             for position, image in enumerate(images):
-                put(position, image)
+                put(position, image[None])
             try:
-                return await job
+                return (await job)[:, 0]
             finally:
                 job.cancel()  # stops the work if the call was cancelled

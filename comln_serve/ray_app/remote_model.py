@@ -14,7 +14,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import EmbeddingReplicas
 
 # Simultaneous calls of replicas, for each model and API replica.
-_CALLS = 16
+CALLS = 16
 
 
 class RemoteModel(Model):
@@ -26,7 +26,7 @@ class RemoteModel(Model):
         limits = BatchLimits(
             max_images=settings.max_batch_size,
             max_delay_s=1e-3 * settings.max_batch_delay_ms,
-            threads=_CALLS,
+            threads=CALLS,
             max_run_s=settings.max_inference_seconds,
         )
         network = _RemoteNetwork(bundle.embedder_sha256, settings, replicas)

@@ -5,18 +5,20 @@ Server and trainer both adapt through here, so the trainer measures what is serv
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonRule
+from comln_serve.bundle.views import as_examples, first_views, views_of
 from comln_serve.domain.report import HorizonChoice
 from comln_serve.flow import FlowSolution
 from comln_serve.report.duplicates import group_near_duplicates
 from comln_serve.report.folds import assign, count_distinct, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
 from comln_serve.report.horizon import candidate_factors, choose_horizon
+from comln_serve.report.views import affordable_views
 
 Stage = Callable[[str], AbstractContextManager[object]]
 
@@ -28,18 +30,22 @@ class Adaptation:
     Attributes:
         solution: with W(T).
         horizon: T.
+        learned: T by the head's law.
         choice: how T was chosen; None if it was given, learned, or nothing could be held out.
         found: results at `horizon`; None if nothing was held out.
-        asked: (M,) whether the example was selected to be held out.
+        asked: (M,) whether the image was selected to be held out.
         groups: (M,) of near-duplicates, which were left out together.
+        views_left_out: whether the images have more views than their first ones, which alone are examples.
     """
 
     solution: FlowSolution
     horizon: float
+    learned: float
     choice: HorizonChoice | None
     found: HeldOut | None
     asked: NDArray[np.bool_]
     groups: NDArray[np.intp]
+    views_left_out: bool = False
 
 
 def adapt(
@@ -56,10 +62,13 @@ def adapt(
 ) -> Adaptation:
     """Adapt, choose the horizon if the rule is "auto", and hold out the support images.
 
-    If no image can be held out, or holding out would take too long, "auto" acts as "learned".
+    If no image can be held out, or holding out would take too long, "auto" acts as "learned". All views of an image are
+    held out together, and its first one is classified. Of very many images only the first views are used
+    (`affordable_views`).
 
     Args:
-        phi, classes, n_classes, cancel: as in `Head.adapt`.
+        phi: (M, d), or (M, V, d) for V views of each image.
+        classes, n_classes, cancel: as in `Head.adapt`.
         hashes: (M,) of the images, to leave out near-duplicates together; default: each one is left out by itself.
         horizon: T, or the rule that sets T; None: the head's own rule.
         judge: hold images out even if no choice depends on it.
@@ -70,23 +79,38 @@ def adapt(
         FlowError: the solve missed its tolerance.
     """
     groups = np.arange(len(phi))
+    all_views, phi = views_of(phi), affordable_views(phi, n_classes)
+    views, (examples, of_class) = views_of(phi), as_examples(phi, classes)
     rule = head.horizon_rule if horizon is None else horizon
     given = None if isinstance(rule, str) else rule
-    T = head.horizon_of(phi, n_classes) if given is None else given
+    learned = head.horizon_of(phi, n_classes)
+    T = learned if given is None else given
     with stage("solve"):
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if not (judge or rule == "auto"):
-        return Adaptation(solution, T, None, None, np.zeros(len(phi), dtype=np.bool_), groups)
-    factors = candidate_factors(len(phi), n_classes) if rule == "auto" else LAW
+        return Adaptation(
+            solution, T, learned, None, None, np.zeros(len(phi), dtype=np.bool_), groups, views < all_views
+        )
+    factors = candidate_factors(len(examples), n_classes) if rule == "auto" else LAW
     with stage("report"):
         if hashes is not None:
-            groups = group_near_duplicates(phi, classes, hashes)
+            groups = group_near_duplicates(first_views(phi), classes, hashes)
         largest = int(count_distinct(classes, groups, n_classes).max())
-        folds = count_folds(largest, fold_cost(solution, *phi.shape), len(phi))  # 0 if even two would take too long
+        cost = fold_cost(solution, *examples.shape)
+        folds = count_folds(largest, cost, len(examples))  # 0 if even two would take too long
         left_out = assign(classes, groups, n_classes, folds)
         found = None
         if len(left_out):
-            found = hold_out(head, phi, classes, n_classes, left_out, horizon=given, factors=factors, cancel=cancel)
+            found = hold_out(
+                head,
+                examples,
+                of_class,
+                n_classes,
+                left_out.repeat(views, axis=1),
+                horizon=given,
+                factors=factors,
+                cancel=cancel,
+            ).of_images(views)
         choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
         # A run cut by its time limit must not decide: the classifier would depend on timing.
         if found is not None and found.cut is None and rule == "auto":
@@ -96,6 +120,5 @@ def adapt(
         with stage("solve"):
             solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if found is not None:
-        at = slice(index, index + 1)
-        found = replace(found, logits=found.logits[at], similarity=found.similarity[at])
-    return Adaptation(solution, T, choice, found, np.asarray(left_out.any(axis=0)), groups)
+        found = found.at(index)
+    return Adaptation(solution, T, learned, choice, found, np.asarray(left_out.any(axis=0)), groups, views < all_views)

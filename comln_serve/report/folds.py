@@ -5,9 +5,10 @@ from numpy.typing import NDArray
 
 from comln_serve.flow import FlowSolution, reduced_is_cheaper
 
-# Cost of a report per support image, in the units of `fold_cost`, of which a core does about 1e10 a second: 2 ms for
-# the first folds, in all 0.3 ms for more. Decoding and embedding a photo takes 6 ms, a tiny image 0.6 ms. The first
-# folds are worth it: of 81 products, 5 photos each, two folds reported 55 %, five 72 %, and 76 % of others were right.
+# Cost of a report per example (every view of a support image is one), in the units of `fold_cost`, of which a core does
+# about 1e10 a second: 2 ms for the first folds, in all 0.3 ms for more. Decoding and embedding a photo takes 6 ms, a
+# tiny image 0.6 ms. The first folds are worth it: of 81 products, 5 photos each in one view, two folds reported 55 %,
+# five 72 %, and 76 % of others were right.
 BUDGET_PER_EXAMPLE, BUDGET_OF_MORE = 2e7, 3e6
 FIRST_FOLDS, MOST_FOLDS = 5, 20
 # Two folds, the minimum, are solved if the budget is for at least this many.
@@ -36,9 +37,9 @@ def count_folds(largest: int, cost: float, examples: int) -> int:
     """The number of folds within the budget; 0 if two are far beyond it.
 
     Args:
-        largest: number of examples of the largest class, near-duplicates counted once.
+        largest: number of images of the largest class, near-duplicates counted once.
         cost: of one fold, from `fold_cost`.
-        examples: M.
+        examples: number of views of all images.
     """
     first, more = (examples * budget / max(cost, 1.0) for budget in (BUDGET_PER_EXAMPLE, BUDGET_OF_MORE))
     if first < _LEAST or largest < 2:

@@ -6,7 +6,7 @@ classifier has never seen. So all folds share one Gram matrix, and no W is forme
 of a fold passes every requested horizon.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,17 @@ class HeldOut:
     judged: NDArray[np.bool_]
     folds: int
     cut: str | None
+
+    def at(self, horizon: int) -> "HeldOut":
+        """The results at one of the horizons, by its index."""
+        chosen = slice(horizon, horizon + 1)
+        return replace(self, logits=self.logits[chosen], similarity=self.similarity[chosen])
+
+    def of_images(self, views: int) -> "HeldOut":
+        """The results for the first view of each image, if the examples are all views, image by image."""
+        return replace(
+            self, logits=self.logits[:, ::views], similarity=self.similarity[:, ::views], judged=self.judged[::views]
+        )
 
 
 def hold_out(

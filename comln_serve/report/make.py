@@ -42,6 +42,11 @@ def make_report(
     notes = _not_judged(labels, per_class, distinct)
     if near:
         notes.append(_named(near, numbers, [labels[int(classes[group[0]])] for group in near]))
+    if adaptation.views_left_out:
+        notes.append(
+            "Of so many images only one view each was used: with all their views, as fewer images are, adapting would "
+            "take too long."
+        )
     if not adaptation.asked.any() and distinct.max() > 1:
         steps = solution.accepted + solution.rejected
         notes.append(

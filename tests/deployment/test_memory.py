@@ -27,7 +27,8 @@ PARTS = {
     "--inference-threads": 8 * 60_000_000,
     "--classifier-cache-bytes": DEFAULTS["classifier_cache_bytes"],
     "--max-examples": _MOST_SOLVES * 0.6 * GIB,
-    "64 requests of 512 images": 64 * DEFAULTS["max_images"] * 4 * 1600,
+    "--max-pending-images": 3 * 224**2 * DEFAULTS["max_pending_images"],
+    "64 requests of 512 images": 64 * DEFAULTS["max_images"] * 4 * 3 * 1600,
     "four exports": 0.1 * GIB,
 }
 # In GiB, as documented.

@@ -103,8 +103,8 @@ class Bench:
         job = Job(len(values), self.limits)
         with (cancellation or Cancellation()).calling(job.cancel), self.batcher.expect(job) as put:
             for position, value in enumerate(values):
-                put(position, image_of(value))
-            return job.wait()
+                put(position, image_of(value)[None])
+            return job.wait()[:, 0]
 
     def queue(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
         """A request that cannot run yet; returns when its images wait."""
@@ -169,11 +169,11 @@ def test_requests_take_turns_image_by_image(bench: Bench) -> None:
 def test_a_batch_waits_for_what_has_been_announced(bench: Bench) -> None:
     job = Job(2, bench.limits)
     with bench.batcher.expect(job) as put:
-        put(0, image_of(1))
+        put(0, image_of(1)[None])
         time.sleep(0.05)
         assert bench.network.batches == []
-        put(1, image_of(2))
-        np.testing.assert_array_equal(job.wait(), embeddings_of(1, 2))
+        put(1, image_of(2)[None])
+        np.testing.assert_array_equal(job.wait()[:, 0], embeddings_of(1, 2))
     assert bench.network.batches == [[1, 2]]
 
 
@@ -188,10 +188,10 @@ def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench) -> None:
     job = Job(3, bench.limits)
     with bench.batcher.expect(job) as put:
         put(1, None)
-        put(2, image_of(2))
+        put(2, image_of(2)[None])
         assert bench.network.batches == []
         put(0, None)
-        np.testing.assert_array_equal(job.wait(), embeddings_of(2))
+        np.testing.assert_array_equal(job.wait()[:, 0], embeddings_of(2))
 
 
 def test_a_full_batch_waits_for_nothing(bench: Bench) -> None:
@@ -339,8 +339,8 @@ def test_closing_finishes_what_is_expected(bench: Bench) -> None:
         wait_until(refused)
         bench.network.allow()
         first.result(SOON)
-        put(0, image_of(9))
-        np.testing.assert_array_equal(job.wait(), embeddings_of(9))
+        put(0, image_of(9)[None])
+        np.testing.assert_array_equal(job.wait()[:, 0], embeddings_of(9))
         np.testing.assert_array_equal(waiting.result(SOON), embeddings_of(1, 2))
         closing.result(SOON)
 
@@ -369,13 +369,23 @@ def test_many_threads_get_their_own_back(max_images: int, threads: int) -> None:
     bench.close()
 
 
+def test_views_of_an_image_are_embedded_each_by_itself(bench: Bench) -> None:
+    job = Job(2, bench.limits, views=3)
+    with bench.batcher.expect(job) as put:
+        put(1, np.stack([image_of(value) for value in (4, 5, 6)]))
+        put(0, np.stack([image_of(value) for value in (1, 2, 3)]))
+        found = job.wait()
+    np.testing.assert_array_equal(found, [embeddings_of(1, 2, 3), embeddings_of(4, 5, 6)])
+    assert list(map(len, bench.network.batches)) == [4, 2]
+
+
 def test_a_thread_that_waits_holds_no_images(bench: Bench) -> None:
     class Image(NDArray[np.uint8] if TYPE_CHECKING else np.ndarray):  # type: ignore[misc]
         """An array that can be asked after."""
 
     gone: list[weakref.ref[object]] = []
     for value in range(4):
-        image = image_of(value).view(Image)
+        image = image_of(value)[None].view(Image)
         gone.append(weakref.ref(image))
         job = Job(1, bench.limits)
         with bench.batcher.expect(job) as put:

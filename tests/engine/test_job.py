@@ -27,10 +27,10 @@ def result_of(job: Job, *, awaited: bool) -> NDArray[np.float32]:
 @pytest.mark.parametrize("awaited", [True, False])
 def test_embeddings_come_from_other_threads(awaited: bool) -> None:
     job = Job(2, PATIENT)
-    threads = [Thread(target=job.deliver, args=(1, TWO)), Thread(target=job.deliver, args=(0, ONE))]
+    threads = [Thread(target=job.deliver, args=(1, 0, TWO)), Thread(target=job.deliver, args=(0, 0, ONE))]
     for thread in threads:
         thread.start()
-    np.testing.assert_array_equal(result_of(job, awaited=awaited), [ONE, TWO])
+    np.testing.assert_array_equal(result_of(job, awaited=awaited), [[ONE], [TWO]])
     for thread in threads:
         thread.join()
 
@@ -38,10 +38,21 @@ def test_embeddings_come_from_other_threads(awaited: bool) -> None:
 @pytest.mark.parametrize("awaited", [True, False])
 def test_a_job_that_is_over_is_not_waited_for(awaited: bool) -> None:
     job = Job(2, PATIENT)
-    job.deliver(0, ONE)
+    job.deliver(0, 0, ONE)
     job.skip(1)
     assert job.over
-    np.testing.assert_array_equal(result_of(job, awaited=awaited), [ONE])
+    np.testing.assert_array_equal(result_of(job, awaited=awaited), [[ONE]])
+
+
+def test_all_views_of_all_images_but_the_skipped_are_waited_for() -> None:
+    job = Job(3, PATIENT, views=2)
+    job.deliver(2, 1, TWO)
+    job.deliver(0, 0, ONE)
+    job.skip(1)
+    job.deliver(2, 0, ONE)
+    assert not job.over
+    job.deliver(0, 1, TWO)
+    np.testing.assert_array_equal(job.wait(), [[ONE, TWO], [ONE, TWO]])
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -75,7 +86,7 @@ def test_the_first_error_ends_it(awaited: bool) -> None:
 def test_a_job_that_was_awaited_leaves_no_reference_cycle() -> None:
     """Its embeddings go with it, not when the garbage collector comes."""
     job = Job(1, PATIENT)
-    job.deliver(0, ONE)
+    job.deliver(0, 0, ONE)
     result_of(job, awaited=True)
     alive = weakref.ref(job)
     gc.disable()
@@ -91,7 +102,7 @@ def test_one_loop_waits_for_many() -> None:
 
     def embed() -> None:
         for job in reversed(jobs):
-            job.deliver(0, ONE)
+            job.deliver(0, 0, ONE)
 
     async def wait() -> list[NDArray[np.float32]]:
         thread = Thread(target=embed)
@@ -113,5 +124,5 @@ def test_a_wait_that_is_given_up_leaves_the_job_to_its_threads() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
-    job.deliver(0, ONE)
+    job.deliver(0, 0, ONE)
     assert job.over

@@ -29,7 +29,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.onnx_file import onnx_file
 from comln_serve.export.resampling import LEAST_OPSET, resample
-from comln_serve.imaging import Preprocessing, prepare_pixels
+from comln_serve.imaging import Preprocessing, pixel_views
 from examples.run_exported import decode
 from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support
@@ -128,7 +128,7 @@ def test_pixels_are_pillows(resize: Any, interpolation: Any, share: float, opset
     for height, width in sizes:
         images = rng.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
         (found,) = session.run(None, {"images": images})
-        expected = np.stack([prepare_pixels(image, policy) for image in images])
+        expected = np.stack([pixel_views(image, policy)[0] for image in images])
         assert np.array_equal(found, expected), (height, width)
 
 
@@ -312,7 +312,7 @@ def test_a_backbone_with_any_names_of_nodes_is_exported(odd: tuple[Classifier, B
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
     image = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
     (found,) = session_of(model).run(None, {"images": image[None]})
-    pixels = prepare_pixels(image, bundle.manifest.preprocessing)
+    pixels = pixel_views(image, bundle.manifest.preprocessing)[0]
     embedding = (pixels.astype(np.float32) * np.float32(1 / 255)).reshape(1, -1)
     assert found == pytest.approx(classifier.probabilities(embedding), abs=TOLERANCE)
 

@@ -1,5 +1,6 @@
 """Image files of every kind and mode become the RGB square of the backbone; what is no image is refused."""
 
+import re
 import struct
 import time
 from typing import Literal
@@ -14,8 +15,9 @@ from comln_serve.imaging import (
     ImageError,
     Preprocessing,
     open_image,
+    pixel_views,
     prepare_image,
-    prepare_pixels,
+    prepare_views,
 )
 from tests.support.image_files import decode_image, encode, png_claiming
 
@@ -202,7 +204,7 @@ def test_a_line_of_millions_of_pixels_takes_little_time_and_keeps_its_colour(
     picture = Image.new("RGB", size, (200, 100, 50))
     policy = Preprocessing(image_size=84, resize=resize, interpolation="lanczos")
     began = time.thread_time()
-    pixels = prepare_pixels(np.asarray(picture), policy)
+    pixels = pixel_views(np.asarray(picture), policy)[0]
     assert time.thread_time() - began < 2
     assert pixels.shape == (84, 84, 3)
     assert [200, 100, 50] in pixels.reshape(-1, 3).tolist()
@@ -231,6 +233,36 @@ def test_a_crop_keeps_its_share_of_the_centre() -> None:
     assert policy.enough == 96
     with pytest.raises(ValueError, match=r'crop_fraction needs resize "crop", got "pad"'):
         Preprocessing(image_size=42, resize="pad", crop_fraction=0.875)
+
+
+def test_views_are_crops_of_one_image_and_the_first_is_the_one_of_predictions() -> None:
+    source = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
+    data, policy = encode(source, "PNG"), Preprocessing(image_size=16, crop_fraction=0.8, support_views=(1.0, 0.5))
+    views = prepare_views(data, policy)
+    assert views.shape == (3, 16, 16, 3)
+    for view, share in zip(views, (0.8, 1.0, 0.5), strict=True):
+        alone = Preprocessing(image_size=16, crop_fraction=share)
+        np.testing.assert_array_equal(view, prepare_image(data, alone))
+    np.testing.assert_array_equal(prepare_image(data, policy), views[0])
+    assert policy.enough == Preprocessing(image_size=16, crop_fraction=0.8).enough, (
+        "a JPEG is decoded as for predictions"
+    )
+    assert prepare_views(data, Preprocessing(image_size=16)).shape == (1, 16, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"resize": "stretch", "support_views": [0.5]}, 'support_views needs resize "crop", got "stretch"'),
+        ({"support_views": [0.5, 1.0]}, "differ from each other and from crop_fraction, got 0.5, 1"),
+        ({"crop_fraction": 0.8, "support_views": [0.5, 0.5]}, "differ"),
+        ({"support_views": [0.2]}, "greater than or equal to 0.25"),
+        ({"support_views": [0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65]}, "at most 7"),
+    ],
+)
+def test_views_that_cannot_be(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Preprocessing.model_validate({"image_size": 16, **keys})
 
 
 def test_pad_fills_with_the_background() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from comln_serve.domain.report import HeldOutReport, Report
 from comln_serve.flow import FlowSolution, reduced_is_cheaper
-from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity
+from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity, views
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
@@ -92,6 +92,51 @@ def test_held_out_answers_are_those_of_adapting_without(head: Head, folds: int, 
             alike = similarity(phi[out], W.astype(np.float32))
             np.testing.assert_allclose(found.similarity[i, out], alike, atol=20 * TOLERANCE)
     assert np.isnan(found.logits[:, CLASSES == 3]).all()
+
+
+@pytest.mark.parametrize("d", [6, 64], ids=["weights", "reduced"])
+@pytest.mark.parametrize("head", [PROTOTYPE, replace(PROTOTYPE, whitening=3.0, exponents=HorizonLaw(0.3, -0.2, 0.5))])
+def test_all_views_of_an_image_are_examples_and_are_held_out_together(head: Head, d: int) -> None:
+    rng = np.random.default_rng(2)
+    phi = clusters(CLASSES, d)[:, None] + 0.1 * rng.normal(size=(len(CLASSES), 3, d)).astype(np.float32) / d**0.5
+    flat, of_class = phi.reshape(-1, d), CLASSES.repeat(3)
+    assert reduced_is_cheaper(*flat.shape) == (d == 64)
+    adaptation = adapt(head, phi, CLASSES, 4)
+    assert adaptation.horizon == head.horizon_of(flat, 4)
+    np.testing.assert_array_equal(adaptation.solution.W, head.adapt(flat, of_class, 4).W)
+    np.testing.assert_array_equal(head.adapt(phi, CLASSES, 4).W, head.adapt(flat, of_class, 4).W)
+    np.testing.assert_array_equal(head.initial_weights(phi, CLASSES, 4), head.initial_weights(flat, of_class, 4))
+    found = adaptation.found
+    assert found is not None
+    np.testing.assert_array_equal(found.judged, CLASSES != 3)
+    left_out = assign(CLASSES, ALONE, 4, found.folds)
+    for fold in range(found.folds):
+        out, kept = left_out[fold] & ~left_out[:fold].any(axis=0), ~left_out[fold]
+        W = head.adapt(phi[kept], CLASSES[kept], 4).W
+        np.testing.assert_allclose(found.logits[0, out], phi[out, 0].astype(np.float64) @ W.T, atol=20 * TOLERANCE)
+    report = make_report(adaptation, CLASSES, [f"class {c}" for c in range(4)], own_horizon=True)
+    assert held_out_of(report).judged == (CLASSES != 3).sum()
+
+
+def test_of_many_images_only_the_first_views_are_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = replace(PROTOTYPE, exponents=HorizonLaw(0.3, -0.2, 0.5))
+    phi = np.stack([clusters(CLASSES), clusters(CLASSES)[::-1]], axis=1)
+    work = (4 + 20) * (2 * len(CLASSES)) ** 2  # 24 examples, fewer than twice the 32 features
+    monkeypatch.setattr(views, "_MOST_WORK", work)
+    every = adapt(head, phi, CLASSES, 4)
+    np.testing.assert_array_equal(every.solution.W, head.adapt(phi, CLASSES, 4).W)
+    monkeypatch.setattr(views, "_MOST_WORK", work - 1)
+    first, alone = adapt(head, phi, CLASSES, 4), adapt(head, phi[:, 0], CLASSES, 4)
+    np.testing.assert_array_equal(first.solution.W, alone.solution.W)
+    assert first.horizon == first.learned == alone.horizon == head.horizon_of(phi[:, 0], 4)
+    assert first.found is not None
+    assert alone.found is not None
+    np.testing.assert_array_equal(first.found.logits, alone.found.logits)
+    notes = [
+        make_report(made, CLASSES, [f"class {c}" for c in range(4)], own_horizon=True).notes
+        for made in (every, first, alone)
+    ]
+    assert [any("only one view" in note for note in of_one) for of_one in notes] == [False, True, False]
 
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
@@ -268,7 +313,9 @@ def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
     assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
-    report = make_report(Adaptation(endless, 20.0, None, None, nothing, ALONE), CLASSES, list("abcd"), own_horizon=True)
+    report = make_report(
+        Adaptation(endless, 20.0, 20.0, None, None, nothing, ALONE), CLASSES, list("abcd"), own_horizon=True
+    )
     assert report.held_out is None
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
 

@@ -74,13 +74,13 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     assert f"`held_out.accuracy` is {held_out['accuracy']}:" in prose
     assert f"{held_out['accuracy'] * held_out['judged']:.0f} of the 50 are right" in prose
     suspects = [(item["label"], item["likelier"]) for item in held_out["suspects"]]
-    assert suspects in ([("pink-lady", "royal-gala"), ("royal-gala", "pink-lady")], [("pink-lady", "royal-gala")])
+    assert suspects == [("pink-lady", "royal-gala")]
     banana, apple = predicted["predictions"]
     assert (banana["label"], apple["label"]) == ("banana", "pink-lady")
-    assert banana["probability"] == pytest.approx(0.93, abs=BETWEEN_CPUS)
-    assert [item["probability"] for item in apple["top"]] == pytest.approx([0.92, 0.08], abs=BETWEEN_CPUS)
+    assert banana["probability"] == pytest.approx(0.91, abs=BETWEEN_CPUS)
+    assert [item["probability"] for item in apple["top"]] == pytest.approx([0.77, 0.22], abs=BETWEEN_CPUS)
     assert (added["name"], added["version"], added["promoted"]) == ("shop", 2, True)
-    for answer, label, stated in ((before, "pink-lady", 0.92), (after, "royal-gala", 0.7)):
+    for answer, label, stated in ((before, "pink-lady", 0.77), (after, "royal-gala", 0.74)):
         (prediction,) = answer["predictions"]
         assert prediction["label"] == label
         assert prediction["probability"] == pytest.approx(stated, abs=BETWEEN_CPUS)
@@ -88,11 +88,11 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     juice, character = unknown["predictions"]
     assert (juice["unknown"], character["unknown"]) == (False, True)
     stated = (juice["similarity"], unknown["unknown_threshold"], character["similarity"])
-    assert stated == pytest.approx((0.66, 0.5, 0.13), abs=BETWEEN_CPUS)
+    assert stated == pytest.approx((0.65, 0.49, 0.11), abs=BETWEEN_CPUS)
     assert (checkout / "shop.onnx").stat().st_size > 1_000_000
     assert printed[7] == ""
     assert "10 classes, 50 images" in printed[8].splitlines()[0]
-    assert printed[8].count(" banana ") == 7
+    assert printed[8].count(" banana ") == 6
 
 
 def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def decode(decoders: Decoders, files: list[bytes], job: Job | None = None, *, pa
         if pixels is None:
             job.skip(position)
         else:
-            job.deliver(position, pixels.mean(axis=(0, 1)).astype(np.float32))
+            job.deliver(position, 0, pixels.mean(axis=(0, 1, 2)).astype(np.float32))
 
     upload = decoders.submit(job, files, POLICY, embed, partial=partial)
     found: Future[Any] = Future()
@@ -143,7 +143,7 @@ def test_a_partial_upload_goes_on_without_its_bad_files(decoders: Decoders) -> N
     large, small = solid("RGB"), solid("RGB", 20)
     bad = [large[: len(large) // 2], b"not an image"]
     embeddings, rejected = decode(decoders, [bad[0], large, bad[1], small], partial=True).result(60)
-    np.testing.assert_array_equal(embeddings, [[200, 30, 30]] * 2)
+    np.testing.assert_array_equal(embeddings[:, 0], [[200, 30, 30]] * 2)
     assert [(one.index, one.code) for one in rejected] == [(0, "invalid_image"), (2, "invalid_image")]
     with pytest.raises(ServiceError) as caught:
         decode(decoders, bad, partial=True).result(60)
@@ -156,7 +156,7 @@ def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoder
     some = decode(decoders, [large] * 8)
     many = decode(decoders, [solid("RGB", 600)] * 400)
     single = decode(decoders, [small])
-    np.testing.assert_array_equal(single.result(60), [[200, 30, 30]])
+    np.testing.assert_array_equal(single.result(60)[:, 0], [[200, 30, 30]])
     assert not some.done()
     assert not many.done()
     assert len(some.result(120)) == 8, "a lone request may have as many as it likes"

@@ -13,7 +13,7 @@ _SEED = 0
 
 
 def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """At most `count` images below a folder, (n, S, S, 3) RGB, as the bundle prepares them.
+    """At most `count` images below a folder, (n, S, S, 3) RGB, as the bundle prepares them for predictions.
 
     Equally many are taken from every subfolder with images, as long as it has enough. The same files
     always give the same images.
@@ -27,7 +27,7 @@ def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessi
     if not chosen:
         raise DataError(f"{folder}: no image below it; images to calibrate with end in {', '.join(sorted(SUFFIXES))}")
     files = [(str(path.relative_to(folder)), path.read_bytes) for path in chosen]
-    return build_image_set([(folder.name, files)], preprocessing).images
+    return build_image_set([(folder.name, files)], preprocessing).first_views
 
 
 def _spread(folder: Path, count: int) -> list[Path]:

@@ -106,7 +106,10 @@ The recipe as used:
 
 def _resize(policy: Preprocessing) -> str:
     share = policy.crop_fraction
-    return policy.resize if share == 1.0 else f"{policy.resize} to the central {share:g} of the square"
+    shown = policy.resize if share == 1.0 else f"{policy.resize} to the central {share:g} of the square"
+    if not policy.support_views:
+        return shown
+    return f"{shown}; support images also to {' and '.join(f'{share:g}' for share in policy.support_views)} of it"
 
 
 def _stored(manifest: Manifest) -> str:

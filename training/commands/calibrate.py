@@ -153,7 +153,7 @@ def _domain_tasks(
             check_open_set(data, task)
     parts: list[_DomainTask] = []
     for domain, data in read:
-        embeddings = subject.embed(data.images)
+        embeddings = data.embeddings(subject.embed)
         parts += [
             _DomainTask(domain.recorded, OpenSetEpisodes(embeddings, data, task, args.episodes, args.seed))
             for task in tasks

@@ -65,7 +65,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     for domain in find_domains(args, subject):
         data = load_measured(args, domain, tasks)
         settings = HeadSettings(args, names, subject, domain)
-        embedded.append((domain, settings, replace(data, images=subject.embed(data.images))))
+        embedded.append((domain, settings, replace(data, images=data.embeddings(subject.embed))))
     results = [
         _measure_task(args, subject, names, domain, settings, data, task)
         for domain, settings, data in embedded

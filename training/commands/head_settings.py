@@ -108,5 +108,5 @@ class HeadSettings:
         thin = thinned(self._training, task)
         key = len(thin.images)
         if key not in self._embeddings:
-            self._embeddings[key] = thin, self._embed(thin.images)
+            self._embeddings[key] = thin, thin.embeddings(self._embed)
         return self._embeddings[key]

@@ -4,13 +4,8 @@ A run on embeddings cannot become a bundle without the network that computes the
 measured on embeddings.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from comln_serve.bundle import Bundle, BundleError, load_bundle
 from comln_serve.bundle.head import Head
@@ -18,6 +13,7 @@ from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.checkpoint import BEST, Checkpoint
 from training.config import Config
+from training.data.images import Embed
 
 
 @dataclass(frozen=True)
@@ -26,14 +22,13 @@ class Subject:
 
     Attributes:
         config: of its training.
-        embed: images (n, S, S, 3) uint8, or embeddings (n, d) float32 if it was trained on
-            embeddings -> (n, d) float32.
+        embed: of images, or of embeddings if it was trained on these.
         bundle: None for a run.
     """
 
     config: Config
     head: Head
-    embed: Callable[[NDArray[Any]], NDArray[np.float32]]
+    embed: Embed
     bundle: Bundle | None
 
 

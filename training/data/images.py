@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from comln_serve.imaging import FORMATS, ImageError, Preprocessing, prepare_image, prepare_pixels
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, pixel_views, prepare_views
 from comln_serve.machine import usable_cpus
 
 ReadFile = Callable[[], bytes]
+Embed = Callable[[NDArray[Any]], NDArray[np.float32]]
+"""A network: images (n, S, S, 3) uint8, or embeddings (n, d) that it may change -> embeddings (n, d) float32."""
 
 # Formats of data sets. The files are the user's own, so the trainer decodes more formats than the
 # server accepts from its callers.
@@ -28,7 +30,8 @@ class ImageSet:
     """Images, or embeddings of images, of a set of classes.
 
     Attributes:
-        images: (n, S, S, 3) uint8 RGB; embeddings are (n, d) float32.
+        images: (n, S, S, 3) uint8 RGB; embeddings are (n, d) float32. With V views of each, (n, V, S, S, 3) and
+            (n, V, d); see `comln_serve.bundle.views`.
         members: for each base class, the indices of its images.
         names: name of each base class.
         rotations: 1, or 4 if each base class is four classes, one for each quarter turn.
@@ -48,6 +51,27 @@ class ImageSet:
     @property
     def n_classes(self) -> int:
         return len(self.members) * self.rotations
+
+    @property
+    def views(self) -> int:
+        """V."""
+        axes = 3 if self.images.dtype == np.uint8 else 1  # of one view
+        return self.images.shape[1] if self.images.ndim == axes + 2 else 1
+
+    @property
+    def all_views(self) -> NDArray[Any]:
+        """(n V, ...), image by image."""
+        return self.images.reshape(-1, *self.images.shape[2:]) if self.views > 1 else self.images
+
+    @property
+    def first_views(self) -> NDArray[Any]:
+        """(n, ...)."""
+        return self.images[:, 0] if self.views > 1 else self.images
+
+    def embeddings(self, embed: Embed) -> NDArray[np.float32]:
+        """Embeddings of all images: (n, d), or (n, V, d)."""
+        found = embed(self.all_views)
+        return found.reshape(len(self.images), self.views, -1) if self.views > 1 else found
 
 
 def build_image_set(
@@ -76,17 +100,17 @@ def build_image_set(
 
 
 def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Decoded RGB images (n, height, width, 3) as (n, S, S, 3); unchanged if they have that size."""
+    """Decoded RGB images (n, height, width, 3) as in `ImageSet`; unchanged if of that size and not cropped."""
     side = preprocessing.image_size
-    if pixels.shape[1:3] == (side, side):
+    if pixels.shape[1:3] == (side, side) and preprocessing.shares == (1.0,):
         return pixels
-    return _fill(lambda i: prepare_pixels(pixels[i], preprocessing), len(pixels), preprocessing)
+    return _fill(lambda i: pixel_views(pixels[i], preprocessing), len(pixels), preprocessing)
 
 
 def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """An array of `count` images made on all CPUs, in place: a list first would double the memory."""
-    side = preprocessing.image_size
-    images = np.empty((count, side, side, 3), dtype=np.uint8)
+    side, views = preprocessing.image_size, len(preprocessing.shares)
+    images = np.empty((count, views, side, side, 3), dtype=np.uint8)
 
     def put(i: int) -> None:
         images[i] = make(i)
@@ -95,12 +119,12 @@ def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: P
         done = pool.map(put, range(count))
         for _ in tqdm(done, total=count, desc="images", unit="img", leave=False, disable=None):
             pass
-    return images
+    return images if views > 1 else images[:, 0]
 
 
 def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     try:
-        return prepare_image(read(), preprocessing, formats=_READ)
+        return prepare_views(read(), preprocessing, formats=_READ)
     except ImageError as error:
         raise DataError(f"{name}: {error.message}") from error
     except OSError as error:

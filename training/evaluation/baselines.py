@@ -9,7 +9,8 @@ With unequal shots every class has the same weight (an example's is M / (N n_c),
 of examples of its class), since there are equally many queries of each class. With equal shots all
 weights are 1.
 
-phi (M, d) are support embeddings, N is the number of classes. The weights of the penalised heads are
+phi (M, d) are support embeddings, N is the number of classes. With several views of an image, (M, V, d), each is an
+example, as for the bundle's own head. The weights of the penalised heads are
 in the span of phi, so these heads depend on the embeddings only through inner products. If d > M they
 are fitted in coordinates of that span, M numbers per image instead of d, with the same scores.
 """
@@ -23,6 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from comln_serve.bundle.head import Head
+from comln_serve.bundle.views import as_examples, views_of
 from comln_serve.flow import balanced_weights
 from training.evaluation.cross_validation import Classes, Criterion, Scored, choose_setting
 from training.evaluation.euler import descended
@@ -64,7 +66,7 @@ class Baseline:
 
     def candidates(self, embeddings: Embeddings) -> tuple[float, ...]:
         """The grid for these embeddings (n, d), rounded to two digits."""
-        unit = float((embeddings.astype(np.float64) ** 2).sum(axis=1).mean()) ** self.power
+        unit = float((embeddings.astype(np.float64) ** 2).sum(axis=-1).mean()) ** self.power
         return tuple(float(f"{unit * value:.2g}") for value in self.grid)
 
     def describe(self, value: float | None) -> str:
@@ -74,6 +76,7 @@ class Baseline:
 
 def prototypes(phi: NDArray[np.floating], classes: Classes, ways: int) -> Array:
     """(N, d) mean embedding of every class."""
+    phi, classes = as_examples(phi, classes)
     return np.stack([phi[classes == c].mean(axis=0, dtype=np.float64) for c in range(ways)])
 
 
@@ -180,6 +183,7 @@ def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Cla
 
     def make(_: Head, value: float) -> Classify:
         def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
+            phi, classes = as_examples(phi, classes)
             if unit_length:
                 return fit(normalised(phi), classes, ways, normalised(query), value)
             return fit(phi, classes, ways, query, value)
@@ -196,9 +200,12 @@ def _chosen_in_the_task(
 
     def make(_head: Head, _value: float) -> Classify:
         def classify(phi: Embeddings, classes: Classes, ways: int, query: Embeddings) -> NDArray[np.floating]:
+            views = views_of(phi)
+            phi, classes = as_examples(phi, classes)
             # Computed once, instead of in every fit.
             Z, Zq = coordinates(normalised(phi), normalised(query))
-            return fit(Z, classes, ways, Zq, choose_setting(fit, grid, 1.0, criterion, Z, classes, ways))
+            value = choose_setting(fit, grid, 1.0, criterion, Z, classes, ways, views)
+            return fit(Z, classes, ways, Zq, value)
 
         return classify
 

@@ -46,7 +46,7 @@ def choose(
     """The value with the best mean accuracy on `episodes` episodes; of equally good ones the smallest.
 
     Args:
-        embeddings: (n, d) of `data.images`.
+        embeddings: (n, d) or (n, V, d) of `data.images`.
 
     Returns:
         The value, and whether it is the first or last of the grid, so that a better one may be outside.

@@ -31,6 +31,7 @@ def choose_setting(
     phi: NDArray[np.floating],
     classes: Classes,
     ways: int,
+    views: int = 1,
 ) -> float:
     """The value of the grid that is best on held-out support images; every class has the same weight.
 
@@ -39,20 +40,22 @@ def choose_setting(
         default: the value if a class has only one example, which cannot be held out.
         criterion: "log loss" takes the scores as logits.
         phi: (M, d). classes: (M,). ways: N.
+        views: number of examples of each image, one after another. They are held out together, and the first is
+            classified, as in `comln_serve.report`.
     """
-    folds = min(MOST_FOLDS, int(np.bincount(classes, minlength=ways).min()))
+    folds = min(MOST_FOLDS, int(np.bincount(classes, minlength=ways).min()) // views)
     if folds < 2:
         return default
     assigned = np.empty(len(classes), dtype=np.intp)
     for c in range(ways):
         members = np.flatnonzero(classes == c)
-        assigned[members] = np.arange(len(members)) % folds
+        assigned[members] = np.arange(len(members)) // views % folds
     w = balanced_weights(classes, ways)
     merits = np.zeros(len(grid))
     for fold in range(folds):
-        out = assigned == fold
+        kept, out = assigned != fold, np.flatnonzero(assigned == fold)[::views]
         for i, value in enumerate(grid):
-            scores = fit(phi[~out], classes[~out], ways, phi[out], value)
+            scores = fit(phi[kept], classes[kept], ways, phi[out], value)
             if criterion == "log loss":
                 logs = log_softmax(scores, axis=1)
                 merits[i] += w[out] @ logs[np.arange(len(logs)), classes[out]]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head
+from comln_serve.bundle.views import as_examples
 from training.evaluation.evaluate import Classify, linear
 from training.gradient_flow.steps import ReducedProblem, Solver, march
 
@@ -24,12 +25,13 @@ def descend(
     """Adapted classifier (N, d): `head`'s start after Euler steps up to `horizon`.
 
     Args:
-        phi: (M, d) support embeddings. classes: (M,) class index of each. ways: N.
+        phi: (M, d) or (M, V, d) support embeddings. classes: (M,) class index of each. ways: N.
         step_size, horizon: in flow time; the last step is shorter if the horizon is not a multiple.
 
     Raises:
         FlowError: more steps than `head.solver.max_steps`, or steps too large for float64.
     """
+    phi, classes = as_examples(phi, classes)
     phi64 = phi.astype(np.float64)
     W0 = head.initial_weights(phi, classes, ways)
     problem = ReducedProblem(

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head, HorizonRule
 from comln_serve.bundle.manifest import Shots
+from comln_serve.bundle.views import first_views
 from comln_serve.machine import usable_cpus
 from comln_serve.report import adapt
 from training.data import ImageSet
@@ -21,8 +22,8 @@ from training.evaluation.tasks import Task
 from training.results.accuracy import Accuracy, mean_and_interval
 
 Classify = Callable[[NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]]
-"""A head: support embeddings phi (M, d), their classes (M,), the number of classes N, and query
-embeddings (Q, d) -> scores (Q, N); the answer to a query is the class of the largest score."""
+"""A head: support embeddings phi, (M, d) or (M, V, d) with V views of each image, their classes (M,), the number of
+classes N, and query embeddings (Q, d) -> scores (Q, N); the answer to a query is the class of the largest score."""
 
 
 def evaluate(
@@ -39,7 +40,7 @@ def evaluate(
     """Accuracy of adapted classifiers on `episodes` episodes drawn with `seed`.
 
     Args:
-        embeddings: (n, d) of `data.images`, in their order; `data.rotations` must be 1.
+        embeddings: (n, d) or (n, V, d) of `data.images`, in their order; `data.rotations` must be 1.
     """
     task = Task(ways, shots, queries)
     return summarise(episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed)
@@ -58,7 +59,7 @@ def unadapted(head: Head) -> Classify:
 
 
 def linear(weights: Callable[[NDArray[np.float32], NDArray[np.intp], int], NDArray[np.floating]]) -> Classify:
-    """A head of the weights (N, d) that a function makes of phi (M, d), classes (M,) and N."""
+    """A head of the weights (N, d) that a function makes of phi, classes (M,) and N."""
 
     def classify(
         phi: NDArray[np.float32], classes: NDArray[np.intp], ways: int, query: NDArray[np.float32]
@@ -74,14 +75,16 @@ def episode_accuracies(
     """(episodes,) share of each episode's queries that a head classifies correctly.
 
     Args:
-        embeddings: (n, d) of `data.images`, in their order; `data.rotations` must be 1.
+        embeddings: (n, d) or (n, V, d) of `data.images`, in their order; `data.rotations` must be 1.
     """
     if data.rotations != 1:
         raise ValueError("evaluation uses the images as they are, without rotated classes")
 
+    queries = first_views(embeddings)
+
     def run(number: int) -> float:
         drawn = task.draw(data, seed, number)
-        scores = classify(embeddings[drawn.support], drawn.support_classes, task.ways, embeddings[drawn.query])
+        scores = classify(embeddings[drawn.support], drawn.support_classes, task.ways, queries[drawn.query])
         return float((scores.argmax(axis=1) == drawn.query_classes).mean())
 
     # The matrix products are small: BLAS threads would spend more time waiting than computing.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from comln_serve.bundle.views import first_views
 from comln_serve.machine import usable_cpus
 from training.data import DataError, ImageSet, check_episodes
 from training.evaluation.tasks import Task
@@ -23,7 +24,7 @@ class OpenSetEpisode:
     """One episode, as embeddings.
 
     Attributes:
-        phi: (M, d) of the support images. classes: (M,) class of each, 0 <= c < ways.
+        phi: (M, d) or (M, V, d) of the support images. classes: (M,) class of each, 0 <= c < ways.
         query: (Q, d) of the task's classes. query_classes: (Q,).
         unknown: (R, d) of queries whose classes are not in the task.
     """
@@ -37,7 +38,7 @@ class OpenSetEpisode:
 
 @dataclass(frozen=True)
 class OpenSetEpisodes:
-    """The episodes of a task with a seed, over embeddings (n, d) of `data.images`."""
+    """The episodes of a task with a seed, over embeddings (n, d) or (n, V, d) of `data.images`."""
 
     embeddings: NDArray[np.float32]
     data: ImageSet
@@ -55,12 +56,13 @@ class OpenSetEpisodes:
         drawn = _with_unknown(self.data, self.task).draw(self.data, self.seed, number)
         support = drawn.support_classes < self.task.ways
         known = drawn.query_classes < self.task.ways
+        queries = first_views(self.embeddings)
         return OpenSetEpisode(
             self.embeddings[drawn.support[support]],
             drawn.support_classes[support],
-            self.embeddings[drawn.query[known]],
+            queries[drawn.query[known]],
             drawn.query_classes[known],
-            self.embeddings[drawn.query[~known]],
+            queries[drawn.query[~known]],
         )
 
     def map(self, function: Callable[[OpenSetEpisode, int], _Result]) -> Iterator[_Result]:

@@ -24,6 +24,7 @@ def largest_change(head: Head, calibration: Calibration, episodes: OpenSetEpisod
             found: NDArray[np.float64] = softmax(episode.query.astype(np.float64) @ W.T / temperature, axis=1)
             return found
 
-        return float(np.abs(probabilities(as_stored(episode.phi, "int16")) - probabilities(episode.phi)).max())
+        stored = as_stored(episode.phi.reshape(len(episode.phi), -1), "int16").reshape(episode.phi.shape)
+        return float(np.abs(probabilities(stored) - probabilities(episode.phi)).max())
 
     return max(episodes.map(run))

@@ -116,7 +116,7 @@ class HorizonResult:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The first `count` episodes of a seed, over embeddings (n, d) of `data.images`."""
+    """The first `count` episodes of a seed, over embeddings (n, d) or (n, V, d) of `data.images`."""
 
     embeddings: Embeddings
     data: ImageSet

@@ -24,9 +24,9 @@ class MetaBatch:
     """Episodes of one shape.
 
     Attributes:
-        images: (B, M + N q, ...) as in the data: the M support images of each task, class by class,
-            then the q query images of each class.
-        shots: (N,) number of support images of each class, M in total.
+        images: (B, M + N q, ...) as in the data: the M support examples of each task, class by class,
+            then the q query images of each class. All views of a support image are examples.
+        shots: (N,) number of support examples of each class, M in total.
     """
 
     images: Tensor
@@ -67,13 +67,12 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
         seed = int(noise.integers(2**63))
         if not tasks:  # random numbers of the network itself, such as DropBlock's
             torch.manual_seed(seed)
-        images = source.gather(
-            np.concatenate([np.repeat(episode.classes, kept), np.repeat(episode.classes, settings.queries)]),
-            np.concatenate([episode.support[chosen], episode.query.ravel()]),
-        )
+        support = source.gather_views(np.repeat(episode.classes, kept), episode.support[chosen])
+        queries = source.gather(np.repeat(episode.classes, settings.queries), episode.query.ravel())
+        images = torch.cat([support, queries])
         how = draw(noise, len(images), config.augmentation)
         tasks.append(augment(images, how, config.augmentation))
-    return MetaBatch(torch.stack(tasks), tuple(kept.tolist()))
+    return MetaBatch(torch.stack(tasks), tuple((kept * sources[0].data.views).tolist()))
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:

@@ -128,5 +128,5 @@ def _statistics_images(config: Config, sets: list[ImageSet]) -> Tensor:
     parts: list[Tensor] = []
     for data in sets:
         some = np.sort(rng.permutation(len(data.images))[:count])
-        parts.append(torch.from_numpy(data.images[some]))
+        parts.append(torch.from_numpy(data.first_views[some]))
     return torch.cat(parts)

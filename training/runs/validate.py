@@ -33,7 +33,7 @@ def validate(model: MetaModel, data: Data) -> list[Validated]:
     settings, head = model.config.validation, model.head()
     results: list[Validated] = []
     for name, images in by_name(data).items():
-        embeddings = model.embed(images.images)
+        embeddings = images.embeddings(model.embed)
         for ways, shots in settings.tasks:
             accuracy = evaluate(
                 embeddings, head, images, ways=ways, shots=shots, queries=settings.queries, episodes=settings.episodes

@@ -193,8 +193,8 @@ class _State(Collector):
         engine, shared = self._engine, self._engine.shared
         pending = GaugeMetricFamily(
             "comln_pending",
-            "Requests, their images and the bytes of bodies being worked on or waiting, against "
-            "the limits --max-pending-*.",
+            "Requests, their images (each view of a support image is one) and the bytes of bodies being worked on or "
+            "waiting, against the limits --max-pending-*.",
             labels=["unit"],
         )
         for unit in (Count.REQUESTS, Count.IMAGES, Count.BYTES):

@@ -50,7 +50,7 @@ class Embedding(Protocol):
 
 
 Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
-"""Embeddings (M, d), perceptual hashes (M,), labels (M,) and thumbnails by position."""
+"""Embeddings as of `SupportSet`, perceptual hashes (M,), labels (M,) and thumbnails by position."""
 
 Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
@@ -266,7 +266,8 @@ class ClassifierMaker:
     def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> Embedded:
         """The images that can be used. Notes the others in the call.
 
-        They are in work until they are embedded: a solve may wait for seconds, and keeps no other images out.
+        They are in work until they are embedded, each of their views as an image: a solve may wait for seconds, and
+        keeps no other images out.
 
         Args:
             shown: as of `labels_to_show`.
@@ -274,11 +275,14 @@ class ClassifierMaker:
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
         cancellation = call.caller.cancellation
+        views = len(files) * len(model.bundle.manifest.preprocessing.shares)
         with (
-            self._images.admit(len(files)),
+            # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
+            self._images.admit(min(views, self._images.most)),
             self._embedding(files, model, call.clock, cancellation, seen.take, partial=call.partial) as upload,
         ):
             embeddings = upload.job.wait()
+            embeddings = embeddings.reshape(len(embeddings), -1)
         call.rejected[:] = rejected = upload.rejected
         # Before adapting: examples that are added later then give the same classifier as all of them at once.
         embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)

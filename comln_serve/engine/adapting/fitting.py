@@ -31,7 +31,8 @@ def fit(
         ServiceError: CANNOT_ADAPT.
     """
     check_classes(support.labels, model)
-    head, phi = model.bundle.head, support.embeddings
+    head = model.bundle.head
+    phi = support.embeddings.reshape(len(support), -1, model.bundle.manifest.embedding_size)  # (M, V, d)
     labels, classes = support.classes, support.class_indices()
     rule = head.horizon_rule if horizon is None else horizon
     with raised_after(max_seconds) as late:
@@ -43,7 +44,7 @@ def fit(
             raise _cannot_adapt(error, rule, max_seconds) from error
     own_horizon = rule == head.horizon_rule
     if head.horizon_rule == "learned":  # another rule may have chosen the learned T
-        own_horizon = adaptation.horizon == head.horizon_of(phi, len(labels))
+        own_horizon = adaptation.horizon == adaptation.learned
     report = make_report(
         adaptation,
         classes,
@@ -53,7 +54,7 @@ def fit(
         calibration=model.bundle.manifest.calibration,
     )
     W = adaptation.solution.W.astype(np.float32)
-    probabilities = softmax(phi.astype(np.float64) @ W.T.astype(np.float64))
+    probabilities = softmax(phi[:, 0].astype(np.float64) @ W.T.astype(np.float64))
     of_truth = probabilities[np.arange(len(classes)), classes]
     weights = head.example_weights(classes, len(labels))
     return Classifier(

@@ -25,10 +25,11 @@ class Seen:
         self._first: dict[str, tuple[int, bytes]] = {}
         self._lock = Lock()
 
-    def take(self, position: int, pixels: NDArray[np.uint8] | None) -> None:
-        """Take an image (S, S, 3); None: it cannot be used. Called from any thread."""
-        if pixels is None:
+    def take(self, position: int, views: NDArray[np.uint8] | None) -> None:
+        """Take the views (V, S, S, 3) of an image; None: it cannot be used. Called from any thread."""
+        if views is None:
             return
+        pixels = views[0]
         self._hashes[position] = difference_hash(pixels)
         label = self._labels[position]
         if label not in self._to_show or not self._is_first(label, position):

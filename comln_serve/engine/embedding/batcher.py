@@ -67,6 +67,7 @@ class BatchLimits:
 class _Item:
     job: Job
     position: int
+    view: int
     image: NDArray[np.uint8]
     arrived: float
 
@@ -116,26 +117,27 @@ class Batcher:
     def expect(self, job: Job) -> Generator[Callable[[int, NDArray[np.uint8] | None], None], None, None]:
         """Announce the images of a job for the duration of the block. Yields a function `put`.
 
-        Call `put`, from any thread, with each image's position and pixels (S, S, 3); None: the job
-        goes on without it.
+        Call `put`, from any thread, with each image's position and the pixels of its views (V, S, S, 3);
+        None: the job goes on without it.
 
         Raises:
             ServiceError: NOT_READY, the server is stopping.
         """
         left = job.count
 
-        def put(position: int, image: NDArray[np.uint8] | None) -> None:
+        def put(position: int, views: NDArray[np.uint8] | None) -> None:
             nonlocal left
             with self._changed:
                 if left:  # 0 once the block has ended: nobody waits for the image
                     left -= 1
                     self._coming -= 1
-                    if image is not None:
-                        item = _Item(job, position, image, time.monotonic())
-                        self._waiting.setdefault(job, deque()).append(item)
-                        self.queued += 1
-                    self._changed.notify()
-            if image is None:
+                    if views is not None:
+                        now = time.monotonic()
+                        items = [_Item(job, position, view, image, now) for view, image in enumerate(views)]
+                        self._waiting.setdefault(job, deque()).extend(items)
+                        self.queued += len(items)
+                    self._changed.notify(1 if views is None else len(views))
+            if views is None:
                 job.skip(position)
 
         with self._changed:
@@ -239,7 +241,7 @@ class Batcher:
         for item, embedding in zip(batch.items, embeddings, strict=True):
             item.job.embedding_s += seconds / len(images)
             if np.isfinite(embedding).all():
-                item.job.deliver(item.position, embedding)
+                item.job.deliver(item.position, item.view, embedding)
             else:
                 item.job.fail(_not_finite(item))
         for job in batch.jobs:

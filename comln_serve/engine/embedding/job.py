@@ -45,19 +45,20 @@ class Run(Protocol):
 
 
 class Job:
-    """The embeddings (count, d) of a request's images, or the error that ends it.
+    """The embeddings (count, views, d) of a request's images, or the error that ends it.
 
     A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits. Other threads decode and
     embed its images, and stop when it is `over`.
 
     Attributes:
         count: number of images, at least 1.
+        views: number of views of each image, all of which are embedded.
         decoding_s, embedding_s: seconds of work, summed over images.
         waited_s: seconds before work on its first image began; None until then.
     """
 
-    def __init__(self, count: int, limits: JobLimits) -> None:
-        self.count = count
+    def __init__(self, count: int, limits: JobLimits, views: int = 1) -> None:
+        self.count, self.views = count, views
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
         self._limits = limits
@@ -73,14 +74,14 @@ class Job:
     @property
     def over(self) -> bool:
         """Whether the job has all its embeddings or an error."""
-        return self._error is not None or self._delivered + len(self._skipped) == self.count
+        return self._error is not None or self._delivered == (self.count - len(self._skipped)) * self.views
 
     def decoding_share(self) -> float:
         """Share of the work so far that was decoding."""
         return self.decoding_s / ((self.decoding_s + self.embedding_s) or 1.0)
 
     def wait(self) -> NDArray[np.float32]:
-        """Block until the embeddings (count, d) are there; rows of skipped images are left out.
+        """Block until the embeddings (count, views, d) are there; skipped images are left out.
 
         Raises:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
@@ -142,20 +143,20 @@ class Job:
                 del self._runs[run]
             self._waits_from = time.monotonic()
 
-    def deliver(self, position: int, embedding: NDArray[np.float32]) -> None:
-        """Store the embedding (d,) of one image."""
+    def deliver(self, position: int, view: int, embedding: NDArray[np.float32]) -> None:
+        """Store the embedding (d,) of one view of an image."""
         with self._lock:
             if self.over:
                 return
             if self._embeddings is None:
-                self._embeddings = np.empty((self.count, len(embedding)), np.float32)
-            self._embeddings[position] = embedding
+                self._embeddings = np.empty((self.count, self.views, len(embedding)), np.float32)
+            self._embeddings[position, view] = embedding
             self._delivered += 1
             if self.over:
                 self._ended.set_result(None)
 
     def skip(self, position: int) -> None:
-        """Go on without one image. One at least has to be delivered."""
+        """Go on without one image, none of whose views is delivered. One image at least has to be."""
         with self._lock:
             if self.over:
                 return

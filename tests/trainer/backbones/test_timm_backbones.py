@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.imaging import Preprocessing, prepare_pixels
+from comln_serve.imaging import Preprocessing, pixel_views
 from tests.support.paths import REPOSITORY
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.backbones.test_backbones import images
@@ -221,7 +221,7 @@ def test_published_weights_know_imagenet() -> None:
             file = archive.extractfile(member)
             assert file is not None
             with Image.open(io.BytesIO(file.read())) as image:
-                pixels.append(prepare_pixels(np.asarray(image.convert("RGB")), policy))
+                pixels.append(pixel_views(np.asarray(image.convert("RGB")), policy)[0])
             wnids.append(wnid)
     model = make(224, architecture=LITE0, weights=str(path), frozen=True, **PIXELS)
     state = torch.load(path, weights_only=True)
