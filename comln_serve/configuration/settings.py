@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     max_solve_seconds: Duration = Field(
         60.0,
         description="Time one adaptation may take to solve, waiting excluded; over it the request "
-        "is refused. 3200 images of 81 classes took about 25 seconds, report included.",
+        "is refused. 3200 images of 81 classes took 25 to 42 seconds, report included.",
     )
     drain_delay_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         0.0,

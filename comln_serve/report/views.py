@@ -5,10 +5,10 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.views import first_views, views_of
 
-# Multiply-adds of an evaluation of the flow (see `folds.fold_cost`), where Gram matrix and metric cost as much as 20
-# more classes. Up to this work the solve takes about as long as embedding the views of photos: with d = 1600, 81
-# classes have 812 images of three views each, five have 2500.
-_MOST_WORK, _OTHER_CLASSES = 6e8, 20
+# Multiply-adds of an evaluation of the flow (see `folds.fold_cost`), where Gram matrix and metric cost as much as up to
+# 100 more classes. Up to this work solve and report take about as long as embedding the views of photos: with d = 1600,
+# 81 classes have 525 images of three views each, five have 690.
+_MOST_WORK, _OTHER_CLASSES = 4.5e8, 100
 
 
 def affordable_views(phi: NDArray[np.float32], n_classes: int) -> NDArray[np.float32]:

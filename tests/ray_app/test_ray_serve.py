@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 import secrets
+import shutil
 import signal
 import uuid
 import warnings
@@ -28,6 +29,7 @@ from comln_serve.configuration.variables import OF_RAY
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from tests.support import http
+from tests.support.bundles import edit_manifest
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import free_port
 from tests.support.messages import adapt_form, check_error, predict_form
@@ -132,9 +134,23 @@ def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def deployed(ray_port: int, database_url: str, models_dir: Path) -> Iterator[Application]:
+def models(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny models; a support image has two views on the default one."""
+    folder = tmp_path_factory.mktemp("models") / "models"
+    shutil.copytree(models_dir, folder)
+
+    def add_view(content: dict[str, Any]) -> None:
+        content["preprocessing"]["support_views"] = [0.6]
+        content["format_version"] = 6
+
+    edit_manifest(folder / "tiny", add_view)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployed(ray_port: int, database_url: str, models: Path) -> Iterator[Application]:
     options = Options(
-        models_dir=models_dir,
+        models_dir=models,
         database_url=database_url,
         default_model="tiny",
         embedding_replicas=2,
@@ -163,9 +179,9 @@ def application(deployed: Application) -> Application:
 
 
 @pytest.fixture
-def local(settings: Settings, make_engine: Callable[[Settings], Engine]) -> np.ndarray[Any, Any]:
+def local(settings: Settings, models: Path, make_engine: Callable[[Settings], Engine]) -> np.ndarray[Any, Any]:
     """Probabilities (7, 3) of QUERIES by an engine in this process."""
-    engine = make_engine(settings)
+    engine = make_engine(settings.model_copy(update={"models_dir": models}))
     known = engine.adapt(SUPPORT).classifier
     return asyncio.run(engine.predict(QUERIES, known.id)).probabilities
 

@@ -121,7 +121,7 @@ def test_all_views_of_an_image_are_examples_and_are_held_out_together(head: Head
 def test_of_many_images_only_the_first_views_are_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     head = replace(PROTOTYPE, exponents=HorizonLaw(0.3, -0.2, 0.5))
     phi = np.stack([clusters(CLASSES), clusters(CLASSES)[::-1]], axis=1)
-    work = (4 + 20) * (2 * len(CLASSES)) ** 2  # 24 examples, fewer than twice the 32 features
+    work = (4 + 100) * (2 * len(CLASSES)) ** 2  # 24 examples, fewer than twice the 32 features
     monkeypatch.setattr(views, "_MOST_WORK", work)
     every = adapt(head, phi, CLASSES, 4)
     np.testing.assert_array_equal(every.solution.W, head.adapt(phi, CLASSES, 4).W)

@@ -74,7 +74,8 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     assert f"`held_out.accuracy` is {held_out['accuracy']}:" in prose
     assert f"{held_out['accuracy'] * held_out['judged']:.0f} of the 50 are right" in prose
     suspects = [(item["label"], item["likelier"]) for item in held_out["suspects"]]
-    assert suspects == [("pink-lady", "royal-gala")]
+    apples = ("pink-lady", "royal-gala")
+    assert suspects in ([apples], [apples, apples]), "a second one is just below the limit"
     banana, apple = predicted["predictions"]
     assert (banana["label"], apple["label"]) == ("banana", "pink-lady")
     assert banana["probability"] == pytest.approx(0.91, abs=BETWEEN_CPUS)
