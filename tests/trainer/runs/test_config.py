@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from comln_serve.imaging import Preprocessing
 from tests.support.paths import REPOSITORY
 from training.config import BackboneConfig, Config, ConfigError, load_config, override_config
 
@@ -27,7 +28,10 @@ def test_shipped_recipes_load(path: Path) -> None:
 def test_documented_backbones_load() -> None:
     document = (REPOSITORY / "docs" / "backbones.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", document, flags=re.DOTALL)
-    kinds = {BackboneConfig.model_validate(yaml.safe_load(block)["backbone"]).kind for block in blocks}
+    sections = [yaml.safe_load(block) for block in blocks]
+    for data in (section["data"] for section in sections if "data" in section):
+        assert Preprocessing.model_validate(data["preprocessing"]).support_views
+    kinds = {BackboneConfig.model_validate(section["backbone"]).kind for section in sections if "backbone" in section}
     assert kinds == {"onnx", "torchvision", "timm", "identity", "conv4", "resnet12"}
 
 
