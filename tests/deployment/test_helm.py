@@ -100,7 +100,7 @@ def test_values_reach_the_objects() -> None:
     objects = render(*EVERYTHING)
     own = container(objects)
     assert own["image"] == "r.example.org/comln:cuda"
-    assert own["resources"]["limits"] == {"memory": "8Gi", "nvidia.com/gpu": "2", "cpu": 4}
+    assert own["resources"]["limits"] == {"memory": "9Gi", "nvidia.com/gpu": "2", "cpu": 4}
     variables = environment(objects)
     assert variables["COMLN_REQUIRE_KEYS"] == "true"
     assert variables["COMLN_ALLOWED_HOSTS"] == "comln.example.com,comln.example.org"
