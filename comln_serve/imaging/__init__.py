@@ -4,14 +4,7 @@ from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFil
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats, readable
 from comln_serve.imaging.hashing import difference_hash
-from comln_serve.imaging.preprocessing import (
-    Preprocessing,
-    fit_image,
-    fit_views,
-    pixel_views,
-    prepare_image,
-    prepare_views,
-)
+from comln_serve.imaging.preprocessing import Preprocessing, fit_views, pixel_views, prepare_image, prepare_views
 from comln_serve.imaging.thumbnail import thumbnail
 
 __all__ = [
@@ -23,7 +16,6 @@ __all__ = [
     "Preprocessing",
     "StoppedError",
     "difference_hash",
-    "fit_image",
     "fit_views",
     "open_image",
     "parse_formats",

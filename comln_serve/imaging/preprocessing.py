@@ -68,6 +68,11 @@ class Preprocessing(BaseModel):
         return (self.crop_fraction, *self.support_views)
 
     @property
+    def of_predictions(self) -> Self:
+        """The same policy with the first view alone."""
+        return self.model_copy(update={"support_views": ()})
+
+    @property
     def enough(self) -> int:
         """For `open_image`: a JPEG decoded at a reduced size keeps twice the needed pixels on its shorter side."""
         return math.ceil(2 * self.image_size / self.crop_fraction)
@@ -82,37 +87,30 @@ def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] 
     Raises:
         ImageError: as `open_image` and `ImageFile.decode`.
     """
-    return fit_image(open_image(data, enough=policy.enough, formats=formats), policy)
+    return prepare_views(data, policy.of_predictions, formats=formats)[0]
 
 
 def prepare_views(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
     """All views of a support image: (V, image_size, image_size, 3) uint8 RGB; else as `prepare_image`."""
-    return fit_views(open_image(data, enough=policy.enough, formats=formats), policy)
+    return fit_views(open_image(data, enough=policy.enough, formats=formats), policy, len(policy.shares))
 
 
-def fit_image(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
-    """Decode an opened file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+def fit_views(file: ImageFile, policy: Preprocessing, count: int) -> NDArray[np.uint8]:
+    """Decode an opened file and apply the policy: its first views (count, image_size, image_size, 3) uint8 RGB.
 
     Raises:
         ImageError, StoppedError: as `ImageFile.decode`.
     """
-    return np.asarray(_fit(file.decode(policy.background), policy, policy.crop_fraction), dtype=np.uint8)
-
-
-def fit_views(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
-    """All views of a support image: (V, image_size, image_size, 3) uint8 RGB; else as `fit_image`, which gives the
-    first of them.
-    """
-    return _views(file.decode(policy.background), policy)
+    return _views(file.decode(policy.background), policy, count)
 
 
 def pixel_views(pixels: NDArray[np.uint8], policy: Preprocessing) -> NDArray[np.uint8]:
     """All views of a decoded RGB image (height, width, 3): (V, image_size, image_size, 3)."""
-    return _views(Image.fromarray(pixels), policy)
+    return _views(Image.fromarray(pixels), policy, len(policy.shares))
 
 
-def _views(image: Image.Image, policy: Preprocessing) -> NDArray[np.uint8]:
-    return np.stack([np.asarray(_fit(image, policy, share), dtype=np.uint8) for share in policy.shares])
+def _views(image: Image.Image, policy: Preprocessing, count: int) -> NDArray[np.uint8]:
+    return np.stack([np.asarray(_fit(image, policy, share), dtype=np.uint8) for share in policy.shares[:count]])
 
 
 def _fit(image: Image.Image, policy: Preprocessing, share: float) -> Image.Image:

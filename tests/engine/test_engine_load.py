@@ -16,7 +16,7 @@ from comln_serve.engine.embedding import decoders
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
-from comln_serve.imaging import ImageFile, Preprocessing, fit_image
+from comln_serve.imaging import ImageFile, Preprocessing, fit_views
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.waiting import wait_until
@@ -157,12 +157,12 @@ def test_a_request_that_waits_too_long_for_a_decoder(
     adapted = engine.adapt(colour_support()).classifier
     running, blocked = Event(), Event()
 
-    def held(file: ImageFile, policy: Preprocessing) -> Any:
+    def held(file: ImageFile, policy: Preprocessing, count: int) -> Any:
         running.set()
         assert blocked.wait(30)
-        return fit_image(file, policy)
+        return fit_views(file, policy, count)
 
-    monkeypatch.setattr(decoders, "fit_image", held)
+    monkeypatch.setattr(decoders, "fit_views", held)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(predict, engine, [image_bytes()], adapted.id)
         assert running.wait(30)

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from comln_serve.configuration.settings import Settings
@@ -16,6 +17,7 @@ from comln_serve.engine.classifiers import housekeeping
 from comln_serve.engine.embedding import decoders
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.imaging import ImageFile, Preprocessing
 from tests.support.databases import execute
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import image_bytes
@@ -64,8 +66,13 @@ def test_the_first_image_of_each_class(engine: Engine) -> None:
 
 def test_an_image_is_decoded_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
-    decode = decoders.fit_image
-    monkeypatch.setattr(decoders, "fit_image", lambda file, policy: decoded.append(file) or decode(file, policy))
+    decode = decoders.fit_views
+
+    def counted(file: ImageFile, policy: Preprocessing, count: int) -> NDArray[np.uint8]:
+        decoded.append(file)
+        return decode(file, policy, count)
+
+    monkeypatch.setattr(decoders, "fit_views", counted)
     engine.adapt(PAIR)
     assert len(decoded) == len(PAIR)
 

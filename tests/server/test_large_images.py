@@ -18,7 +18,7 @@ from PIL import Image
 from comln_serve.engine.embedding.decoders import Decoders
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_image, open_image
+from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import live_server
@@ -234,13 +234,13 @@ def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path
 
 def test_what_was_given_up_leaves_the_line_at_once(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are released, and its pixels keep nobody out, while another image takes long."""
-    go_on, fit = Event(), fit_image
+    go_on, fit = Event(), fit_views
 
-    def slow(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
+    def slow(file: ImageFile, policy: Preprocessing, count: int) -> NDArray[np.uint8]:
         assert go_on.wait(60)
-        return fit(file, policy)
+        return fit(file, policy, count)
 
-    monkeypatch.setattr("comln_serve.engine.embedding.decoders.fit_image", slow)
+    monkeypatch.setattr("comln_serve.engine.embedding.decoders.fit_views", slow)
     large = solid("RGB")
     first = decode(decoders, [large])
     for _ in range(20):

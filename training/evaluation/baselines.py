@@ -10,9 +10,9 @@ of examples of its class), since there are equally many queries of each class. W
 weights are 1.
 
 phi (M, d) are support embeddings, N is the number of classes. With several views of an image, (M, V, d), each is an
-example, as for the bundle's own head. The weights of the penalised heads are
-in the span of phi, so these heads depend on the embeddings only through inner products. If d > M they
-are fitted in coordinates of that span, M numbers per image instead of d, with the same scores.
+example, as for the bundle's own head. The weights of the penalised heads are in the span of phi, so these heads depend
+on the embeddings only through inner products. If d > M they are fitted in coordinates of that span, M numbers per image
+instead of d, with the same scores.
 """
 
 from collections.abc import Callable

@@ -40,8 +40,7 @@ def choose_setting(
         default: the value if a class has only one example, which cannot be held out.
         criterion: "log loss" takes the scores as logits.
         phi: (M, d). classes: (M,). ways: N.
-        views: number of examples of each image, one after another. They are held out together, and the first is
-            classified, as in `comln_serve.report`.
+        views: number of examples of each image, one after another, which are held out together.
     """
     folds = min(MOST_FOLDS, int(np.bincount(classes, minlength=ways).min()) // views)
     if folds < 2:
@@ -53,9 +52,9 @@ def choose_setting(
     w = balanced_weights(classes, ways)
     merits = np.zeros(len(grid))
     for fold in range(folds):
-        kept, out = assigned != fold, np.flatnonzero(assigned == fold)[::views]
+        out = assigned == fold
         for i, value in enumerate(grid):
-            scores = fit(phi[kept], classes[kept], ways, phi[out], value)
+            scores = fit(phi[~out], classes[~out], ways, phi[out], value)
             if criterion == "log loss":
                 logs = log_softmax(scores, axis=1)
                 merits[i] += w[out] @ logs[np.arange(len(logs)), classes[out]]

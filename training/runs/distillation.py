@@ -41,8 +41,7 @@ class Teacher:
             loaded = load_bundle(bundle)
         except BundleError as error:
             raise BackboneError(f"pretraining.teacher: {error}") from error
-        policy = loaded.manifest.preprocessing.model_copy(update={"support_views": ()})
-        pixels = fit_pixels(data.first_views, policy)
+        pixels = fit_pixels(data.first_views, loaded.manifest.preprocessing.of_predictions)
         digest = hashlib.sha256(loaded.embedder_sha256.encode())
         digest.update(np.ascontiguousarray(pixels).data)
         kept = out / f"teacher-{digest.hexdigest()[:16]}.npy"

@@ -20,7 +20,7 @@ from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_image, fit_views, open_image
+from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,6 @@ Deliver = Callable[[int, NDArray[np.uint8] | None], None]
 """Takes an image's position and its views (V, S, S, 3), or None if it cannot be used."""
 
 
-def _one_view(file: ImageFile, policy: Preprocessing) -> NDArray[np.uint8]:
-    return fit_image(file, policy)[None]
-
-
 class Upload:
     """A request's files, decoded in order. Guarded by the decoders' lock.
 
@@ -54,7 +50,6 @@ class Upload:
         self, job: Job, files: Sequence[File], policy: Preprocessing, deliver: Deliver, *, partial: bool
     ) -> None:
         self.job, self.files, self.policy, self.deliver, self.partial = job, files, policy, deliver, partial
-        self.prepare = fit_views if job.views > 1 else _one_view
         self.taken = 0
         self.decoding = 0  # files taken but not finished, queued large ones included
         self.large: deque[tuple[int, ImageFile]] = deque()
@@ -250,7 +245,7 @@ class Decoders:
             if task.file is None and file.pixels > SMALL:
                 task.parked = self._park(upload, position, file)
                 return None
-            pixels = upload.prepare(file, upload.policy)
+            pixels = fit_views(file, upload.policy, job.views)
         except StoppedError:
             return None
         except ImageError as error:

@@ -194,10 +194,13 @@ def test_examples_are_stored_in_16_bits_if_that_changes_nothing(
     assert (manifest.stored_embeddings, manifest.format_version) == ("float32", 2)
 
 
-def test_rounding_what_is_rounded_changes_nothing(bundle: Path) -> None:
+@pytest.mark.parametrize("views", [(), (3,)])
+def test_rounding_what_is_rounded_changes_nothing(bundle: Path, views: tuple[int, ...]) -> None:
+    """The numbers of an image have one scale, those of all its views."""
     found = load_bundle(bundle)
     rng = np.random.default_rng(0)
-    embeddings = rng.normal(size=(60, found.manifest.embedding_size)).astype(np.float32)
+    embeddings = rng.normal(size=(60, *views, found.manifest.embedding_size)).astype(np.float32)
+    once = rounded(embeddings.reshape(60, -1)).reshape(embeddings.shape)
     data = ImageSet(embeddings, tuple(np.arange(20 * c, 20 * c + 20) for c in range(3)), tuple("abc"))
     law = TaskLaw(constant=0.5, shots=0.0, ways=0.0)
     calibration = Calibration(
@@ -205,7 +208,7 @@ def test_rounding_what_is_rounded_changes_nothing(bundle: Path) -> None:
         command="none", tasks=(),
     )  # fmt: skip
     change = largest_change(found.head, calibration, OpenSetEpisodes(embeddings, data, Task(2, 3, 3), 5, 0))
-    again = largest_change(found.head, calibration, OpenSetEpisodes(rounded(embeddings), data, Task(2, 3, 3), 5, 0))
+    again = largest_change(found.head, calibration, OpenSetEpisodes(once, data, Task(2, 3, 3), 5, 0))
     assert 0 < change < 1e-3
     assert again == 0, "they are rounded already"
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from comln_serve.bundle import load_bundle
-from comln_serve.bundle.calibration import Calibration, TaskLaw
-from comln_serve.bundle.stored import StoredEmbeddings, as_stored
 from comln_serve.bundle.views import as_examples
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import NewClassifier
@@ -33,7 +31,6 @@ from training.evaluation.compare import measure
 from training.evaluation.cross_validation import choose_setting
 from training.evaluation.evaluate import evaluate
 from training.evaluation.open_set import OpenSetEpisodes
-from training.evaluation.sixteen_bits import largest_change
 from training.evaluation.tasks import Task
 from training.model import MetaModel
 from training.runs.embedded import embed_once
@@ -73,7 +70,7 @@ def test_images_are_read_in_all_views(tmp_path: Path) -> None:
     np.testing.assert_array_equal(fitted[:, 0], pixels)
     assert (fitted[:, 1] != pixels).any()
     cropped = fit_pixels(pixels, POLICY)
-    np.testing.assert_array_equal(cropped[:, 0], fit_pixels(pixels, POLICY.model_copy(update={"support_views": ()})))
+    np.testing.assert_array_equal(cropped[:, 0], fit_pixels(pixels, POLICY.of_predictions))
     np.testing.assert_array_equal(cropped[:, 1], pixels)
 
 
@@ -195,47 +192,17 @@ def test_simple_heads_have_every_view_as_an_example(name: str, monkeypatch: pyte
     np.testing.assert_allclose(found, classify(*as_examples(phi, classes), 3, query), rtol=1e-6)
 
 
-def test_cross_validation_holds_out_whole_images_and_classifies_their_first_views() -> None:
-    seen: list[tuple[set[int], list[float]]] = []
+def test_cross_validation_holds_out_whole_images() -> None:
+    seen: list[tuple[set[int], set[int]]] = []
 
     def fit_one(phi: np.ndarray, classes: np.ndarray, ways: int, query: np.ndarray, value: float) -> np.ndarray:
-        seen.append((set(phi[:, 0].astype(int)), query[:, 0].tolist()))
+        seen.append((set(phi[:, 0].tolist()), set(query[:, 0].tolist())))
         return np.zeros((len(query), ways))
 
     images = np.arange(8).repeat(3)
-    phi = images[:, None] + np.tile([0.0, 0.1, 0.2], 8)[:, None]  # the image's number, and a tenth for each view
-    choose_setting(fit_one, [1.0], 1.0, "accuracy", phi, images // 4, 2, 3)
-    assert len(seen) == 4
-    assert all(not kept & set(map(int, out)) and len(kept) == 6 for kept, out in seen)
+    choose_setting(fit_one, [1.0], 1.0, "accuracy", images[:, None], images // 4, 2, 3)
+    assert [(len(kept), len(out), kept & out) for kept, out in seen] == [(6, 2, set())] * 4
     assert sorted(image for _, out in seen for image in out) == list(range(8))
     seen.clear()
     assert choose_setting(fit_one, [1.0, 2.0], 7.0, "accuracy", np.zeros((6, 1)), np.repeat([0, 1], 3), 2, 3) == 7.0
     assert not seen, "one image of each class cannot be held out"
-
-
-def test_the_change_by_sixteen_bits_is_that_of_rows_of_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server stores the views of an image in one row, with one scale."""
-    rng = np.random.default_rng(0)
-    data, head = colour_classes(), MetaModel(tiny_config("prototype")).head()
-    views = rng.normal(size=(64, 3, 5)).astype(np.float32) * np.array([1, 1, 100], np.float32)[:, None]
-    rounded: list[tuple[int, ...]] = []
-
-    def store(embeddings: np.ndarray, form: StoredEmbeddings) -> np.ndarray:
-        rounded.append(embeddings.shape)
-        return as_stored(embeddings, form)
-
-    monkeypatch.setattr("training.evaluation.sixteen_bits.as_stored", store)
-    calibration = Calibration(
-        log_temperature=(law := TaskLaw(constant=0, shots=0, ways=0)),
-        unknown=law,
-        shots=(1, 5),
-        ways=(4, 4),
-        split="val",
-        queries=5,
-        episodes=2,
-        seed=0,
-        command="",
-        tasks=(),
-    )
-    assert largest_change(head, calibration, OpenSetEpisodes(views, data, Task(4, 1, 5), 2, 0)) > 0
-    assert rounded == [(4, 15)] * 2
