@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegressionCV
 from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle import Head
-from comln_serve.bundle.views import as_examples
+from comln_serve.bundle.views import as_examples, views_of
 from comln_serve.report import adapt
 from training.commands.domains import add_data_arguments, find_domains
 from training.commands.subject import open_subject
@@ -185,14 +185,27 @@ def report(
     lines += [markdown(["head", *shared], table), "", "## What was learned", ""]
     lines += [
         markdown(
-            ["left out", "alpha", "similarity", "whitening r", "T at 5-way 1-shot", "5-way 5-shot", "20-way 5-shot"],
+            [
+                "left out",
+                "alpha",
+                "similarity",
+                "shot offset",
+                "whitening r",
+                "T at 5-way 1-shot",
+                "5-way 5-shot",
+                "20-way 5-shot",
+            ],
             [
                 [
                     name,
                     f"{head.alpha:.3g}",
                     f"{head.similarity:.3g}",
+                    f"{head.shot_offset:.3g}",
                     f"{head.whitening:.3g}",
-                    *(f"{head.horizon_for(m, n, 1.0):.3g}" for m, n in ((5, 5), (25, 5), (100, 20))),
+                    *(
+                        f"{head.horizon_for(views_of(sets[name].images) * m, n, 1.0):.3g}"
+                        for m, n in ((5, 5), (25, 5), (100, 20))
+                    ),
                 ]
                 for name, head in heads.items()
             ],

@@ -36,8 +36,10 @@ class MetaModel(nn.Module):
     W0: nn.Parameter | None
     log_alpha: nn.Parameter | None
     similarity_odds: nn.Parameter | None
+    shot_offset: nn.Parameter | None
     exponents: nn.Parameter | None
     log_whitening: nn.Parameter | None
+    log_temperature: nn.Parameter | None
 
     backbone: Backbone | Precomputed
 
@@ -62,9 +64,13 @@ class MetaModel(nn.Module):
         self.log_whitening = None
         if head.initial_whitening:
             self.log_whitening = nn.Parameter(torch.tensor(math.log(head.initial_whitening), dtype=torch.float64))
+        self.log_temperature = None
+        if head.learn_temperature:
+            self.log_temperature = nn.Parameter(torch.zeros(3, dtype=torch.float64))
         self.W0 = None
         self.log_alpha = None
         self.similarity_odds = None
+        self.shot_offset = None
         if head.start == "learned":
             self.W0 = nn.Parameter(torch.zeros(config.episodes.ways[0], self.backbone.embedding_size))
         elif head.start == "prototype":
@@ -73,6 +79,8 @@ class MetaModel(nn.Module):
                 self.similarity_odds = nn.Parameter(
                     torch.logit(torch.tensor(head.initial_similarity, dtype=torch.float64))
                 )
+            if head.initial_shot_offset is not None:
+                self.shot_offset = nn.Parameter(torch.tensor(head.initial_shot_offset, dtype=torch.float64))
 
     def mixed_precision(self) -> torch.autocast:
         """The context that runs the backbone in the configured precision."""
@@ -99,12 +107,7 @@ class MetaModel(nn.Module):
         if self.W0 is not None:
             W0 = self.W0
         elif self.log_alpha is not None:
-            prototypes = Y.transpose(1, 2) @ phi / per_class[:, :, None]
-            if self.similarity_odds is not None:
-                rho = self.similarity_odds.sigmoid()
-                lengths = (rho + (1 - rho) / per_class).sqrt().to(phi.dtype)
-                prototypes = functional.normalize(prototypes, dim=2) * lengths[:, :, None]
-            W0 = self.log_alpha.exp().to(phi.dtype) * prototypes
+            W0 = self._prototype_start(self.log_alpha.exp(), phi, Y)
         else:
             W0 = phi.new_zeros(Y.shape[-1], phi.shape[-1])
         weights = psi = None
@@ -124,6 +127,22 @@ class MetaModel(nn.Module):
             **self.config.flow.model_dump(),
         )
 
+    def _prototype_start(self, alpha: Tensor, phi: Tensor, Y: Tensor) -> Tensor:
+        """W(0) (B, N, d) as in `Head.initial_weights`, for support phi (B, M, d) and one-hot Y (B, M, N)."""
+        per_class = Y.sum(dim=1)  # (B, N)
+        means = Y.transpose(1, 2) @ phi / per_class[:, :, None]
+        prototypes = means
+        if self.similarity_odds is not None:
+            rho = self.similarity_odds.sigmoid()
+            lengths = (rho + (1 - rho) / per_class).sqrt().to(phi.dtype)
+            prototypes = functional.normalize(means, dim=2) * lengths[:, :, None]
+        W0 = alpha.to(phi.dtype) * prototypes
+        if self.shot_offset is not None:
+            fewer = per_class.log().mean(dim=1, keepdim=True) - per_class.log()
+            common = functional.normalize(means.mean(dim=1), dim=1)
+            W0 = W0 + (self.shot_offset * fewer).to(phi.dtype)[:, :, None] * common[:, None, :]
+        return W0
+
     def horizon(self, phi: Tensor, n_classes: int) -> Tensor:
         """T of each task (B,), or one scalar for all, for support phi (B, M, d)."""
         if self.exponents is None:
@@ -135,9 +154,29 @@ class MetaModel(nn.Module):
         log_T = log_T + classes * math.log(n_classes / REFERENCE_CLASSES)
         return log_T.exp()
 
+    def temperature(self, n_examples: int, n_classes: int) -> Tensor | float:
+        """What the query logits of a task are divided by in the loss: a learned law of M and N, or 1.
+
+        The flow's own loss has no temperature. Bundles do not contain the law: `calibrate` fits another on other
+        classes.
+        """
+        if self.log_temperature is None:
+            return 1.0
+        constant, examples, classes = self.log_temperature
+        law = constant + examples * math.log(n_examples / REFERENCE_EXAMPLES)
+        return (law + classes * math.log(n_classes / REFERENCE_CLASSES)).exp()
+
     def head_parameters(self) -> list[nn.Parameter]:
-        """The head's learned scalars: log T, its exponents, log alpha, similarity odds, log r of the metric."""
-        found = (self.log_T, self.exponents, self.log_alpha, self.similarity_odds, self.log_whitening)
+        """The learned scalars: log T, its exponents, log alpha, similarity odds, beta, log r, the temperature's law."""
+        found = (
+            self.log_T,
+            self.exponents,
+            self.log_alpha,
+            self.similarity_odds,
+            self.shot_offset,
+            self.log_whitening,
+            self.log_temperature,
+        )
         return [p for p in found if p is not None and p.requires_grad]
 
     def head(self) -> Head:
@@ -159,6 +198,7 @@ class MetaModel(nn.Module):
             W0=W0,
             alpha=alpha,
             similarity=None if odds is None else float(odds.detach().sigmoid()),
+            shot_offset=0.0 if self.shot_offset is None else float(self.shot_offset.detach()),
             exponents=exponents,
             whitening=0.0 if log_r is None else float(log_r.detach().exp()),
             horizon_rule=self.config.head.horizon_rule,

@@ -69,6 +69,10 @@ class Head:
             alpha times the length sqrt(rho + (1 - rho) / k) that the mean of k unit vectors with
             this cosine has. Actual lengths would favour classes whose few images happen to agree;
             equal lengths would favour those with many.
+        shot_offset: beta of a "prototype" start. To the row of class n with k_n examples it adds
+            beta (mean ln k - ln k_n) times the unit vector along the mean of the class means, which
+            all embeddings have in common: a bias. Without it new images of classes with few
+            examples have too small logits, as they are less like the row of their class.
         exponents: if the horizon depends on the task, else None.
         whitening: r, the strength of the metric in which the flow descends; 0: the paper's flow.
             See `comln_serve.flow.metric`.
@@ -83,6 +87,7 @@ class Head:
     W0: NDArray[np.float32] | None = None
     alpha: float | None = None
     similarity: float | None = None
+    shot_offset: float = 0.0
     exponents: HorizonLaw | None = None
     whitening: float = 0.0
     horizon_rule: HorizonRule = "learned"
@@ -109,7 +114,18 @@ class Head:
         order = np.argsort(classes, kind="stable")
         firsts = per_class.cumsum() - per_class
         means = np.add.reduceat(phi[order].astype(np.float64), firsts) / per_class[:, None]
-        return means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]
+        W0 = means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]
+        if self.shot_offset:
+            common = means.mean(axis=0)
+            length = max(float(np.linalg.norm(common)), _SMALLEST_NORM)
+            W0 += self.shot_offsets(per_class)[:, None] * (common / length)
+        return W0
+
+    def shot_offsets(self, per_class: NDArray[Any]) -> NDArray[np.float64]:
+        """(..., N) beta (mean ln k - ln k_n) for classes of k_n examples (..., N): what W(0) adds along the mean."""
+        logs = np.log(per_class)
+        offsets: NDArray[np.float64] = self.shot_offset * (logs.mean(axis=-1, keepdims=True) - logs)
+        return offsets
 
     def prototype_scale(self, norms: NDArray[np.float64], per_class: NDArray[Any]) -> NDArray[np.float64]:
         """(..., N) factors that make class means the rows of a "prototype" start.

@@ -168,6 +168,7 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
         W0=tensors.get("W0"),
         alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
         similarity=spec.similarity,
+        shot_offset=spec.shot_offset,
         exponents=spec.exponents,
         whitening=spec.whitening,
         horizon_rule=spec.horizon_rule,

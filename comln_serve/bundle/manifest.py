@@ -1,4 +1,4 @@
-"""The schema of `bundle.json`. Format versions 1 to 6."""
+"""The schema of `bundle.json`. Format versions 1 to 7."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,12 +9,13 @@ from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Sta
 from comln_serve.bundle.stored import StoredEmbeddings
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2, 3, 4, 5, 6]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5, 6)
+FormatVersion = Literal[1, 2, 3, 4, 5, 6, 7]
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5, 6, 7)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
-sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`, version 6 `support_views`. A
-bundle has the lowest version that can hold its content, so that older servers can read it.
+sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`, version 6 `support_views`,
+version 7 the head's `shot_offset`. A bundle has the lowest version that can hold its content, so
+that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
@@ -55,6 +56,7 @@ class HeadEntry(Part):
         regularisation: lambda.
         exponents: if the horizon depends on the task, else null.
         similarity: rho of a levelled prototype start, else null.
+        shot_offset: beta of a prototype start, for unequal shots; 0: none.
         whitening: r of the flow's metric; 0: the paper's flow.
         horizon_rule: how T is set unless a request chooses.
     """
@@ -67,6 +69,8 @@ class HeadEntry(Part):
     # Left out if None: version 1 has no such keys.
     exponents: Annotated[HorizonLaw | None, Field(exclude_if=lambda e: e is None)] = None
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
+    # Left out at its default: versions 1 to 6 have no such key.
+    shot_offset: Annotated[FiniteFloat, Field(exclude_if=lambda beta: beta == 0)] = 0.0
     # Left out at their defaults: versions 1 and 2 have no such keys.
     whitening: Annotated[FiniteFloat, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
     horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = "learned"
@@ -75,6 +79,8 @@ class HeadEntry(Part):
     def _level_prototypes(self) -> Self:
         if self.similarity is not None and self.start != "prototype":
             raise ValueError(f"similarity is for a prototype start, not for a {self.start} one")
+        if self.shot_offset and self.start != "prototype":
+            raise ValueError(f"shot_offset is for a prototype start, not for a {self.start} one")
         return self
 
 
@@ -180,6 +186,8 @@ class Manifest(Part):
     def lowest_version(self) -> FormatVersion:
         """The lowest version that can hold this content."""
         head, calibration = self.head, self.calibration
+        if head.shot_offset:
+            return 7
         if self.preprocessing.support_views:
             return 6
         if self.preprocessing.crop_fraction != 1.0:
@@ -202,6 +210,7 @@ class Manifest(Part):
                 f"the content of this bundle needs format_version {needed}, got "
                 f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
                 "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
-                "data sets, 4 stored_embeddings, 5 crop_fraction, 6 support_views"
+                "data sets, 4 stored_embeddings, 5 crop_fraction, 6 support_views, "
+                "7 shot_offset"
             )
         return self

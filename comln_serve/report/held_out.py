@@ -234,7 +234,13 @@ class _SharedArrays:
         per_class = members.sum(axis=2)
         means = members / per_class[:, :, None]
         norms = np.sqrt(np.maximum((means * self._times_gram(means)).sum(axis=2), 0.0))
-        return means * self.head.prototype_scale(norms, per_class)[:, :, None]
+        mixtures = means * self.head.prototype_scale(norms, per_class)[:, :, None]
+        if self.head.shot_offset:
+            common = means.mean(axis=1, keepdims=True)  # (F, 1, M)
+            squares = (common * self._times_gram(common)).sum(axis=2)
+            lengths = np.sqrt(np.maximum(squares, _SMALLEST))
+            mixtures += (self.head.shot_offsets(per_class) / lengths)[:, :, None] * common
+        return mixtures
 
     def _times_gram(self, tables: Array) -> Array:
         """The product of tables (F, N, M) and phi phi^T. No Gram matrix where there are more examples than features."""

@@ -87,11 +87,11 @@ def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file:
     refused(folder, file)
 
 
-@pytest.mark.parametrize("version", [0, 7, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 8, "1", None, 1.5])
 def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 6")
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 7")
 
 
 MEASURED = {
@@ -151,6 +151,20 @@ def test_version_6_has_views_of_support_images(copy: Callable[..., Path]) -> Non
     bundle = load_bundle(folder)
     assert bundle.manifest.preprocessing.shares == (1.0, 0.65)
     assert bundle.embedder_sha256 != before, "what is stored of an image is another"
+
+
+def test_version_7_has_the_start_s_offset_for_unequal_shots(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    before = load_bundle(folder).embedder_sha256
+    edit_manifest(folder, lambda content: content["head"].update(shot_offset=2.5))
+    refused(folder, MANIFEST, "shot_offset is for a prototype start")
+    folder = copy("tiny-prototype")
+    edit_manifest(folder, lambda content: content["head"].update(shot_offset=2.5))
+    refused(folder, MANIFEST, "format_version 7")
+    edit_manifest(folder, lambda content: content.update(format_version=7))
+    bundle = load_bundle(folder)
+    assert bundle.head.shot_offset == 2.5
+    assert bundle.embedder_sha256 == before, "classifiers keep working under another head"
 
 
 def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) -> None:

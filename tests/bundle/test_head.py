@@ -90,6 +90,20 @@ def test_lengths_of_a_levelled_start_are_those_of_means_of_vectors_with_that_cos
     np.testing.assert_allclose(levelled, plain, rtol=1e-6)
 
 
+def test_the_shot_offset_adds_the_common_direction_to_classes_with_fewer_examples() -> None:
+    phi, plain = embeddings(), replace(make_head("prototype"), similarity=0.4)
+    added = replace(plain, shot_offset=1.5).initial_weights(phi, CLASSES, 3) - plain.initial_weights(phi, CLASSES, 3)
+    means = np.stack([phi[c == CLASSES].astype(np.float64).mean(axis=0) for c in range(3)])
+    common = means.sum(axis=0) / np.linalg.norm(means.sum(axis=0))
+    shots = np.log([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(added, 1.5 * np.outer(shots.mean() - shots, common), atol=1e-12)
+    equal = np.repeat([0, 1, 2], 2)
+    np.testing.assert_allclose(
+        replace(plain, shot_offset=1.5).initial_weights(phi, equal, 3), plain.initial_weights(phi, equal, 3), atol=1e-12
+    )
+    assert not replace(plain, shot_offset=1.5).initial_weights(0 * phi, CLASSES, 3).any()
+
+
 @pytest.mark.parametrize("start", ["prototype", "learned"])
 def test_a_start_without_its_parameters_is_refused(start: Start) -> None:
     head = Head(start, 20.0, 0.0, "uniform", SOLVER)

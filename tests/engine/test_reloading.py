@@ -11,6 +11,7 @@ from threading import Event, Thread
 from threading import enumerate as running_threads
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -19,7 +20,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode
-from tests.support.bundles import break_backbone, edit_manifest, poison_backbone, replace_file
+from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import PAIR, adapt_form, check_error, predict_form
@@ -104,6 +105,20 @@ def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path)
     assert live.reload().removed == ("tiny-prototype",)
     fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
+
+
+def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, folder: Path) -> None:
+    made = live.adapt(colour_support(), NewClassifier(model="tiny-prototype")).classifier
+    before = predict(live, QUERY, made.id).probabilities
+    bundle = folder / "tiny-prototype"
+    edit_tensors(bundle, lambda found: found.update(alpha=np.array(7.0)))
+    assert live.reload().replaced == ("tiny-prototype",)
+    np.testing.assert_array_equal(predict(live, QUERY, made.id).probabilities, before)
+    more = image_bytes((220, 30, 30), seed=9), made.labels[0]
+    changed = live.add_examples(made.id, [more]).classifier
+    anew = live.adapt([*colour_support(), more], NewClassifier(model="tiny-prototype")).classifier
+    np.testing.assert_array_equal(changed.W, anew.W)
+    assert np.abs(changed.W).max() > 2 * np.abs(made.W).max(), "alpha was 2"
 
 
 def broken_head(folder: Path) -> None:

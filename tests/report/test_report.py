@@ -66,8 +66,19 @@ def held_out_of(report: Report) -> HeldOutReport:
         Head("learned", 20.0, 0.0, "balanced", SOLVER),
         replace(PROTOTYPE, whitening=3.0),
         Head("learned", 20.0, 0.0, "balanced", SOLVER, whitening=0.5),
+        replace(PROTOTYPE, similarity=0.3, shot_offset=1.5),
     ],
-    ids=["zero", "regularised", "prototype", "levelled", "horizon law", "learned", "whitened", "learned, whitened"],
+    ids=[
+        "zero",
+        "regularised",
+        "prototype",
+        "levelled",
+        "horizon law",
+        "learned",
+        "whitened",
+        "learned, whitened",
+        "shot offset",
+    ],
 )
 def test_held_out_answers_are_those_of_adapting_without(head: Head, folds: int, horizon: float | None, d: int) -> None:
     """The Gram matrix, weights of 0 and starts from what is left, against `Head.adapt` itself."""

@@ -34,9 +34,11 @@ def _horizon(head: HeadEntry) -> str:
 
 def _start(head: HeadEntry) -> str:
     text = _STARTS[head.start].format(ways=head.ways)
-    if head.similarity is None:
-        return text
-    return f"{text}, levelled for a cosine of {head.similarity:.3f} between images of a class"
+    if head.similarity is not None:
+        text += f", levelled for a cosine of {head.similarity:.3f} between images of a class"
+    if head.shot_offset:
+        text += f"; offset of classes with fewer images beta = {head.shot_offset:.3g}"
+    return text
 
 
 def render_card(name: str, manifest: Manifest) -> str:

@@ -19,8 +19,13 @@ class HeadConfig(Section):
         initial_alpha: scale of a prototype start before training (log alpha is learned).
         initial_similarity: rho of a levelled prototype start before training (its log odds are
             learned); null: prototypes keep their own norms.
+        initial_shot_offset: beta of the start, for unequal shots, before training (beta is learned); null: the
+            start has no such term.
         initial_whitening: strength r of the flow's metric before training (log r is learned); 0: the
             paper's flow, without a metric.
+        learn_temperature: the loss divides the query logits by a temperature, whose logarithm is learned as an affine
+            function of log M and log N. Otherwise the loss holds T back, as a longer flow has larger logits, though
+            `comln-train calibrate` takes them back. Bundles leave the temperature out.
         horizon_rule: how the bundle chooses T unless a request says otherwise: "learned", or "auto",
             by each task's own support images.
     """
@@ -33,13 +38,17 @@ class HeadConfig(Section):
     condition_horizon: bool = False
     initial_alpha: Positive = 1.0
     initial_similarity: Annotated[float, Field(gt=0, lt=1)] | None = None
+    initial_shot_offset: NonNegative | None = None
     initial_whitening: NonNegative = 0.0
+    learn_temperature: bool = False
     horizon_rule: HorizonRule = "learned"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.initial_similarity is not None and self.start != "prototype":
             raise ValueError(f"initial_similarity is for a prototype start, not a {self.start} one")
+        if self.initial_shot_offset is not None and self.start != "prototype":
+            raise ValueError(f"initial_shot_offset is for a prototype start, not a {self.start} one")
         if self.condition_horizon and not self.learn_horizon:
             raise ValueError("condition_horizon needs learn_horizon")
         return self

@@ -85,7 +85,7 @@ def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
     of_support = labels.repeat_interleave(torch.tensor(batch.shots, device=device))
     Y = functional.one_hot(of_support, ways).to(phi.dtype)
     W = model.adapt(phi, Y.expand(tasks, -1, -1))
-    logits = query @ W.transpose(1, 2)
+    logits = query @ W.transpose(1, 2) / model.temperature(M, ways)
     targets = labels.repeat_interleave((images - M) // ways).repeat(tasks)
     return functional.cross_entropy(
         logits.flatten(0, 1), targets, label_smoothing=model.config.episodes.label_smoothing

@@ -67,6 +67,10 @@ def test_the_trainer_levels_prototypes_as_the_server_does() -> None:
     _check_same_adaptation("prototype", {"initial_similarity": 0.4})
 
 
+def test_the_trainer_offsets_classes_with_fewer_images_as_the_server_does() -> None:
+    _check_same_adaptation("prototype", {"initial_similarity": 0.4, "initial_shot_offset": 1.5})
+
+
 def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
     document = tiny_config(start).model_dump()
     document["head"] |= changes

@@ -1,5 +1,8 @@
 """Training episodes: shapes, shots, and that they depend only on seed and update."""
 
+import math
+
+import pytest
 import torch
 
 from tests.support.tiny import tiny_config
@@ -48,3 +51,33 @@ def test_the_loss_of_unequal_shots_is_that_of_its_tasks_one_by_one() -> None:
     together = episode_loss(model, batch)
     alone = [episode_loss(model, MetaBatch(task[None], batch.shots)) for task in batch.images]
     torch.testing.assert_close(together, torch.stack(alone).mean())
+
+
+def test_a_learned_temperature_divides_the_query_logits_by_its_law() -> None:
+    tree = tiny_config("prototype").model_dump()
+    tree["head"] |= {"learn_temperature": True}
+    model = MetaModel(Config.model_validate(tree)).eval()
+    assert model.log_temperature is not None
+    batch = batches(1.0, 3)[2]
+    M, ways = sum(batch.shots), len(batch.shots)
+    embedded = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (2, -1)).detach()
+    classes = torch.arange(ways).repeat_interleave(torch.tensor(batch.shots))
+    Y = torch.eye(ways)[classes].expand(2, -1, -1)
+    logits = (embedded[:, M:] @ model.adapt(embedded[:, :M], Y).mT).detach()
+
+    def expected(temperature: float) -> float:
+        targets = torch.arange(ways).repeat_interleave(3).repeat(2)
+        return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1) / temperature, targets))
+
+    assert episode_loss(model, batch).item() == pytest.approx(expected(1.0), rel=1e-5)
+    with torch.no_grad():
+        model.log_temperature.copy_(torch.tensor([-0.5, 0.25, -1.0]))
+    law = math.exp(-0.5) * (M / 25) ** 0.25 * (ways / 5) ** -1.0
+    loss = episode_loss(model, batch)
+    assert loss.item() == pytest.approx(expected(law), rel=1e-5)
+    loss.backward()
+    step = 1e-4
+    slope = (expected(law * math.exp(step)) - expected(law * math.exp(-step))) / (2 * step)
+    factors = [1.0, math.log(M / 25), math.log(ways / 5)]
+    assert model.log_temperature.grad is not None
+    assert model.log_temperature.grad.tolist() == pytest.approx([slope * factor for factor in factors], rel=1e-2)

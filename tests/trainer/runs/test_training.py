@@ -67,7 +67,7 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
 
 def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
     tree = config("prototype").model_dump(mode="json")
-    tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4}
+    tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4, "initial_shot_offset": 1.0}
     tree["episodes"] |= {"unequal": 1.0}
     data, settings = colour_classes(), Config.model_validate(tree)
     best = fit(settings, data, data, tmp_path / "run", resume=False)
@@ -77,6 +77,7 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     export_bundle(best, tmp_path / "models" / "law", ABOUT)
     assert head.similarity is not None
     assert head.similarity != settings.head.initial_similarity
+    assert head.shot_offset not in {0.0, settings.head.initial_shot_offset}
     assert load_bundle(tmp_path / "models" / "law").head == head
     card = (tmp_path / "models" / "law" / "README.md").read_text()
     assert "for M examples of N classes" in card
@@ -94,6 +95,18 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     images = np.stack([prepare_image(content, best.config.data.preprocessing) for content, _ in support])
     expected = head.horizon_of(best.restore_model().embed(images), 3)
     assert classifier.horizon == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> None:
+    tree = config("prototype").model_dump(mode="json")
+    tree["head"] |= {"learn_temperature": True}
+    data = colour_classes()
+    best = fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
+    model = best.restore_model()
+    assert model.log_temperature is not None
+    assert torch.all(model.log_temperature[:2] != 0)  # always 5 ways: their factor is log 1
+    export_bundle(best, tmp_path / "bundle", ABOUT)
+    assert load_bundle(tmp_path / "bundle").head == model.head()
 
 
 def test_training_learns(tmp_path: Path) -> None:
