@@ -35,7 +35,7 @@ from training.config import Config
 from training.data import ImageSet
 from training.evaluation.baselines import BASELINES
 from training.evaluation.compare import Measured, difference, measure
-from training.evaluation.evaluate import Classify, adapted
+from training.evaluation.evaluate import Classify, adapted, unadapted
 from training.evaluation.tasks import Task, parse_task
 from training.results.accuracy import Difference, mean_over
 from training.results.tables import markdown
@@ -128,7 +128,7 @@ def measured(head: Head, data: ImageSet, name: str, task: Task, args: argparse.N
     short = run(adapted(head, "auto"), args.slow_episodes)
     others: list[tuple[str, Classify]] = [
         ("learned T", adapted(head, "learned")),
-        ("start alone", adapted(head, 0.0)),
+        ("start alone", unadapted(head)),
         *((rival, BASELINES[rival].make(head, BASELINES[rival].value or 0.0)) for rival in RIVALS),
     ]
     rows = [Row(name, task, "auto", own, Difference(0.0, 0.0))]

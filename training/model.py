@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
+from comln_serve.bundle.head import LEAST_COMMON, Head, HorizonLaw, SolverSettings
 from training.backbones import Backbone, Precomputed
 from training.config import Config
 from training.gradient_flow import gradient_flow
@@ -30,7 +30,8 @@ class MetaModel(nn.Module):
     that depends on the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned
     exponents e. It is relative to a 5-way 5-shot task, so that T and the exponents are learned
     independently. With a metric of strength r = exp(log_whitening) a flow needs a time proportional
-    to M, so e_1 starts at 1.
+    to M, so e_1 starts at 1. The offset beta of the start is learned as it is, and the logarithm of the
+    loss's temperature as an affine function of log (M / 25) and log (N / 5).
     """
 
     W0: nn.Parameter | None
@@ -139,7 +140,7 @@ class MetaModel(nn.Module):
         W0 = alpha.to(phi.dtype) * prototypes
         if self.shot_offset is not None:
             fewer = per_class.log().mean(dim=1, keepdim=True) - per_class.log()
-            common = functional.normalize(means.mean(dim=1), dim=1)
+            common = functional.normalize(means.mean(dim=1), dim=1, eps=LEAST_COMMON)
             W0 = W0 + (self.shot_offset * fewer).to(phi.dtype)[:, :, None] * common[:, None, :]
         return W0
 

@@ -121,25 +121,24 @@ class Calibration(Part):
         return law.constant + law.shots * math.log(shots) + law.ways * math.log(ways)
 
 
-def calibration_for(classifier: ClassifierRecord, calibration: Calibration | None) -> Calibration | None:
-    """The calibration of a classifier's model; None if the model has none, or if the classifier's
-    horizon does not follow the model's own rule, for which the calibration was measured.
-    """
-    return calibration if classifier.report is None or classifier.report.own_horizon else None
-
-
 def temperature(classifier: ClassifierRecord, calibration: Calibration | None) -> float:
-    """The temperature that the logits are divided by; 1 if no calibration applies."""
-    found = calibration_for(classifier, calibration)
-    return 1.0 if found is None else found.temperature_of(classifier.examples)
+    """The temperature that the logits are divided by; 1 without a calibration.
+
+    Args:
+        calibration: what `Bundle.calibration_for` returns for the classifier.
+    """
+    return 1.0 if calibration is None else calibration.temperature_of(classifier.examples)
 
 
 def unknown_threshold(classifier: ClassifierRecord, calibration: Calibration | None) -> float | None:
-    """Similarity below which an image is unknown: the report's, else the calibration's, else None."""
+    """Similarity below which an image is unknown: the report's, else the calibration's, else None.
+
+    Args:
+        calibration: as in `temperature`.
+    """
     if classifier.report is not None and classifier.report.unknown_threshold is not None:
         return classifier.report.unknown_threshold
-    found = calibration_for(classifier, calibration)
-    return None if found is None else found.unknown_of(classifier.examples)
+    return None if calibration is None else calibration.unknown_of(classifier.examples)
 
 
 def shots_of(examples: Sequence[int] | NDArray[np.integer]) -> float:

@@ -25,6 +25,8 @@ HorizonRule = Literal["learned", "auto"]
 on its support images (`comln_serve.report.horizon`)."""
 
 _SMALLEST_NORM = 1e-30
+# The mean of the class means is a direction that embeddings have in common only if it is longer than rounding errors.
+LEAST_COMMON = 1e-6
 # At this T any separable support set is fitted to rounding. The API refuses a larger one.
 MAX_HORIZON = 1e9
 
@@ -72,7 +74,9 @@ class Head:
         shot_offset: beta of a "prototype" start. To the row of class n with k_n examples it adds
             beta (mean ln k - ln k_n) times the unit vector along the mean of the class means, which
             all embeddings have in common: a bias. Without it new images of classes with few
-            examples have too small logits, as they are less like the row of their class.
+            examples have too small logits after the flow, which fits the few examples by a row that new images are less
+            like. The offset is learned for the T of the law: at T = 0, or a T far below it, it favours classes with few
+            examples too much.
         exponents: if the horizon depends on the task, else None.
         whitening: r, the strength of the metric in which the flow descends; 0: the paper's flow.
             See `comln_serve.flow.metric`.
@@ -117,7 +121,7 @@ class Head:
         W0 = means * self.prototype_scale(np.linalg.norm(means, axis=1), per_class)[:, None]
         if self.shot_offset:
             common = means.mean(axis=0)
-            length = max(float(np.linalg.norm(common)), _SMALLEST_NORM)
+            length = max(float(np.linalg.norm(common)), LEAST_COMMON)
             W0 += self.shot_offsets(per_class)[:, None] * (common / length)
         return W0
 

@@ -4,17 +4,20 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
+from comln_serve.bundle.calibration import Calibration
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import FORMAT_VERSIONS, MANIFEST, FileEntry, Manifest
+from comln_serve.domain.classifier import ClassifierRecord
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_MANIFEST_BYTES = 4 * 2**20
@@ -39,11 +42,25 @@ class Bundle:
     head: Head
     backbone: bytes
 
-    @property
+    @cached_property
     def embedder_sha256(self) -> str:
         """Hash of what determines an image's embedding: the graph and the preprocessing."""
-        parts = (self.manifest.files.backbone.sha256, self.manifest.preprocessing.model_dump_json())
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return _hash_of(self.manifest.files.backbone, self.manifest.preprocessing)
+
+    @cached_property
+    def head_sha256(self) -> str:
+        """Hash of what determines a classifier, given the embeddings: the head and its solver."""
+        return _hash_of(self.manifest.files.head, self.manifest.head, self.manifest.solver)
+
+    def calibration_for(self, classifier: ClassifierRecord) -> Calibration | None:
+        """The bundle's calibration, if it was measured for such classifiers; else None.
+
+        It was not if an earlier head of the bundle adapted the classifier, or if its horizon does not follow the
+        bundle's own rule. Of classifiers stored before the head's hash was, the head counts as this one.
+        """
+        if classifier.head_sha256 not in (None, self.head_sha256):
+            return None
+        return self.manifest.calibration if classifier.report is None or classifier.report.own_horizon else None
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -74,6 +91,11 @@ def find_bundles(models_dir: Path) -> list[Path]:
             "with comln-train wrap or comln-train export"
         )
     return found
+
+
+def _hash_of(file: FileEntry, *settings: Any) -> str:
+    parts = (file.sha256, *(TypeAdapter(type(one)).dump_json(one).decode() for one in settings))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _read_manifest(folder: Path) -> Manifest:

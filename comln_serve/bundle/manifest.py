@@ -76,7 +76,7 @@ class HeadEntry(Part):
     horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = "learned"
 
     @model_validator(mode="after")
-    def _level_prototypes(self) -> Self:
+    def _options_of_the_start(self) -> Self:
         if self.similarity is not None and self.start != "prototype":
             raise ValueError(f"similarity is for a prototype start, not for a {self.start} one")
         if self.shot_offset and self.start != "prototype":

@@ -35,6 +35,7 @@ class ClassifierRecord:
         name: chosen by the caller, or None.
         model: name of the bundle.
         embedder_sha256: hash of the graph and preprocessing that embedded the support set.
+        head_sha256: hash of the head that was adapted; None: the release that stored the classifier kept none.
         labels: (N,) in order of first appearance.
         examples: (N,) number of support images of each label.
         horizon: the T used.
@@ -71,6 +72,7 @@ class ClassifierRecord:
     expires_at: datetime | None = None
     report: Report | None = None
     thumbnails: tuple[int | None, ...] = ()
+    head_sha256: str | None = None
 
     @property
     def classes(self) -> list[ClassCount]:

@@ -18,7 +18,8 @@ import numpy as np
 from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 
-from comln_serve.bundle.calibration import calibration_for, temperature, unknown_threshold
+from comln_serve.bundle.calibration import temperature, unknown_threshold
+from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
@@ -261,6 +262,29 @@ class Engine:
         with self._served.using() as models:
             return self._maker.remove_example(models, reference, number, caller or Caller(), promote=promote)
 
+    def adapt_again(
+        self,
+        reference: str,
+        caller: Caller | None = None,
+        *,
+        horizon: float | HorizonRule | None = None,
+        promote: bool = True,
+    ) -> Adapted:
+        """Adapt a classifier anew to the examples it has: to another horizon, or by the head its model has now.
+
+        A named classifier gets a new version; an unnamed one changes in place.
+
+        Args:
+            horizon: T, or the rule that sets it, now and whenever examples change; None: as the classifier has it.
+            promote: let the name stand for the new version.
+
+        Raises:
+            ServiceError: anything wrong with the request; nothing is changed then.
+        """
+        self._need_ready()
+        with self._served.using() as models:
+            return self._maker.adapt_again(models, reference, caller or Caller(), horizon=horizon, promote=promote)
+
     async def predict(
         self,
         images: Sequence[File],
@@ -292,12 +316,12 @@ class Engine:
 
         def classify() -> Predicted:
             with clock.stage("classify"):
-                calibration = model.bundle.manifest.calibration
+                calibration = model.bundle.calibration_for(found)
                 probabilities = found.probabilities(embeddings, temperature(found, calibration))
                 alike = similarity(embeddings, found.W) if unknown else None
                 threshold = unknown_threshold(found, calibration) if unknown else None
-            calibrated = calibration_for(found, calibration) is not None
-            return Predicted(found, probabilities, clock.milliseconds(), calibrated, alike, threshold, upload.rejected)
+            timings, calibrated = clock.milliseconds(), calibration is not None
+            return Predicted(found, probabilities, timings, calibrated, alike, threshold, upload.rejected)
 
         if len(embeddings) * found.W.size > _LIGHT:
             return await self._on_thread(classify)

@@ -37,7 +37,7 @@ class Model:
 
     def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
         self.bundle, self.batcher = bundle, batcher
-        self.embedder_sha256 = bundle.embedder_sha256  # kept here, as every prediction compares it
+        self.embedder_sha256 = bundle.embedder_sha256
 
     @property
     def name(self) -> str:

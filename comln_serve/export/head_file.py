@@ -28,7 +28,7 @@ def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
         "format_version": str(FORMAT_VERSION),
         "classifier_id": classifier.id,
         "labels": json.dumps(classifier.labels, ensure_ascii=False),
-        "temperature": repr(temperature(classifier, manifest.calibration)),
+        "temperature": repr(temperature(classifier, bundle.calibration_for(classifier))),
         "horizon": repr(classifier.horizon),
         "created_at": classifier.created_at.isoformat(),
         "model": classifier.model,

@@ -45,7 +45,7 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     W = np.ascontiguousarray(classifier.W.T)
     # In float64, as in the server.
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
-    logits = logits / np.array(temperature(classifier, bundle.manifest.calibration))
+    logits = logits / np.array(temperature(classifier, bundle.calibration_for(classifier)))
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
     after.nodes.append(helper.make_node("Identity", [probabilities.name], [OUTPUT]))
 

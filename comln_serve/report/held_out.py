@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.bundle.head import MAX_HORIZON, Head
+from comln_serve.bundle.head import LEAST_COMMON, MAX_HORIZON, Head
 from comln_serve.flow import FlowError, Integration, reduced_is_cheaper
 from comln_serve.flow.metric import symmetric, whitened, whitening_of_gram
 from comln_serve.flow.problem import Array
@@ -238,7 +238,7 @@ class _SharedArrays:
         if self.head.shot_offset:
             common = means.mean(axis=1, keepdims=True)  # (F, 1, M)
             squares = (common * self._times_gram(common)).sum(axis=2)
-            lengths = np.sqrt(np.maximum(squares, _SMALLEST))
+            lengths = np.maximum(np.sqrt(np.maximum(squares, 0.0)), LEAST_COMMON)
             mixtures += (self.head.shot_offsets(per_class) / lengths)[:, :, None] * common
         return mixtures
 

@@ -76,6 +76,7 @@ classifiers = Table(
     Column("revision", Integer, nullable=False),
     Column("model", Text, nullable=False),
     Column("embedder_sha256", Text, nullable=False),
+    Column("head_sha256", Text),  # null in the rows of releases that kept none
     Column("labels", JsonText, nullable=False),
     Column("examples", JsonText, nullable=False),
     Column("horizon", Double, nullable=False),

@@ -42,6 +42,7 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
     for method, path in (
         ("POST", "/adapt"),
         ("POST", "/classifiers/known/rollback"),
+        ("POST", "/classifiers/known/adapt"),
         ("DELETE", "/classifiers/known"),
         ("POST", "/predict"),
         ("POST", "/absent"),

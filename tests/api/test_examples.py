@@ -60,6 +60,7 @@ def check_same(engine: Engine, changed: Classifier, support: Support, horizon: f
             "support_accuracy",
             "horizon_rule",
             "embedder_sha256",
+            "head_sha256",
         ):
             assert getattr(stored, field) == getattr(fresh, field)
 
@@ -143,6 +144,29 @@ def test_a_number_is_never_given_again(engine: Engine) -> None:
     assert numbers(engine, made.id) == [1, 2, 3, 4, 5, 7]
 
 
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_adapting_again_takes_another_horizon(engine: Engine, name: str | None) -> None:
+    """The same images, so the result is that of adapting to them at that horizon; changes keep it."""
+    made = engine.adapt(FIRST, NewClassifier(model="tiny-prototype", name=name, metadata={"line": "3"})).classifier
+    reference = name or made.id
+    given = engine.adapt_again(reference, horizon=7.0).classifier
+    check_same(engine, given, FIRST, horizon=7.0)
+    assert (given.horizon, given.horizon_rule, given.metadata) == (7.0, "given", {"line": "3"})
+    where = (given.version, given.revision) if name is None else (given.version, made.revision)
+    assert where == ((None, 2) if name is None else (2, 1))
+    assert engine.adapt_again(reference).classifier.horizon == 7.0, "as the classifier has it"
+    added = engine.add_examples(reference, MORE).classifier
+    check_same(engine, added, FIRST + MORE, horizon=7.0)
+    back = engine.adapt_again(reference, horizon="learned").classifier
+    check_same(engine, back, FIRST + MORE)
+    assert numbers(engine, reference) == [*range(1, 11)]
+    if name is not None:
+        held = engine.adapt_again(reference, horizon=2.0, promote=False).classifier
+        assert not held.promoted
+        assert engine.classifiers.find(reference).id == back.id
+        assert engine.classifiers.find(made.id).W.tobytes() == made.W.tobytes()
+
+
 def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
     made = engine.adapt(support, NewClassifier(model="tiny-learned")).classifier
@@ -156,6 +180,7 @@ def test_changes_that_cannot_be_made_change_nothing(engine: Engine) -> None:
     for reference in ("absent", "absent@1", "clf_0"):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_example(r, 1))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.adapt_again(r, horizon=3.0))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.classifiers.of().support(r))
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, Caller(tenant="other")))
@@ -173,6 +198,7 @@ def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEng
     after = make_engine(settings.model_copy(update={"models_dir": models}))
     fails(ErrorCode.MODEL_CHANGED, lambda: after.add_examples(made.id, YELLOW))
     fails(ErrorCode.MODEL_CHANGED, lambda: after.remove_example(made.id, 1))
+    fails(ErrorCode.MODEL_CHANGED, lambda: after.adapt_again(made.id))
     assert numbers(after, made.id) == [1, 2, 3, 4, 5, 6], "they can still be looked at"
 
 
@@ -185,6 +211,7 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.add_examples("letters", YELLOW))
     engine.add_examples("letters", YELLOW[:2])
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_example("letters", 1))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt_again("letters"))
     assert engine.store.count() == 2
 
 

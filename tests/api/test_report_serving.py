@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_probabilities_at_the_model_s_temperature(calibrated: Engine) -> None:
 
 def _without_calibration(bundle: Any) -> Any:
     manifest = bundle.manifest.model_copy(update={"calibration": None})
-    return type(bundle)(**{**vars(bundle), "manifest": manifest})
+    return replace(bundle, manifest=manifest)
 
 
 def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None:
@@ -233,10 +234,29 @@ def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: E
     assert not predicted.calibrated
 
 
+def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engine) -> None:
+    """It was measured with that head: a classifier of an earlier one has none, until it is adapted again."""
+    few = calibrated.adapt(colour_support(1)).classifier
+    before = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert (before.calibrated, before.unknown_threshold) == (True, 0.9999)
+    bundle = calibrated.settings.models_dir
+    assert bundle is not None
+    edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
+    assert calibrated.reload().replaced == ("tiny",)
+    kept = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert (kept.calibrated, kept.unknown_threshold) == (False, None)
+    assert kept.classifier.W.tobytes() == few.W.tobytes()
+    np.testing.assert_array_equal(kept.probabilities.argmax(axis=1), before.probabilities.argmax(axis=1))
+    anew = calibrated.adapt_again(few.id).classifier
+    assert anew.W.tobytes() == calibrated.adapt(colour_support(1)).classifier.W.tobytes() != few.W.tobytes()
+    now = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert (now.calibrated, now.unknown_threshold) == (True, 0.9999)
+
+
 def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     """As one made by an earlier release would be."""
     made = calibrated.adapt(colour_support(8)).classifier
-    old = type(made)(**{**vars(made), "id": "clf_old", "report": None})
+    old = type(made)(**{**vars(made), "id": "clf_old", "report": None, "head_sha256": None})
     calibrated.store.for_tenant("").add(
         old, SupportSet.of(np.zeros((1, old.W.shape[1]), np.float32), [None], old.labels[:1]), limit=10
     )

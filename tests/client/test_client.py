@@ -100,6 +100,10 @@ def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
     assert comln.promote("pair@2").promoted
     third = comln.remove_examples("pair", [3])
     assert (third.reference, third.promoted, third.labels) == ("pair@3", True, ("red", "green"))
+    again = comln.adapt_again(third, horizon="learned", promote=False)
+    assert (again.reference, again.promoted, again.horizon_rule) == ("pair@4", False, "learned")
+    assert comln.adapt_again(again, promote=False).horizon_rule == "learned"
+    assert [comln.delete(f"pair@{version}").version for version in (4, 5)] == [4, 5]
     (folder := tmp_path / "exported").mkdir()
     file = comln.export(third, folder, "safetensors")
     assert file == folder / "pair.safetensors"
@@ -147,6 +151,9 @@ def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:
     assert len(set(line.keys)) == 1
     line.after = times(1, lambda _request: httpx2.ReadTimeout("slow"))
     assert comln.add_examples("once", *PAIR).version == 2
+    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
+    assert comln.adapt_again("once@2", horizon=4).version == 3
+    assert comln.delete("once@3").horizon == 4.0
     assert len(comln.classifiers(name="once")) == 2
     line.after = times(2, lambda request: httpx2.ReadError("gone") if request.method == "DELETE" else None)
     assert comln.delete("once").version == 2
@@ -428,7 +435,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 19
+    assert len(calls) == 20
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

@@ -377,6 +377,11 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert comln("classifiers", "rollback", "life").stdout == "life stands for life@1 now\n"
     assert comln("classifiers", "promote", "life@2").stdout == "life stands for life@2 now\n"
     assert printed(comln("classifiers", "promote", "life@2", "--json"))["promoted"]
+    again = comln("classifiers", "adapt", "life", "--horizon", "2.5", "--no-promote").stdout
+    assert again.startswith("life@3 (")
+    assert printed(comln("classifiers", "show", "life@3", "--json"))["horizon"] == 2.5
+    assert printed(comln("classifiers", "adapt", "life@3", "--no-promote", "--json"))["horizon"] == 2.5
+    assert comln("classifiers", "rm", "life@3", "life@4", "--yes").exit_code == 0
     file = tmp_path / "life.onnx"
     assert comln("classifiers", "export", "life", "-o", file).stdout == f"{file}\n"
     assert printed(comln("classifiers", "export", "life", "-o", file, "--json"))["bytes"] == file.stat().st_size > 0
@@ -423,6 +428,8 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
         (["adapt", "{photos}", "--metadata", "x"], 2, "--metadata is 'x'; give KEY=VALUE"),
         (["adapt", "{photos}", "--model", "none"], 1, "(model_not_found)"),
         (["classifiers", "rollback", "none"], 1, "(classifier_not_found)"),
+        (["classifiers", "adapt", "none"], 1, "(classifier_not_found)"),
+        (["classifiers", "adapt", "shop", "--horizon", "far"], 2, "--horizon is 'far'; give a number"),
         (["classifiers", "sh"], 2, "No such command 'sh'"),
         (["models", "ls", "--url", "here"], 2, "url is 'here'; give the address of a server"),
         (["models", "ls", "--models-dir", "models"], 2, "--models-dir is for --local"),

@@ -254,6 +254,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/promote",
             "POST /classifiers/{ref}/rollback",
             "POST /classifiers/{ref}/examples",
+            "POST /classifiers/{ref}/adapt",
             "DELETE /classifiers/{ref}/examples/{number}",
         },
         Scope.ADMIN: {"GET /metrics", "POST /models/reload"},

@@ -160,6 +160,13 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
 
 
+def test_classifiers_of_before_have_no_hash_of_their_head(database_url: str) -> None:
+    migrate_to(database_url, "0009")
+    insert_classifier(database_url, 1, horizon_rule="learned")
+    with closing(open_store(database_url)) as store:
+        assert store.for_tenant("").describe("clf_1").head_sha256 is None
+
+
 def test_examples_of_before_have_no_hashes(database_url: str) -> None:
     migrate_to(database_url, "0006")
     insert_classifier(database_url, 9, horizon_rule="learned")

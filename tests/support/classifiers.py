@@ -20,6 +20,7 @@ def classifier(id: str, name: str | None = None, *, seed: int = 0, **more: Any) 
         "name": name,
         "model": "tiny",
         "embedder_sha256": "0" * 64,
+        "head_sha256": "1" * 64,
         "labels": LABELS,
         "examples": (1, 1, 1, 1, 1, 1),
         "horizon": 0.1 + seed,

@@ -29,6 +29,7 @@ OPERATIONS = [
     ("DELETE", "/classifiers/{ref}"),
     ("POST", "/classifiers/{ref}/promote"),
     ("POST", "/classifiers/{ref}/rollback"),
+    ("POST", "/classifiers/{ref}/adapt"),
     ("GET", "/classifiers/{ref}/examples"),
     ("DELETE", "/classifiers/{ref}/examples/{number}"),
     ("GET", "/health/live"),

@@ -37,7 +37,7 @@ def _start(head: HeadEntry) -> str:
     if head.similarity is not None:
         text += f", levelled for a cosine of {head.similarity:.3f} between images of a class"
     if head.shot_offset:
-        text += f"; offset of classes with fewer images beta = {head.shot_offset:.3g}"
+        text += f"; logits of classes with fewer images are raised, beta = {head.shot_offset:.3g}"
     return text
 
 

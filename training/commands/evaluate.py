@@ -102,7 +102,8 @@ def _measure_task(
     own = run(adapted(subject.head))
     tqdm.write(f"{domain.name}, {args.split}: {own.accuracy}", file=sys.stderr)
     start = run(unadapted(subject.head))
-    comparisons = [Comparison(START, START_DESCRIPTION, start, difference(own, start))]
+    described = START_DESCRIPTION + (", without its offset for unequal shots" if subject.head.shot_offset else "")
+    comparisons = [Comparison(START, described, start, difference(own, start))]
     for name in tqdm(names, desc=f"{domain.name}, {task}", leave=False, disable=None):
         value, description = settings.of(name, task)
         other = run(BASELINES[name].make(subject.head, value))

@@ -24,8 +24,9 @@ class HeadConfig(Section):
         initial_whitening: strength r of the flow's metric before training (log r is learned); 0: the
             paper's flow, without a metric.
         learn_temperature: the loss divides the query logits by a temperature, whose logarithm is learned as an affine
-            function of log M and log N. Otherwise the loss holds T back, as a longer flow has larger logits, though
-            `comln-train calibrate` takes them back. Bundles leave the temperature out.
+            function of log M and log N. Otherwise the loss holds T back: a longer flow has larger logits, which raise
+            the loss of wrong answers even if there are fewer of them. Bundles leave the temperature out;
+            `comln-train calibrate` measures the scale of their logits.
         horizon_rule: how the bundle chooses T unless a request says otherwise: "learned", or "auto",
             by each task's own support images.
     """

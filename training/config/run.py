@@ -47,6 +47,11 @@ class Config(Section):
             if other:
                 raise ValueError(f"a learned start is tied to {least} ways; validation asks for {other[0]}")
         head = self.head
+        if self.updates and head.initial_shot_offset is not None and not self.episodes.unequal:
+            raise ValueError(
+                "head.initial_shot_offset has no effect on classes of equal shots, so it cannot be learned: set "
+                "episodes.unequal, or leave it out"
+            )
         if self.backbone.is_frozen and head.start == "zero" and not head.learn_horizon:
             raise ValueError(
                 "nothing is left to learn: the backbone is frozen, the start is zero and head.learn_horizon is false"

@@ -7,6 +7,7 @@ compared episode by episode: how hard an episode is affects both and cancels in 
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +54,12 @@ def adapted(head: Head, horizon: float | HorizonRule | None = None) -> Classify:
 
 
 def unadapted(head: Head) -> Classify:
-    """The bundle's own start without adaptation, T = 0."""
+    """The bundle's own start without adaptation, T = 0, and without its offset for unequal shots.
 
-    return linear(head.initial_weights)
+    The offset makes up for what the flow does to classes with few images. Without the flow it only favours them.
+    """
+
+    return linear(replace(head, shot_offset=0.0).initial_weights)
 
 
 def linear(weights: Callable[[NDArray[np.float32], NDArray[np.intp], int], NDArray[np.floating]]) -> Classify:

@@ -1,5 +1,6 @@
 """The episodic phase of a run: validated, logged and saved as it goes on."""
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,13 +54,15 @@ class Run(Phase):
         score = float(np.mean([result.mean for result in results]))
         improved, self.best = score > self.best, max(self.best, score)
         checkpoint = self.checkpoint(done, results)
-        head = self.model.head()
+        head, law = self.model.head(), self.model.log_temperature
         log.record(
             done,
             checkpoint.validation,
             loss=query_loss,
             horizon=head.horizon,
             alpha=head.alpha,
+            shot_offset=head.shot_offset,
+            temperature=None if law is None else math.exp(law[0].item()),  # of 25 images of 5 classes
             seconds=round(checkpoint.seconds, 1),
             episodes_per_second=round(rate, 3),
             lr=float(self.optimiser.param_groups[0]["lr"]),

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -13,7 +13,15 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_examples
 from comln_serve.api.rejected import Sent
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
+from comln_serve.api.routes.shared import (
+    BODY_ERRORS,
+    CHANGE_ERRORS,
+    ONE_CLASSIFIER_ERRORS,
+    KeyHeader,
+    PromoteQuery,
+    Ref,
+    make,
+)
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -23,13 +31,6 @@ router = APIRouter(tags=["examples"])
 _JPEG = "image/jpeg"
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
-
-_CHANGE_ERRORS = (
-    ErrorCode.CLASSIFIER_NOT_FOUND,
-    ErrorCode.CANNOT_ADAPT,
-    ErrorCode.MODEL_CHANGED,
-    ErrorCode.TOO_MANY_CLASSIFIERS,
-)
 
 
 @router.get(
@@ -76,7 +77,7 @@ def thumbnail(
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier to more labelled images",
-    responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
+    responses=error_responses(*BODY_ERRORS, *CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
@@ -105,19 +106,14 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     summary="Adapt a classifier without one of its examples",
     responses=error_responses(
         *ONE_CLASSIFIER_ERRORS,
-        *_CHANGE_ERRORS,
+        *CHANGE_ERRORS,
         ErrorCode.EXAMPLE_NOT_FOUND,
         ErrorCode.OVERLOADED,
         ErrorCode.QUEUE_TIMEOUT,
     ),
 )
 @needs(Scope.ADAPT)
-async def remove_example(
-    request: Request,
-    ref: Ref,
-    number: Number,
-    promote: Annotated[bool, Query(description="Let the name stand for the new version at once.")] = True,
-) -> Response:
+async def remove_example(request: Request, ref: Ref, number: Number, promote: PromoteQuery = True) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """

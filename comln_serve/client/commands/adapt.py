@@ -44,7 +44,7 @@ def adapt(
     """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
     made = client.adapt_folder(
         folder,
-        horizon=_horizon(horizon),
+        horizon=horizon_of(horizon),
         metadata=_metadata(metadata),
         progress=False if output.as_json else None,
         **options,
@@ -63,7 +63,12 @@ def show_made(output: Output, made: Adapted, files: Sequence[str] = ()) -> None:
         output.note(left_out(made.skipped))
 
 
-def _horizon(text: str | None) -> Horizon:
+def horizon_of(text: str | None) -> Horizon:
+    """The value of `--horizon`.
+
+    Raises:
+        InputError: it is none.
+    """
     if text is None or text in ("learned", "auto"):
         return text
     if not re.fullmatch(r"\d*\.?\d+([eE][+-]?\d+)?", text):

@@ -1,4 +1,4 @@
-"""`comln classifiers ls | show | rm | promote | rollback | export`."""
+"""`comln classifiers ls | show | rm | promote | rollback | adapt | export`."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
+from comln_serve.client.commands.adapt import horizon_of, show_made
 from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, table
 from comln_serve.client.errors import InputError
 
@@ -83,6 +85,19 @@ def rollback(client: Client, output: Output, name: str) -> None:
     """Let a name stand for the version promoted before."""
     found = client.rollback(name)
     output.show(found, lambda: f"{found.name} stands for {found.reference} now")
+
+
+@classifiers.command()
+@click.argument("ref")
+@click.option("--horizon", metavar="T|learned|auto", help="How far to adapt.  [default: as the classifier has it]")
+@PROMOTE
+@connected
+def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, promote: bool) -> None:
+    """Adapt a classifier anew to the examples it has: to another horizon, or after its model's head was replaced.
+
+    No images are sent. A classifier with a name gets a new version; one without changes in place.
+    """
+    show_made(output, client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote))
 
 
 @classifiers.command()

@@ -11,7 +11,7 @@ from comln_serve.client.commands.adapt import FOLDER, ON_BAD, show_made
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import table
 
-_PROMOTE = click.option(
+PROMOTE = click.option(
     "--promote/--no-promote", default=True, help="Whether the name stands for the new version at once."
 )
 
@@ -34,7 +34,7 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 @examples.command()
 @click.argument("ref")
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@_PROMOTE
+@PROMOTE
 @ON_BAD
 @connected
 def add(client: Client, output: Output, ref: str, folder: Path, **options: Any) -> None:
@@ -48,7 +48,7 @@ def add(client: Client, output: Output, ref: str, folder: Path, **options: Any) 
 @examples.command()
 @click.argument("ref")
 @click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=click.IntRange(min=1))
-@_PROMOTE
+@PROMOTE
 @connected
 def rm(client: Client, output: Output, ref: str, numbers: Sequence[int], **options: Any) -> None:
     """Adapt a classifier without some of its examples; a class goes with its last one.

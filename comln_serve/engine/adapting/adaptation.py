@@ -157,6 +157,14 @@ class ClassifierMaker:
 
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
 
+    def adapt_again(
+        self, models: Models, reference: str, caller: Caller, *, horizon: float | HorizonRule | None, promote: bool
+    ) -> Adapted:
+        """See `Engine.adapt_again`."""
+        options = {"reference": reference, "horizon": horizon, "promote": promote}
+        call = self._begin(caller, models, "again", (), options, partial=False)
+        return self._once(call, lambda: self._change(reference, _unchanged, call, promote=promote, horizon=horizon))
+
     def _begin(
         self,
         caller: Caller,
@@ -237,11 +245,16 @@ class ClassifierMaker:
         embed(self._catalogue.of(call.caller.tenant).describe(reference))
         return self._change(reference, extend, call, promote=promote)
 
-    def _change(self, reference: str, change: Change, call: _Call, *, promote: bool) -> Classifier:
+    def _change(
+        self, reference: str, change: Change, call: _Call, *, promote: bool, horizon: float | HorizonRule | None = None
+    ) -> Classifier:
         """Adapt to a changed support set. Retry if another server changes the classifier meanwhile.
 
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
+
+        Args:
+            horizon: T, or the rule that sets it from now on; None: as the classifier has it.
         """
         tenant, check = call.caller.tenant, call.caller.cancellation.check
         while True:
@@ -249,8 +262,8 @@ class ClassifierMaker:
                 stored, examples = self._catalogue.of(tenant).support(reference)
                 self._check_version(stored, call)
                 changed = change(stored, examples)
-                horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-                made = self._fit(call.models.of(stored), changed, horizon, call)
+                own = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
+                made = self._fit(call.models.of(stored), changed, own if horizon is None else horizon, call)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
                 with self._storing(call) as store:
                     if made.name is not None:
@@ -327,6 +340,10 @@ class ClassifierMaker:
                 received_images=examples,
                 allowed_images=self._settings.max_examples,
             )
+
+
+def _unchanged(_stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
+    return examples
 
 
 def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Sequence[Rejected]) -> None:

@@ -62,6 +62,7 @@ def fit(
         name=None,
         model=model.name,
         embedder_sha256=model.embedder_sha256,
+        head_sha256=model.bundle.head_sha256,
         labels=labels,
         examples=tuple(int(n) for n in np.bincount(classes, minlength=len(labels))),
         horizon=adaptation.horizon,

@@ -74,6 +74,7 @@ def test_the_trainer_offsets_classes_with_fewer_images_as_the_server_does() -> N
 def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
     document = tiny_config(start).model_dump()
     document["head"] |= changes
+    document["episodes"]["unequal"] = 1.0
     model = tiny_model(Config.model_validate(document))
     classes = np.array([0, 1, 1, 2, 2, 2, 3, 4])
     phi = embeddings(8, model.backbone.embedding_size)

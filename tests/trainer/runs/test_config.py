@@ -153,6 +153,7 @@ def test_a_single_number_is_a_range(tmp_path: Path) -> None:
         (["optimiser.steps=[[20, 0.1]]", "optimiser.warmup=5"], "leave it out with steps"),
         (["head.condition_horizon=true", "head.learn_horizon=false"], "needs learn_horizon"),
         (["head.initial_shot_offset=1", "head.start=zero"], "for a prototype start"),
+        (["head.initial_shot_offset=1"], "set episodes.unequal"),
         (["pretraining={}"], "pretraining.epochs"),
         (["augmentation.jitter=1"], "augmentation.jitter"),
         (["precision=float16"], "precision"),

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,8 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     assert load_bundle(tmp_path / "models" / "law").head == head
     card = (tmp_path / "models" / "law" / "README.md").read_text()
     assert "for M examples of N classes" in card
+    assert f"logits of classes with fewer images are raised, beta = {head.shot_offset:.3g}" in card
+    assert record_of(tmp_path / "run", best)["shot_offset"] == head.shot_offset
 
     settings = Settings(
         models_dir=tmp_path / "models", provider="cpu", database_url=f"sqlite:///{tmp_path / 'classifiers.db'}"
@@ -97,6 +100,11 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     assert classifier.horizon == pytest.approx(expected, rel=1e-4)
 
 
+def record_of(run: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    records = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return next(one for one in records if one["step"] == checkpoint.update)
+
+
 def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> None:
     tree = config("prototype").model_dump(mode="json")
     tree["head"] |= {"learn_temperature": True}
@@ -105,8 +113,16 @@ def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> No
     model = best.restore_model()
     assert model.log_temperature is not None
     assert torch.all(model.log_temperature[:2] != 0)  # always 5 ways: their factor is log 1
+    temperature = record_of(tmp_path / "run", best)["temperature"]
+    assert temperature == pytest.approx(model.temperature(25, 5).item())
     export_bundle(best, tmp_path / "bundle", ABOUT)
     assert load_bundle(tmp_path / "bundle").head == model.head()
+    phi, Y = torch.randn(1, 10, model.backbone.embedding_size), torch.eye(5).repeat(2, 1)[None]
+    before = model.adapt(phi, Y)
+    with torch.no_grad():
+        model.log_temperature += 1.0
+    assert load_bundle(tmp_path / "bundle").head == model.head()
+    assert torch.equal(model.adapt(phi, Y), before), "it divides the logits of queries, not those of the flow"
 
 
 def test_training_learns(tmp_path: Path) -> None:
