@@ -46,6 +46,10 @@ class ClassifierInfo(BaseModel):
         description="Whether T was given, is the model's learned one, or was chosen from the "
         "support images (auto); the report has the curve."
     )
+    head_sha256: str | None = Field(
+        description="Of the head it was adapted by, as `head_sha256` of its model, unless that was replaced since; "
+        "null for classifiers made before there were hashes of heads."
+    )
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified correctly.")
     metadata: dict[str, str]
@@ -95,7 +99,7 @@ class JudgedPrediction(Prediction):
 
     unknown: bool | None = Field(
         description="Whether the image is unlike every class; null if there is no threshold, "
-        "because the classifier has too few images and its model is not calibrated."
+        "because the classifier has too few images and its model is not calibrated for it (as in `calibrated`)."
     )
     similarity: float = Field(
         description="Similarity to the most similar class: the image's largest logit, divided by "
@@ -114,8 +118,8 @@ class PredictResponse(BaseModel):
         exclude_if=_is_none,
     )
     calibrated: bool = Field(
-        description="Whether the probabilities use a measured temperature; false if the model's "
-        "bundle has none, or the horizon does not follow the model's own rule."
+        description="Whether the probabilities use a measured temperature; false if the model's bundle has none, "
+        "the horizon does not follow the model's own rule, or the classifier was adapted by an earlier head."
     )
     unknown_threshold: float | None = Field(
         description="Similarity below which an image is unknown; null unless requested."
@@ -181,6 +185,7 @@ class ModelInfo(BaseModel):
     horizon_exponents: HorizonLaw | None = Field(
         description="How the horizon depends on the images sent; null: it is constant."
     )
+    head_sha256: str = Field(description="Of the head that classifiers are adapted by now.")
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]

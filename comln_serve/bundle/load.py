@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from comln_serve.bundle.calibration import Calibration
@@ -45,12 +45,14 @@ class Bundle:
     @cached_property
     def embedder_sha256(self) -> str:
         """Hash of what determines an image's embedding: the graph and the preprocessing."""
-        return _hash_of(self.manifest.files.backbone, self.manifest.preprocessing)
+        return _hash_of(self.manifest.files.backbone.sha256, self.manifest.preprocessing.model_dump_json())
 
     @cached_property
     def head_sha256(self) -> str:
         """Hash of what determines a classifier, given the embeddings: the head and its solver."""
-        return _hash_of(self.manifest.files.head, self.manifest.head, self.manifest.solver)
+        # Written by json: the numbers of a newer Pydantic's JSON may look different.
+        settings = [self.manifest.head.model_dump(mode="json"), asdict(self.manifest.solver)]
+        return _hash_of(self.manifest.files.head.sha256, json.dumps(settings, sort_keys=True))
 
     def calibration_for(self, classifier: ClassifierRecord) -> Calibration | None:
         """The bundle's calibration, if it was measured for such classifiers; else None.
@@ -93,9 +95,8 @@ def find_bundles(models_dir: Path) -> list[Path]:
     return found
 
 
-def _hash_of(file: FileEntry, *settings: Any) -> str:
-    parts = (file.sha256, *(TypeAdapter(type(one)).dump_json(one).decode() for one in settings))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def _hash_of(file: str, settings: str) -> str:
+    return hashlib.sha256(f"{file}\n{settings}".encode()).hexdigest()
 
 
 def _read_manifest(folder: Path) -> Manifest:

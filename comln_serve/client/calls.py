@@ -193,7 +193,7 @@ def remove_examples(
 def adapt_again(
     session: Session, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
 ) -> Flow[Adapted]:
-    """Adapt a classifier anew to the examples it has: to another horizon, or by the head its model has now.
+    """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
 
@@ -204,11 +204,11 @@ def adapt_again(
     Raises:
         NotFoundError: there is no such classifier. And as `adapt`.
     """
-    given = {} if horizon is None else {"horizon": _horizon_text(horizon)}
+    _check_horizon(horizon)
     request = Request(
         "POST",
         path_of(classifier, "adapt"),
-        {**given, "promote": _text(promote)},
+        content={"horizon": horizon, "promote": promote},
         headers={"Idempotency-Key": uuid.uuid4().hex},
     )
     return (yield from ask_for(session, Adapted, request))
@@ -424,20 +424,20 @@ def _options(
     metadata: Mapping[str, str] | None,
     expires_in_seconds: int | None,
 ) -> dict[str, str]:
+    _check_horizon(horizon)
     given = {
         "name": name,
         "model": model,
-        "horizon": None if horizon is None else _horizon_text(horizon),
+        "horizon": horizon,
         "metadata": None if metadata is None else json.dumps(dict(metadata)),
         "expires_in_seconds": expires_in_seconds,
     }
     return {key: str(value) for key, value in given.items() if value is not None}
 
 
-def _horizon_text(horizon: float | str) -> str:
-    if not isinstance(horizon, str) and not math.isfinite(horizon):
+def _check_horizon(horizon: Horizon) -> None:
+    if isinstance(horizon, float | int) and not math.isfinite(horizon):
         raise InputError(f"horizon is {horizon}; give a number over 0, 'learned' or 'auto'")
-    return str(horizon)
 
 
 def _refuse_skipped(skipped: Sequence[Any], on_bad: OnBad) -> None:

@@ -101,6 +101,7 @@ class Classifier:
     metadata: Mapping[str, str]
     created_at: datetime
     expires_at: datetime | None
+    head_sha256: str | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -287,6 +288,7 @@ class Model:
     accuracy: tuple[Accuracy, ...]
     calibration: Mapping[str, Any] | None
     provider: str
+    head_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

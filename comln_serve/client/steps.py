@@ -20,6 +20,7 @@ class Request:
     Attributes:
         fields: of a form.
         images: image files of the form.
+        content: of a JSON body, where there is no form.
         repeatable: sending it twice has the effect of sending it once.
     """
 
@@ -28,6 +29,7 @@ class Request:
     parameters: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
     fields: Mapping[str, str | Sequence[str]] = field(default_factory=dict[str, str | Sequence[str]])
     images: Sequence[bytes] = ()
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     repeatable: bool = True
 
@@ -39,6 +41,8 @@ class Request:
         if self.images:
             found["data"] = dict(self.fields)
             found["files"] = [("images", ("image", data)) for data in self.images]
+        elif self.content:
+            found["json"] = dict(self.content)
         return found
 
 

@@ -77,9 +77,9 @@ class Report(_Part):
         None, description="How the horizon was chosen from the support images; null if it was not."
     )
     own_horizon: bool = Field(
-        description="Whether the horizon follows the model's own rule; only then does the model's calibration apply."
+        description="Whether the horizon follows the model's own rule; only then may the model's calibration apply."
     )
     unknown_threshold: float | None = Field(
         description="Similarity below which an image is unknown, from the images left out; null: "
-        "these were too few, and the model's threshold is used if `own_horizon`."
+        "these were too few, and the threshold is that of the model's calibration, where it applies."
     )

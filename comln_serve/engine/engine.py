@@ -270,7 +270,7 @@ class Engine:
         horizon: float | HorizonRule | None = None,
         promote: bool = True,
     ) -> Adapted:
-        """Adapt a classifier anew to the examples it has: to another horizon, or by the head its model has now.
+        """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
 
         A named classifier gets a new version; an unnamed one changes in place.
 

@@ -197,8 +197,8 @@ class Models(dict[str, Model]):
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
                 f"Classifier {classifier.name or classifier.id!r} was adapted on a version of "
-                f"model {classifier.model!r} that is no longer served. Adapt again, or restore "
-                "that bundle.",
+                f"model {classifier.model!r} that is no longer served. Send its images to "
+                "POST /adapt again, or restore that bundle.",
                 model=classifier.model,
                 embedder_sha256=classifier.embedder_sha256,
             )

@@ -159,12 +159,61 @@ def test_examples_of_a_name_make_versions(client: TestClient) -> None:
     assert promoted(client) == 4
 
 
+AGAIN = {"horizon": 3.5, "promote": False}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"json": AGAIN}, {"files": {name: (None, str(value).lower()) for name, value in AGAIN.items()}}],
+    ids=["JSON", "form"],
+)
+def test_adapting_again(client: TestClient, sent: dict[str, Any]) -> None:
+    made = adapt(client, name="letters")
+    answer = client.post("/classifiers/letters/adapt", **sent)
+    assert answer.status_code == 201, answer.text
+    again = answer.json()
+    assert (again["version"], again["promoted"], again["horizon"], again["horizon_rule"]) == (2, False, 3.5, "given")
+    assert set(again["timings_ms"]) == {"solve", "report", "store", "total"}
+    assert promoted(client) == 1
+    kept = client.post("/classifiers/letters@2/adapt").json()  # no body at all
+    assert (kept["version"], kept["promoted"], kept["horizon"]) == (3, True, 3.5)
+    back = client.post("/classifiers/letters/adapt", json={"horizon": "learned"}).json()
+    assert (back["horizon"], back["support_loss"]) == (made["horizon"], made["support_loss"])
+    assert (
+        client.get("/classifiers/letters").json()["head_sha256"]
+        == client.get("/models").json()["models"][0]["head_sha256"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [
+        ({"json": {"horzon": 3}}, ErrorCode.INVALID_REQUEST, "horzon"),
+        ({"json": {"horizon": 0}}, ErrorCode.INVALID_REQUEST, "over 0"),
+        ({"json": {"promote": "perhaps"}}, ErrorCode.INVALID_REQUEST, "promote"),
+        ({"json": []}, ErrorCode.INVALID_REQUEST, ""),
+        ({"content": "{bad", "headers": {"Content-Type": "application/json"}}, ErrorCode.INVALID_REQUEST, "not JSON"),
+        ({"content": "{}"}, ErrorCode.UNSUPPORTED_MEDIA_TYPE, "application/json"),
+        ({"data": {"horizon": "3"}}, ErrorCode.UNSUPPORTED_MEDIA_TYPE, "multipart/form-data"),
+        (adapt_form(), ErrorCode.INVALID_REQUEST, "allowed are horizon, promote"),
+        ({"params": {"horizon": "3"}}, ErrorCode.INVALID_REQUEST, "or send it in the body"),
+    ],
+)
+def test_what_adapting_again_does_not_take(
+    client: TestClient, sent: dict[str, Any], code: ErrorCode, said: str
+) -> None:
+    adapt(client, name="letters")
+    assert said in check_error(client.post("/classifiers/letters/adapt", **sent), code)["message"]
+    assert len(client.get("/classifiers").json()["classifiers"]) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [
         ("POST", "/classifiers/absent/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
         ("POST", "/classifiers/letters@9/promote", ErrorCode.CLASSIFIER_NOT_FOUND),
         ("POST", "/classifiers/absent/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("POST", "/classifiers/absent/adapt", ErrorCode.CLASSIFIER_NOT_FOUND),
         ("POST", "/classifiers/%00/rollback", ErrorCode.CLASSIFIER_NOT_FOUND),
         ("POST", "/classifiers/letters@1/rollback", ErrorCode.INVALID_REQUEST),
         ("GET", "/classifiers/letters@0", ErrorCode.CLASSIFIER_NOT_FOUND),

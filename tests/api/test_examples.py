@@ -147,13 +147,14 @@ def test_a_number_is_never_given_again(engine: Engine) -> None:
 @pytest.mark.parametrize("name", [None, "letters"])
 def test_adapting_again_takes_another_horizon(engine: Engine, name: str | None) -> None:
     """The same images, so the result is that of adapting to them at that horizon; changes keep it."""
-    made = engine.adapt(FIRST, NewClassifier(model="tiny-prototype", name=name, metadata={"line": "3"})).classifier
+    new = NewClassifier("tiny-prototype", name, metadata={"line": "3"}, expires_in_seconds=1000)
+    made = engine.adapt(FIRST, new).classifier
     reference = name or made.id
     given = engine.adapt_again(reference, horizon=7.0).classifier
     check_same(engine, given, FIRST, horizon=7.0)
-    assert (given.horizon, given.horizon_rule, given.metadata) == (7.0, "given", {"line": "3"})
-    where = (given.version, given.revision) if name is None else (given.version, made.revision)
-    assert where == ((None, 2) if name is None else (2, 1))
+    assert (given.horizon, given.horizon_rule) == (7.0, "given")
+    assert (given.metadata, given.expires_at) == (made.metadata, made.expires_at)
+    assert (given.version, given.revision) == ((None, 2) if name is None else (2, 1))
     assert engine.adapt_again(reference).classifier.horizon == 7.0, "as the classifier has it"
     added = engine.add_examples(reference, MORE).classifier
     check_same(engine, added, FIRST + MORE, horizon=7.0)

@@ -139,6 +139,22 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
 
 
+def test_adapting_again_happens_once(engine: Engine) -> None:
+    engine.adapt(SUPPORT, NewClassifier(name="letters"))
+    caller = Caller(idempotency_key=KEY)
+    first, repeated = (engine.adapt_again("letters", caller, horizon=horizon) for horizon in (7.0, 7.0))
+    assert (first.replayed, repeated.replayed) == (False, True)
+    assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
+    for other in (
+        lambda: engine.adapt_again("letters", caller, horizon=8.0),
+        lambda: engine.adapt_again("letters", caller),
+        lambda: engine.adapt_again("letters@1", caller, horizon=7.0),
+        lambda: engine.adapt_again("letters", caller, horizon=7.0, promote=False),
+    ):
+        fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
+    assert engine.store.count() == 2
+
+
 def test_a_deleted_classifier_is_not_made_again_by_its_key(engine: Engine) -> None:
     """The repeated request may have been long on its way."""
     made = adapt(engine).classifier

@@ -17,6 +17,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
+from comln_serve.export.head_file import metadata
 from comln_serve.imaging import prepare_image
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, predict
@@ -246,7 +247,12 @@ def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engi
     kept = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (kept.calibrated, kept.unknown_threshold) == (False, None)
     assert kept.classifier.W.tobytes() == few.W.tobytes()
-    np.testing.assert_array_equal(kept.probabilities.argmax(axis=1), before.probabilities.argmax(axis=1))
+    model = calibrated.models["tiny"]
+    assert isinstance(model, LocalModel)
+    plain = few.probabilities(model.backbone.embed(_pixels(calibrated)))
+    np.testing.assert_array_equal(kept.probabilities, plain)
+    assert not np.array_equal(before.probabilities, plain)
+    assert metadata(kept.classifier, model.bundle)["temperature"] == "1.0"
     anew = calibrated.adapt_again(few.id).classifier
     assert anew.W.tobytes() == calibrated.adapt(colour_support(1)).classifier.W.tobytes() != few.W.tobytes()
     now = predict(calibrated, QUERIES, few.id, unknown=True)

@@ -32,7 +32,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("GET", "/classifiers/{ref}"): {},
     ("DELETE", "/classifiers/{ref}"): {},
     ("POST", "/classifiers/{ref}/promote"): {},
-    ("POST", "/classifiers/{ref}/adapt"): {"params": {"horizon": "3"}},
+    ("POST", "/classifiers/{ref}/adapt"): {"json": {"horizon": 3}},
     ("POST", "/classifiers/{ref}/rollback"): {},
     ("GET", "/classifiers/{ref}/examples"): {},
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): {},

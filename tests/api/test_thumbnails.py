@@ -72,6 +72,7 @@ def test_follows_the_examples(keeping: TestClient) -> None:
     adapt(keeping)
     added = keeping.post("/classifiers/pair/examples", **adapt_form([(GREEN, "other"), (RED, "red")])).json()
     assert thumbnails(added) == [1, 2, 3]
+    assert thumbnails(keeping.post("/classifiers/pair/adapt").json()) == [1, 2, 3]
     removed = keeping.delete("/classifiers/pair/examples/1").json()
     assert [(one["label"], one["thumbnail"]) for one in removed["classes"]] == [
         ("green", 2),

@@ -18,6 +18,7 @@ from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
 from tests.support.bundles import edit_manifest, edit_tensors, replace_file
+from tests.support.paths import REPOSITORY
 
 NAMES = ("tiny", "tiny-prototype", "tiny-learned")
 
@@ -166,6 +167,16 @@ def test_version_7_has_the_start_s_offset_for_unequal_shots(copy: Callable[..., 
     assert bundle.head.shot_offset == 2.5
     assert bundle.embedder_sha256 == before.embedder_sha256, "classifiers keep working under another head"
     assert bundle.head_sha256 != before.head_sha256
+
+
+def test_hashes_stay_what_they_are() -> None:
+    """Stored classifiers have them: another hash of the same content would part classifiers from their model."""
+    bundle = load_bundle(REPOSITORY / "models/photos-efficientnet-lite0")
+    assert bundle.manifest.files.backbone.sha256.startswith("5beb6785776fa0af"), (
+        "another network: its hashes belong here"
+    )
+    assert bundle.embedder_sha256.startswith("bccb4d46ec98024e")
+    assert bundle.head_sha256.startswith("b6cec8084b178689")
 
 
 def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) -> None:

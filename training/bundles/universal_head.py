@@ -6,14 +6,15 @@ from training.config import HeadConfig
 from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
 
 # Meta-learned and rounded: on embeddings of length 1 of three kinds of photos, with
-# training/recipes/photos-efficientnet-lite0.yaml without inner layers.
+# training/recipes/photos-efficientnet-lite0.yaml without inner layers, pooling and views.
 # training/recipes/frozen-onnx.yaml starts from the same values; a test compares the two.
-ALPHA = 18.0
-SIMILARITY = 0.36
-WHITENING = 5.8
-# T = HORIZON M for M support examples, which is the learned T at 5-way 5-shot. T is then chosen for
-# each task around this value.
-HORIZON = 217.0
+ALPHA = 11.0
+SIMILARITY = 0.7
+SHOT_OFFSET = 1.6
+WHITENING = 22.0
+# T = HORIZON M for M support examples, which is about the learned T at 20-way 5-shot and somewhat more
+# than at 5-way. T is then chosen for each task around this value.
+HORIZON = 200.0
 EXPONENTS = HorizonLaw(examples=1.0, classes=0.0, norm=0.0)
 
 UNIVERSAL_HEAD = Head(
@@ -24,6 +25,7 @@ UNIVERSAL_HEAD = Head(
     solver=SERVED_SOLVER,
     alpha=ALPHA,
     similarity=SIMILARITY,
+    shot_offset=SHOT_OFFSET,
     exponents=EXPONENTS,
     whitening=WHITENING,
     horizon_rule="auto",
@@ -40,6 +42,8 @@ def universal_head_config() -> HeadConfig:
         condition_horizon=True,
         initial_alpha=ALPHA,
         initial_similarity=SIMILARITY,
+        initial_shot_offset=SHOT_OFFSET,
         initial_whitening=WHITENING,
+        learn_temperature=True,
         horizon_rule="auto",
     )

@@ -21,6 +21,7 @@ _NOTES = (
 _FLAGS = {
     "data.preprocessing.image_size": "--image-size",
     "data.preprocessing.crop_fraction": "--crop-fraction",
+    "data.preprocessing.support_views": "--support-views",
     "backbone.layout": "--layout",
     "backbone.colour": "--colour",
     "backbone.output": "--output",
@@ -69,6 +70,13 @@ def add_wrap(commands: Any) -> None:
         "that was evaluated on 224 pixels of 256 (default: 1)",
     )
     command.add_argument(
+        "--support-views",
+        type=_shares,
+        metavar="SHARE,...|none",
+        help="with --resize crop: shares of the square in which each support image is embedded besides the crop that "
+        "predictions see; adapting takes longer by as much (default: 1,0.65)",
+    )
+    command.add_argument(
         "--pooling",
         type=_numbers,
         metavar="SIGMA[,POWER]",
@@ -95,6 +103,7 @@ def run_wrap(args: argparse.Namespace) -> int:
         normalisation=args.normalisation,
         resize=args.resize,
         crop_fraction=args.crop_fraction,
+        support_views=args.support_views,
         pooling=args.pooling,
         interpolation=args.interpolation,
     )
@@ -129,6 +138,10 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(
             f"numbers separated by commas and nothing else are needed; got {text!r}"
         ) from error
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return () if text == "none" else _numbers(text)
 
 
 def _table(findings: Sequence[Finding]) -> str:

@@ -18,22 +18,23 @@ from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.receive.bodies import JSON, MULTIPART
 from comln_serve.api.receive.parameters import takes_any_query
-from comln_serve.api.receive.requests import AdaptRequest, ExamplesRequest, PredictRequest
+from comln_serve.api.receive.requests import AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 _REFERENCE = "#/components/schemas/{model}"
-_BODIES = (AdaptRequest, ExamplesRequest, PredictRequest, InferenceRequest)
+_BODIES = (AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest, InferenceRequest)
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
-def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
+def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: bool = True) -> dict[str, Any]:
     """`openapi_extra` for a route that takes a form or JSON.
 
     Args:
         model: wire type of the JSON body.
         repeated: multipart fields that replace the model's images.
+        required: whether the request must have a body.
     """
     schema = model.model_json_schema(ref_template=_REFERENCE)
     options = {name: field for name, field in schema["properties"].items() if name not in ("support", "images")}
@@ -41,18 +42,18 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, A
         "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
         "labels": {"type": "array", "items": {"type": "string"}},
     }
-    required = [name for name in schema.get("required", []) if name in options]
+    needed = [name for name in schema.get("required", []) if name in options]
     form = {
         "type": "object",
         "properties": {**{name: kinds[name] for name in repeated}, **options},
-        "required": [*repeated, *required],
+        "required": [*repeated, *needed],
     }
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
     content = {
         MULTIPART: {"schema": form, "encoding": encoding},
         JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}},
     }
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": required, "content": content}}
 
 
 def complete_document(app: FastAPI, *, with_keys: bool) -> None:

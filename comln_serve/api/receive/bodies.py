@@ -17,6 +17,7 @@ from comln_serve.api.receive.requests import (
     AdaptForm,
     AdaptOptions,
     AdaptRequest,
+    AgainOptions,
     ExamplesOptions,
     ExamplesRequest,
     PredictOptions,
@@ -78,6 +79,27 @@ def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Supp
     body = parse_json(ExamplesRequest, text, settings)
     options = ExamplesOptions.model_construct(**body.model_dump(exclude={"support"}))
     return _support_of(body.support, settings, partial=body.partial), options, []
+
+
+async def read_again(request: Request, settings: Settings) -> AgainOptions:
+    """Options of `POST /classifiers/{ref}/adapt`, which may have no body.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    if "content-type" not in request.headers and await _has_no_body(request, settings):
+        return AgainOptions()
+    if _is_multipart(request):
+        form = await multipart.read_form(request, settings)
+        return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
+    return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
+
+
+async def _has_no_body(request: Request, settings: Settings) -> bool:
+    async for chunk in body_chunks(request, json_limit(settings)):
+        if chunk:
+            return False
+    return True
 
 
 async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:

@@ -59,13 +59,17 @@ def _check_query(request: Request, allowed: list[str]) -> None:
             ErrorCode.INVALID_REQUEST,
             f"Received {', '.join(map(repr, unknown))} in the query; this route takes "
             f"{', '.join(map(repr, allowed)) or 'nothing'} there. Leave it out or correct its "
-            f"name{', or send it in the body' * (request.method == 'POST')}.",
+            f"name{', or send it in the body' * _takes_a_body(request)}.",
             received=unknown,
             allowed=allowed,
         )
     for name, count in counts.items():
         if count > 1:
             raise _repeated(f"query parameter {name!r}", count)
+
+
+def _takes_a_body(request: Request) -> bool:
+    return "requestBody" in (request.scope["route"].openapi_extra or {})
 
 
 def _repeated(what: str, count: int) -> ServiceError:

@@ -85,15 +85,11 @@ def _horizon_of(value: object) -> object:
     )
 
 
-Horizon = Annotated[
-    float | HorizonRule,
-    PlainValidator(_horizon_of, json_schema_input_type=_HorizonInput),
-    Field(
-        description='Amount of adaptation: T in flow time, "learned" (the model\'s own law), or '
-        '"auto" (chosen from the support images, by classifying each of them without it); '
-        "default: the model's own rule. It also applies whenever examples change."
-    ),
-]
+_Horizon = Annotated[float | HorizonRule, PlainValidator(_horizon_of, json_schema_input_type=_HorizonInput)]
+_HORIZON = (
+    'Amount of adaptation: T in flow time, "learned" (the model\'s own law), or "auto" (chosen from the support '
+    "images, by classifying each of them without it); default: {default}. It also applies whenever examples change."
+)
 Promote = Annotated[
     bool, Field(description="Let the name stand for the new version at once. It always stands for its first version.")
 ]
@@ -141,7 +137,7 @@ class AdaptOptions(_Request):
 
     model: str | None = Field(None, description="A model of GET /models.")
     name: ClassifierName | None = None
-    horizon: Horizon | None = None
+    horizon: _Horizon | None = Field(None, description=_HORIZON.format(default="the model's own rule"))
     promote: Promote = True
     metadata: Metadata | None = None
     expires_in_seconds: Lifetime | None = None
@@ -167,6 +163,13 @@ class ExamplesOptions(_Request):
 
 class ExamplesRequest(ExamplesOptions):
     support: Annotated[list[SupportImage], FailFast()]
+
+
+class AgainOptions(_Request):
+    """Options of a request to adapt a classifier again, in JSON or a form."""
+
+    horizon: _Horizon | None = Field(default=None, description=_HORIZON.format(default="as the classifier has it"))
+    promote: Promote = True
 
 
 class PredictOptions(_Request):

@@ -1,4 +1,4 @@
-"""Routes that list, show, delete, promote, roll back and adapt anew what is stored."""
+"""Routes that list, show, delete, promote and roll back classifiers."""
 
 from typing import Annotated
 
@@ -6,20 +6,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
-from comln_serve.api.context import current_record
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
-from comln_serve.api.receive.requests import Horizon, Name
-from comln_serve.api.routes.shared import (
-    CHANGE_ERRORS,
-    ONE_CLASSIFIER_ERRORS,
-    WAITING_ERRORS,
-    KeyHeader,
-    PromoteQuery,
-    Ref,
-    change,
-    make,
-)
+from comln_serve.api.receive.requests import Name
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -108,41 +98,3 @@ async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
     stored, tenant = engine_of(request).classifiers, tenant_of(request)
     return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.roll_back(ref, tenant)))
-
-
-@router.post(
-    "/classifiers/{ref}/adapt",
-    status_code=201,
-    response_model=schemas.AdaptResponse,
-    summary="Adapt a classifier anew to the examples it has",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS,
-        *CHANGE_ERRORS,
-        ErrorCode.IDEMPOTENCY_MISMATCH,
-        ErrorCode.OVERLOADED,
-        ErrorCode.QUEUE_TIMEOUT,
-    ),
-)
-@needs(Scope.ADAPT)
-async def adapt_again(
-    request: Request,
-    ref: Ref,
-    horizon: Annotated[
-        Horizon | None,
-        Query(
-            description='Amount of adaptation: T in flow time, "learned" or "auto", as in POST /adapt; default: as the '
-            "classifier has it. It also applies whenever examples change."
-        ),
-    ] = None,
-    promote: PromoteQuery = True,
-    key: KeyHeader = None,
-) -> Response:
-    """No images are needed. A named classifier gets a new version; an unnamed one changes in place.
-
-    For another `horizon` (default: the classifier's own), or after its model's head was replaced.
-    """
-    engine = engine_of(request)
-    current_record().operation = "adapt"
-    return await make(
-        request, lambda caller: engine.adapt_again(ref, caller, horizon=horizon, promote=promote), key=key, status=201
-    )

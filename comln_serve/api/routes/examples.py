@@ -1,9 +1,9 @@
-"""Routes that list, add and remove a classifier's support examples."""
+"""Routes that list, add and remove a classifier's support examples, and adapt to them again."""
 
 from hashlib import sha256
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -11,17 +11,9 @@ from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_examples
+from comln_serve.api.receive.bodies import read_again, read_examples
 from comln_serve.api.rejected import Sent
-from comln_serve.api.routes.shared import (
-    BODY_ERRORS,
-    CHANGE_ERRORS,
-    ONE_CLASSIFIER_ERRORS,
-    KeyHeader,
-    PromoteQuery,
-    Ref,
-    make,
-)
+from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -31,6 +23,13 @@ router = APIRouter(tags=["examples"])
 _JPEG = "image/jpeg"
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+_CHANGE_ERRORS = (
+    ErrorCode.CLASSIFIER_NOT_FOUND,
+    ErrorCode.CANNOT_ADAPT,
+    ErrorCode.MODEL_CHANGED,
+    ErrorCode.TOO_MANY_CLASSIFIERS,
+)
 
 
 @router.get(
@@ -77,7 +76,7 @@ def thumbnail(
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier to more labelled images",
-    responses=error_responses(*BODY_ERRORS, *CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
+    responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
@@ -106,17 +105,56 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     summary="Adapt a classifier without one of its examples",
     responses=error_responses(
         *ONE_CLASSIFIER_ERRORS,
-        *CHANGE_ERRORS,
+        *_CHANGE_ERRORS,
         ErrorCode.EXAMPLE_NOT_FOUND,
         ErrorCode.OVERLOADED,
         ErrorCode.QUEUE_TIMEOUT,
     ),
 )
 @needs(Scope.ADAPT)
-async def remove_example(request: Request, ref: Ref, number: Number, promote: PromoteQuery = True) -> Response:
+async def remove_example(
+    request: Request,
+    ref: Ref,
+    number: Number,
+    promote: Annotated[bool, Query(description="Let the name stand for the new version at once.")] = True,
+) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """
     engine = engine_of(request)
     current_record().operation = "adapt"
     return await make(request, lambda caller: engine.remove_example(ref, number, caller, promote=promote))
+
+
+@router.post(
+    "/classifiers/{ref}/adapt",
+    status_code=201,
+    response_model=schemas.AdaptResponse,
+    summary="Adapt a classifier again to the examples it has",
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS,
+        *_CHANGE_ERRORS,
+        ErrorCode.IDEMPOTENCY_MISMATCH,
+        ErrorCode.RECEIVE_TIMEOUT,
+        ErrorCode.BODY_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.OVERLOADED,
+        ErrorCode.QUEUE_TIMEOUT,
+    ),
+    openapi_extra=openapi_body(requests.AgainOptions, [], required=False),
+)
+@needs(Scope.ADAPT)
+async def adapt_again(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
+    """To another `horizon`, or after its model's head was replaced. No images are needed, and no body where the
+    classifier is to keep its horizon. A named classifier gets a new version; an unnamed one changes in place.
+    """
+    engine = engine_of(request)
+    current_record().operation = "adapt"
+    request.app.state.requests.check()
+    options = await read_again(request, engine.settings)
+    return await make(
+        request,
+        lambda caller: engine.adapt_again(ref, caller, horizon=options.horizon, promote=options.promote),
+        key=key,
+        status=201,
+    )

@@ -51,6 +51,7 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         horizon_rule=head.horizon_rule,
         whitening=head.whitening,
         horizon_exponents=head.exponents,
+        head_sha256=model.bundle.head_sha256,
         image_size=manifest.preprocessing.image_size,
         embedding_size=manifest.embedding_size,
         accuracy=[schemas.AccuracyInfo.model_validate(entry) for entry in manifest.accuracy],

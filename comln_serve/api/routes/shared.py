@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from fastapi import Header, Path, Query, Request, Response
+from fastapi import Header, Path, Request, Response
 from pydantic import BaseModel
 
 from comln_serve.api import schemas
@@ -38,16 +38,7 @@ ONE_CLASSIFIER_ERRORS = (
     *WAITING_ERRORS,
 )
 
-# Errors of adapting a classifier to a support set that it has in the store.
-CHANGE_ERRORS = (
-    ErrorCode.CLASSIFIER_NOT_FOUND,
-    ErrorCode.CANNOT_ADAPT,
-    ErrorCode.MODEL_CHANGED,
-    ErrorCode.TOO_MANY_CLASSIFIERS,
-)
-
 Ref = Annotated[str, Path(description="Id, name or name@version of a classifier.")]
-PromoteQuery = Annotated[bool, Query(description="Let the name stand for the new version at once.")]
 KeyHeader = Annotated[
     str | None,
     Header(

@@ -93,7 +93,7 @@ def rollback(client: Client, output: Output, name: str) -> None:
 @PROMOTE
 @connected
 def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, promote: bool) -> None:
-    """Adapt a classifier anew to the examples it has: to another horizon, or after its model's head was replaced.
+    """Adapt a classifier again to the examples it has: to another horizon, or after its model's head was replaced.
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
     """

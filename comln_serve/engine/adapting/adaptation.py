@@ -1,4 +1,4 @@
-"""Makes classifiers, from images or from the changed support set of an existing one."""
+"""Makes classifiers, from images or from the support set of an existing one."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress

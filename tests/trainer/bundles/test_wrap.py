@@ -400,12 +400,32 @@ def test_the_card_says_that_nothing_was_trained(tmp_path: Path) -> None:
     assert "MIT" in card
 
 
-@pytest.mark.parametrize("flags", [(), ("--crop-fraction", "0.875")])
+@pytest.mark.parametrize(
+    ("flags", "shares"),
+    [
+        ((), (1.0, 0.65)),
+        (("--crop-fraction", "0.875"), (0.875, 1.0, 0.65)),
+        (("--support-views", "0.8,0.5"), (1.0, 0.8, 0.5)),
+        (("--support-views", "none", "--crop-fraction", "0.875"), (0.875,)),
+        (("--resize", "pad"), (1.0,)),
+    ],
+)
+def test_support_images_have_views(
+    tmp_path: Path, make_engine: MakeEngine, settings: Settings, flags: tuple[str, ...], shares: tuple[float, ...]
+) -> None:
+    bundle = wrap(write_model(tmp_path / "m.onnx"), *flags)
+    assert load_bundle(bundle).manifest.preprocessing.shares == shares
+    engine = make_engine(settings.model_copy(update={"models_dir": bundle.parent, "default_model": None}))
+    made = engine.adapt(colour_support(2)).classifier
+    (_, support), width = engine.classifiers.of().support(made.id), made.W.shape[1]
+    assert support.embeddings.shape == (len(colour_support(2)), len(shares) * width)
+
+
+@pytest.mark.parametrize("flags", [(), ("--crop-fraction", "0.875"), ("--support-views", "none")])
 def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """The command contains everything that was found, assumed or given."""
     model = write_model(tmp_path / "m.onnx")
     first = load_bundle(wrap(model, *flags))
-    assert first.manifest.preprocessing.crop_fraction == (0.875 if flags else 1)
     command = first.manifest.training.command.split()
     assert command[:5] == ["comln-train", "wrap", "m.onnx", "--to", "BUNDLE"]
     assert load_bundle(wrap(model, *command[5:])).embedder_sha256 == first.embedder_sha256
@@ -424,6 +444,7 @@ def test_the_recipes_head_equals_the_bundles(tmp_path: Path) -> None:
     assert start.horizon_for(12, 3, 1.0) == pytest.approx(head.horizon_for(12, 3, 1.0))
     assert start.alpha == pytest.approx(head.alpha)
     assert start.similarity == pytest.approx(head.similarity)
+    assert start.shot_offset == pytest.approx(head.shot_offset)
     assert start.whitening == pytest.approx(head.whitening)
 
 
@@ -456,6 +477,8 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "another image size": ({}, ["--image-size", "20"], "--image-size"),
     "too large": ({"size": "side"}, ["--image-size", "5000"], "--image-size"),
     "a crop of more than all": ({}, ["--crop-fraction", "1.5"], "--crop-fraction"),
+    "a view that predictions have": ({}, ["--support-views", "1.0"], "support_views must differ"),
+    "a view of a padded image": ({}, ["--resize", "pad", "--support-views", "0.9"], "support_views needs resize"),
     "a crop of a padded image": ({}, ["--resize", "pad", "--crop-fraction", "0.9"], "crop_fraction needs resize"),
     "grey of three channels": ({}, ["--colour", "grey"], "--colour rgb or bgr"),
     "channels elsewhere": ({}, ["--layout", "nhwc"], "--layout"),
