@@ -87,7 +87,7 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
         {
             "where": ".".join(str(part)[:_MAX_NAME] for part in item["loc"]) or "body",
             "problem": item["msg"].removeprefix("Value error, "),
-            "received": _SHOWN.repr(item.get("input"))[:_MAX_SHOWN],
+            "received": _received(item),
         }
         for item in error.errors()
     ]
@@ -97,6 +97,15 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
         f"{'' if within is None else f'{within}: '}{first['where']}: {first['problem']}; received {first['received']}.",
         problems=problems[:20],
     )
+
+
+def _received(item: Mapping[str, Any]) -> str:
+    """What is wrong; of an object that lacks a field the names that it has, as its values may be images."""
+    value = item.get("input")
+    if item["type"] == "missing" and isinstance(value, dict):
+        value = list(value)
+        return f"the fields {_SHOWN.repr(value)[1:-1]}"[:_MAX_SHOWN] if value else "no such field"
+    return _SHOWN.repr(value)[:_MAX_SHOWN]
 
 
 def to_response(error: ServiceError) -> JSONResponse:

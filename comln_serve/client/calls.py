@@ -174,6 +174,8 @@ def remove_examples(
         NotFoundError: there is no such classifier or example.
         IncompleteError: it failed after some of them. And as `adapt`.
     """
+    if isinstance(numbers, int):
+        raise InputError(f"numbers is {numbers}; give a list of the numbers of examples")
     wanted = list(dict.fromkeys(numbers))
     if not wanted:
         raise InputError("numbers is empty; give the numbers of the examples to remove")
@@ -436,8 +438,10 @@ def _options(
 
 
 def _check_horizon(horizon: Horizon) -> None:
-    if isinstance(horizon, float | int) and not math.isfinite(horizon):
-        raise InputError(f"horizon is {horizon}; give a number over 0, 'learned' or 'auto'")
+    is_number = isinstance(horizon, float | int) and not isinstance(horizon, bool)
+    if horizon in (None, "learned", "auto") or (is_number and 0.0 < float(horizon) < math.inf):
+        return
+    raise InputError(f"horizon is {horizon!r}; give a number over 0, 'learned' or 'auto'")
 
 
 def _refuse_skipped(skipped: Sequence[Any], on_bad: OnBad) -> None:

@@ -14,7 +14,7 @@ from comln_serve.bundle.head import Head, HorizonRule
 from comln_serve.bundle.views import as_examples, first_views, views_of
 from comln_serve.domain.report import HorizonChoice
 from comln_serve.flow import FlowSolution
-from comln_serve.report.duplicates import group_near_duplicates
+from comln_serve.report.duplicates import group_near_duplicates, photos_of_several_classes
 from comln_serve.report.folds import assign, count_distinct, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
 from comln_serve.report.horizon import candidate_factors, choose_horizon
@@ -35,6 +35,7 @@ class Adaptation:
         found: results at `horizon`; None if nothing was held out.
         asked: (M,) whether the image was selected to be held out.
         groups: (M,) of near-duplicates, which were left out together.
+        contradictory: positions of the examples that are the same photo in several classes, by photo.
         views_left_out: whether the images have more views than their first ones, which alone are examples.
     """
 
@@ -45,6 +46,7 @@ class Adaptation:
     found: HeldOut | None
     asked: NDArray[np.bool_]
     groups: NDArray[np.intp]
+    contradictory: Sequence[NDArray[np.intp]] = ()
     views_left_out: bool = False
 
 
@@ -88,13 +90,14 @@ def adapt(
     with stage("solve"):
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if not (judge or rule == "auto"):
-        return Adaptation(
-            solution, T, learned, None, None, np.zeros(len(phi), dtype=np.bool_), groups, views < all_views
-        )
+        asked = np.zeros(len(phi), dtype=np.bool_)
+        return Adaptation(solution, T, learned, None, None, asked, groups, views_left_out=views < all_views)
+    contradictory: Sequence[NDArray[np.intp]] = ()
     factors = candidate_factors(len(examples), n_classes) if rule == "auto" else LAW
     with stage("report"):
         if hashes is not None:
             groups = group_near_duplicates(first_views(phi), classes, hashes)
+            contradictory = photos_of_several_classes(first_views(phi), classes, hashes)
         largest = int(count_distinct(classes, groups, n_classes).max())
         cost = fold_cost(solution, *examples.shape)
         folds = count_folds(largest, cost, len(examples))  # 0 if even two would take too long
@@ -121,4 +124,5 @@ def adapt(
             solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
     if found is not None:
         found = found.at(index)
-    return Adaptation(solution, T, learned, choice, found, np.asarray(left_out.any(axis=0)), groups, views < all_views)
+    asked = np.asarray(left_out.any(axis=0))
+    return Adaptation(solution, T, learned, choice, found, asked, groups, contradictory, views < all_views)

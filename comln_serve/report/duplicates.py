@@ -1,4 +1,5 @@
-"""Groups near-duplicates: images of a class that show one scene, such as the frames of a burst.
+"""Finds near-duplicates: images of a class that show one scene, such as the frames of a burst, and the same photo
+under several labels.
 
 A held-out image is no test while nearly the same image is kept, so near-duplicates are left out
 together (`comln_serve.report.folds`). docs/reports.md has what these thresholds find.
@@ -17,6 +18,9 @@ _COSINE, _BITS = 0.8, 20
 # close to the group belongs to it.
 _LARGE = 0.4
 _COSINE_TO_LARGE, _BITS_TO_LARGE = 0.6, 24
+
+# Images of equal hashes whose embeddings have at least this cosine are one photo, perhaps compressed anew.
+_COSINE_OF_ONE_PHOTO = 0.95
 
 _SMALLEST = 1e-30
 
@@ -60,3 +64,24 @@ def group_near_duplicates(
             if inside.any():  # else it joined the one before
                 join(members[inside], members[~inside], _COSINE_TO_LARGE, _BITS_TO_LARGE)
     return groups
+
+
+def photos_of_several_classes(
+    phi: NDArray[np.float32], classes: NDArray[np.intp], hashes: Sequence[int | None]
+) -> list[NDArray[np.intp]]:
+    """The positions of examples that are the same photo in two classes or more, an array for each photo.
+
+    Args:
+        phi, classes, hashes: as in `group_near_duplicates`.
+    """
+    hashed = np.flatnonzero([found is not None for found in hashes])
+    bits = np.array([found for found in hashes if found is not None], dtype=np.uint64)
+    order = np.argsort(bits, kind="stable")
+    found: list[NDArray[np.intp]] = []
+    for same in np.split(hashed[order], np.flatnonzero(np.diff(bits[order])) + 1):
+        if len(set(classes[same].tolist())) > 1:
+            unit = phi[same] / np.maximum(np.linalg.norm(phi[same], axis=1, keepdims=True), _SMALLEST)
+            photo = same[unit @ unit[0] >= _COSINE_OF_ONE_PHOTO]
+            if len(set(classes[photo].tolist())) > 1:
+                found.append(np.sort(photo))
+    return sorted(found, key=lambda photo: int(photo[0]))

@@ -39,7 +39,8 @@ def make_report(
     found, solution = adaptation.found, adaptation.solution
     numbers = numbers or range(1, len(classes) + 1)
     near = _near_duplicates(adaptation.groups)
-    notes = _not_judged(labels, per_class, distinct)
+    notes = _contradictions(adaptation.contradictory, numbers, [labels[int(c)] for c in classes])
+    notes += _not_judged(labels, per_class, distinct)
     if near:
         notes.append(_named(near, numbers, [labels[int(classes[group[0]])] for group in near]))
     if adaptation.views_left_out:
@@ -73,6 +74,15 @@ def make_report(
     )
 
 
+def _contradictions(photos: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
+    """A note of photos that were sent under several labels."""
+    if not photos:
+        return []
+    named = [" and ".join(f"{numbers[i]} ({labels[i]!r})" for i in photo[:_MOST_NAMED]) for photo in photos]
+    what = "A photo was" if len(photos) == 1 else f"{len(photos)} photos were"
+    return [f"{what} sent under different labels: {_listed(named, '; ')}. Remove the examples whose label is wrong."]
+
+
 def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct: NDArray[np.integer]) -> list[str]:
     """Notes that name the classes of one image, and those whose images are all near-duplicates."""
     alone = [repr(labels[c]) for c in np.flatnonzero(per_class == 1).tolist()]
@@ -81,7 +91,10 @@ def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct:
         return ["Every class has a single image: without it nothing is left to judge it by."]
     notes: list[str] = []
     if alone:
-        notes.append(f"Classes of a single image were not judged, as nothing is left without it: {_listed(alone)}.")
+        notes.append(
+            f"Classes of a single image were not judged, as nothing is left without it: {_listed(alone)}. The held-out "
+            "accuracy is that of the other classes; new images of these are classified right less often."
+        )
     if same:
         notes.append(
             "Classes whose images are all nearly the same photo were not judged, as nothing else is left without "

@@ -53,6 +53,32 @@ def test_unknown_parameters_and_headers_are_refused(
     assert service.get("/classifiers").json() == before
 
 
+@pytest.mark.parametrize("sent", [{"json": {"version": 3}}, {"files": {"promote": (None, "false")}}, {"content": "x"}])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/classifiers/known/promote"),
+        ("POST", "/classifiers/known/rollback"),
+        ("POST", "/models/reload"),
+        ("DELETE", "/classifiers/known"),
+        ("DELETE", "/classifiers/known/examples/1"),
+    ],
+)
+def test_bodies_that_nobody_reads_are_refused(
+    service: TestClient, method: str, path: str, sent: dict[str, Any]
+) -> None:
+    before = service.get("/classifiers").json()
+    error = check_error(service.request(method, path, **sent), ErrorCode.INVALID_REQUEST)
+    assert f"{method} {path} takes no body" in error["message"]
+    assert ("'promote' goes in the query" in error["message"]) == path.endswith("/examples/1")
+    assert service.get("/classifiers").json() == before
+
+
+def test_a_body_in_chunks_is_a_body(service: TestClient) -> None:
+    answer = service.post("/classifiers/known/promote", content=iter([b"x"]))
+    assert "takes no body" in check_error(answer, ErrorCode.INVALID_REQUEST)["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [

@@ -132,6 +132,8 @@ def test_several_examples_are_removed_as_one_change(comln: Client, line: Wire) -
     assert [item.number for item in comln.examples(changed)] == [3, 4, 5, 6]
     assert [item.version for item in comln.classifiers(name="pair")] == [3, 1]
     assert comln.classifier("pair").id == changed.id
+    with pytest.raises(InputError, match="numbers is 3; give a list"):
+        comln.remove_examples("pair", 3)  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match="no example 9") as caught:
         comln.remove_examples("pair", [9, 3])
     assert type(caught.value) is NotFoundError  # nothing was done before it
@@ -259,8 +261,16 @@ def test_errors_of_the_server(comln: Client) -> None:
         comln.adapt([RED], ["red"])
     assert refused.value.code == "cannot_adapt"
     with pytest.raises(ComlnError, match="horizon") as wrong:
-        comln.adapt(*PAIR, horizon=-1)
+        comln.adapt(*PAIR, horizon=1e12)
     assert wrong.value.code == "invalid_request"
+
+
+@pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], True])
+def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
+    for call in (lambda: comln.adapt(*PAIR, horizon=horizon), lambda: comln.adapt_again("pair", horizon=horizon)):
+        with pytest.raises(InputError, match="give a number over 0, 'learned' or 'auto'"):
+            call()
+    assert line.requests == []
 
 
 @pytest.mark.parametrize(

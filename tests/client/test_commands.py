@@ -366,7 +366,7 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     with Client(url) as client:
         first, second = (client.adapt_folder(photos, name="life") for _ in range(2))
     head, newest, oldest = comln("classifiers", "ls", "--name", "life").stdout.splitlines()
-    assert head.split() == ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "MODEL", "CREATED", "ID"]
+    assert head.split() == ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "HORIZON", "MODEL", "CREATED", "ID"]
     assert newest.split()[:5] == ["life", "2", "yes", "3", "9"]
     assert (newest.split()[-1], oldest.split()[-1]) == (second.id, first.id)
     listed = printed(comln("classifiers", "ls", "--name", "life", "--limit", "1", "--json"))
@@ -379,6 +379,8 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert printed(comln("classifiers", "promote", "life@2", "--json"))["promoted"]
     again = comln("classifiers", "adapt", "life", "--horizon", "2.5", "--no-promote").stdout
     assert again.startswith("life@3 (")
+    assert "\nhorizon: 2.5 (given)\n" in again
+    assert " 2.5 (given) " in comln("classifiers", "ls", "--name", "life").stdout
     assert printed(comln("classifiers", "show", "life@3", "--json"))["horizon"] == 2.5
     assert printed(comln("classifiers", "adapt", "life@3", "--no-promote", "--json"))["horizon"] == 2.5
     assert comln("classifiers", "rm", "life@3", "life@4", "--yes").exit_code == 0
@@ -393,6 +395,9 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     kept = comln("classifiers", "rm", "life")
     assert kept.exit_code == 2
     assert kept.stderr == "comln: deleting needs --yes where nobody can be asked\n"
+    missing = comln("classifiers", "rm", "life@1", "life@99", "life@2", "--yes")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert len(comln("classifiers", "ls", "--name", "life").stdout.splitlines()) == 3, "nothing was deleted"
     assert comln("classifiers", "rm", "life", "life@1", "--yes").stdout == "deleted life@2\ndeleted life@1\n"
     gone = comln("classifiers", "show", "life")
     assert gone.exit_code == 1

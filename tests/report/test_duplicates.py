@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, SolverSettings
 from comln_serve.domain.report import Report
 from comln_serve.report import adapt, make_report
-from comln_serve.report.duplicates import group_near_duplicates
+from comln_serve.report.duplicates import group_near_duplicates, photos_of_several_classes
 from comln_serve.report.folds import assign, count_distinct
 
 HEAD = Head("prototype", 20.0, 0.0, "balanced", SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000), alpha=2.0)
@@ -104,7 +104,7 @@ def test_the_report_names_near_duplicates_and_keeps_every_prediction() -> None:
     report = report_on([[1, 3, 1, 1], [1, 1, 2], [2], [1]])
     assert report.near_duplicates == [[2, 3, 4], [9, 10], [11, 12]]
     alone, same, near = report.notes
-    assert alone.endswith("without it: 'class 3'.")
+    assert "without it: 'class 3'. " in alone
     assert "all nearly the same photo were not judged" in same
     assert "'class 2'. Add" in same
     assert near.startswith("7 images are nearly the same photo as others of their class")
@@ -118,6 +118,25 @@ def test_the_report_names_near_duplicates_and_keeps_every_prediction() -> None:
     for given, found in zip([0] * 6 + [1] * 4, predicted, strict=False):
         confusion[given, found] += 1
     assert confusion.tolist() == report.held_out.confusion
+
+
+def test_the_same_photo_under_several_labels_is_named() -> None:
+    phi, classes, hashes = scenes([[1] * 4, [1] * 4, [1] * 4])
+    for copy, of in ((5, 0), (9, 0), (10, 4), (3, 2)):  # the last within its class
+        phi[copy], hashes[copy] = phi[of], hashes[of]
+    hashes[8] = hashes[1]  # another photo of the same hash
+    hashes[11] = hashes[7] = None
+    phi[11] = phi[7]
+    found = photos_of_several_classes(phi, classes, hashes)
+    assert [photo.tolist() for photo in found] == [[0, 5, 9], [4, 10]]
+    adaptation = adapt(HEAD, phi, classes, 3, hashes=hashes)
+    note, *_ = make_report(adaptation, classes, ["kiwi", "lime", "pear"], own_horizon=True).notes
+    assert note == (
+        "2 photos were sent under different labels: 1 ('kiwi') and 6 ('lime') and 10 ('pear'); 5 ('lime') and 11 "
+        "('pear'). Remove the examples whose label is wrong."
+    )
+    assert photos_of_several_classes(*scenes([[2, 3], [2, 2]])) == []
+    assert photos_of_several_classes(phi, classes, [None] * 12) == []
 
 
 def test_where_most_images_are_of_single_scenes_there_is_no_accuracy() -> None:

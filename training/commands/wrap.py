@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from comln_serve.bundle.manifest import MANIFEST
 from training.backbones import BackboneError
 from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
 from training.bundles.writer import About
@@ -36,6 +37,9 @@ def add_wrap(commands: Any) -> None:
     command = commands.add_parser("wrap", help="make a bundle from any ONNX model, without data or training")
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
+    command.add_argument(
+        "--replace", action="store_true", help="replace a bundle that is there, with all that was measured on it"
+    )
     found = "default: found in the graph"
     command.add_argument(
         "--layout",
@@ -113,6 +117,11 @@ def run_wrap(args: argparse.Namespace) -> int:
         data=args.data_description,
         notes=_NOTES,
     )
+    if (args.to / MANIFEST).exists() and not args.replace:
+        raise ConfigError(
+            f"{args.to} is a bundle already: --replace replaces it, with the accuracies and the calibration recorded "
+            "in it; or choose another folder"
+        )
     try:
         inspection = inspect_model(args.model, options)
         print(f"{args.model}:")

@@ -1,7 +1,7 @@
-"""Refuses unknown query parameters, and query parameters and headers sent more than once.
+"""Refuses unknown query parameters, query parameters and headers sent more than once, and bodies that nobody reads.
 
-FastAPI ignores a parameter that the route does not declare and takes one of several values: a
-misspelt parameter would have no effect, without an error. Query models that forbid further fields
+FastAPI ignores what the route does not declare and takes one of several values: a misspelt or
+misplaced parameter would have no effect, without an error. Query models that forbid further fields
 would be needed in every route, and would take one of several values, too.
 """
 
@@ -16,6 +16,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 _ANY_QUERY = "__comln_any_query__"
 _MAX_NAMES = 10
 _MAX_SHOWN = 100
+_CHANGES = ("POST", "DELETE")
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
@@ -39,9 +40,17 @@ def check_parameters(request: Request) -> None:
     """Check the request against the parameters that the route itself declares.
 
     Raises:
-        ServiceError: INVALID_REQUEST, a query parameter is unknown, or a query parameter or one of
-            the route's headers came more than once.
+        ServiceError: INVALID_REQUEST, a query parameter is unknown, a query parameter or one of the
+            route's headers came more than once, or a route that changes something has a body that
+            it does not take.
     """
+    if request.method in _CHANGES and _has_a_body(request) and not _takes_a_body(request):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{request.method} {request.url.path[:_MAX_SHOWN]} takes no body, and one was received. Leave it out"
+            f"{_instead(request)}.",
+            received=request.headers.get("content-type", "")[:_MAX_SHOWN],
+        )
     declared = request.scope["route"].dependant
     for header in declared.header_params:
         if len(values := request.headers.getlist(header.alias)) > 1:
@@ -66,6 +75,15 @@ def _check_query(request: Request, allowed: list[str]) -> None:
     for name, count in counts.items():
         if count > 1:
             raise _repeated(f"query parameter {name!r}", count)
+
+
+def _has_a_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+def _instead(request: Request) -> str:
+    names = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    return f"; {', '.join(map(repr, names))} goes in the query" if names else ""
 
 
 def _takes_a_body(request: Request) -> bool:

@@ -32,6 +32,7 @@ ON_BAD = click.option(
 @click.option(
     "--promote/--no-promote",
     default=True,
+    show_default=True,
     help="Whether the name stands for the new version at once, as it does for its first.",
 )
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="A note to keep with it; may be repeated.")

@@ -11,7 +11,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import horizon_of, show_made
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
-from comln_serve.client.commands.tables import described, table
+from comln_serve.client.commands.tables import described, horizon_of_one, table
 from comln_serve.client.errors import InputError
 
 
@@ -35,13 +35,14 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
             "yes" if item.promoted else "",
             str(len(item.classes)),
             str(sum(one.examples for one in item.classes)),
+            horizon_of_one(item),
             item.model,
             f"{item.created_at:%Y-%m-%d %H:%M}",
             item.id,
         ]
         for item in found
     ]
-    head = ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "MODEL", "CREATED", "ID"]
+    head = ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "HORIZON", "MODEL", "CREATED", "ID"]
     output.show({"classifiers": found}, lambda: table(head, rows))
 
 
@@ -65,7 +66,8 @@ def rm(client: Client, output: Output, refs: Sequence[str], *, yes: bool) -> Non
         if sys.stdin is None or not sys.stdin.isatty():
             raise InputError("deleting needs --yes where nobody can be asked")
         click.confirm(f"Delete {', '.join(refs)}?", abort=True, err=True)
-    deleted = [client.delete(ref) for ref in refs]
+    found = {item.id: item for item in map(client.classifier, refs)}  # nothing is deleted if there is no such one
+    deleted = [client.delete(item) for item in found.values()]
     output.show({"deleted": deleted}, lambda: "\n".join(f"deleted {item.reference}" for item in deleted))
 
 

@@ -12,7 +12,10 @@ from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import table
 
 PROMOTE = click.option(
-    "--promote/--no-promote", default=True, help="Whether the name stands for the new version at once."
+    "--promote/--no-promote",
+    default=True,
+    show_default=True,
+    help="Whether the name stands for the new version at once.",
 )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from comln_serve.client.results import ClassifierDetail, Skipped
+from comln_serve.client.results import Classifier, ClassifierDetail, Report, Skipped
 
 _MOST_LISTED = 20
 _MOST_OF_A_GROUP = 3
@@ -41,9 +41,11 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
         if made.name is not None
         else f"{made.id}: {len(made.classes)} classes, {images} images, model {made.model}"
     ]
+    lines.append(f"horizon: {horizon_of_one(made)}")
     report = made.report
     if report is None:
-        return lines[0]
+        return "\n".join(lines)
+    lines += _expected(report, files)
     lines += map(shown, report.notes)
     alike = [group for group in report.near_duplicates if max(group) <= len(files)]
     for group in alike[:_MOST_LISTED]:
@@ -52,21 +54,31 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
         lines.append(shown(f"  nearly the same: {first}{f' and {rest} more' if rest > 0 else ''}"))
     if len(alike) > _MOST_LISTED:
         lines.append(f"  and {len(alike) - _MOST_LISTED} more groups (--json lists all)")
-    if report.held_out is not None:
-        held = report.held_out
-        low, high = held.interval
-        lines.append(
-            f"expected accuracy: {percent(held.accuracy)} (95% interval {percent(low)} to {percent(high)}), "
-            f"of {held.judged} images classified without themselves"
-        )
-        if held.suspects:
-            lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
-            for item in held.suspects[:_MOST_LISTED]:
-                which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
-                lines.append(shown(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})"))
-            if len(held.suspects) > _MOST_LISTED:
-                lines.append(f"  and {len(held.suspects) - _MOST_LISTED} more (--json lists all)")
     return "\n".join(lines)
+
+
+def horizon_of_one(classifier: Classifier) -> str:
+    """T of a classifier, and how it was set."""
+    return f"{classifier.horizon:.4g} ({classifier.horizon_rule})"
+
+
+def _expected(report: Report, files: Sequence[str]) -> list[str]:
+    """Lines of the accuracy to expect and of images that look mislabelled."""
+    held = report.held_out
+    if held is None:
+        return []
+    low, high = held.interval
+    interval = f"95% interval {percent(low)} to {percent(high)}"
+    judged = f"of {held.judged} images classified without themselves"
+    lines = [f"expected accuracy: {percent(held.accuracy)} ({interval}), {judged}"]
+    if held.suspects:
+        lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
+        for item in held.suspects[:_MOST_LISTED]:
+            which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
+            lines.append(shown(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})"))
+        if len(held.suspects) > _MOST_LISTED:
+            lines.append(f"  and {len(held.suspects) - _MOST_LISTED} more (--json lists all)")
+    return lines
 
 
 def left_out(skipped: Sequence[Skipped]) -> str:

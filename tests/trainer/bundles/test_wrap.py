@@ -34,7 +34,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def wrap(model: Path, *flags: str) -> Path:
     """The bundle of a model that must be accepted by `wrap`."""
     bundle = model.parent / "models" / "mine"
-    assert main(["wrap", str(model), "--to", str(bundle), *flags]) == 0
+    assert main(["wrap", str(model), "--to", str(bundle), "--replace", *flags]) == 0
     return bundle
 
 
@@ -429,6 +429,18 @@ def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path, flags: tu
     command = first.manifest.training.command.split()
     assert command[:5] == ["comln-train", "wrap", "m.onnx", "--to", "BUNDLE"]
     assert load_bundle(wrap(model, *command[5:])).embedder_sha256 == first.embedder_sha256
+
+
+def test_a_bundle_is_replaced_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_model(tmp_path / "m.onnx")
+    bundle = wrap(model)
+    before = (bundle / "bundle.json").read_bytes()
+    again = ["wrap", str(model), "--to", str(bundle), "--interpolation", "bicubic"]
+    assert main(again) == 2
+    assert "is a bundle already: --replace" in capsys.readouterr().err
+    assert (bundle / "bundle.json").read_bytes() == before
+    assert main([*again, "--replace"]) == 0
+    assert (bundle / "bundle.json").read_bytes() != before
 
 
 def test_fit_starts_from_the_head_that_wrap_writes() -> None:
