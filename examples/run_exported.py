@@ -21,13 +21,16 @@ from PIL import Image, ImageOps
 def main(model: str, *images: str) -> None:
     session: Any = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     about = session.get_modelmeta().custom_metadata_map
-    labels = json.loads(about["labels"])
+    labels, threshold = json.loads(about["labels"]), float(about.get("unknown_threshold", "-inf"))
     for path in images:
         pixels = decode(Path(path), json.loads(about["preprocessing"]))
         # One image at a time, as their sizes differ; equal ones can be a batch.
-        (probabilities,) = session.run(None, {"images": pixels[np.newaxis]})[0]
+        (probabilities,), (similarities,) = session.run(
+            ["probabilities", "similarities"], {"images": pixels[np.newaxis]}
+        )
         best = int(probabilities.argmax())
-        print(f"{path}: {labels[best]} ({probabilities[best]:.1%})")
+        unlike = ", but unlike every class" if similarities.max() < threshold else ""
+        print(f"{path}: {labels[best]} ({probabilities[best]:.1%}){unlike}")
 
 
 def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ import numpy as np
 import safetensors.numpy
 
 from comln_serve.bundle import Bundle
-from comln_serve.bundle.calibration import temperature
+from comln_serve.bundle.calibration import temperature, unknown_threshold
 from comln_serve.domain.classifier import Classifier
 
 FORMAT_VERSION = 1
@@ -38,5 +38,8 @@ def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
         "licence": manifest.licence,
     }
     if classifier.name is not None:
-        entries["classifier_name"] = classifier.name
+        entries |= {"classifier_name": classifier.name, "classifier_version": str(classifier.version)}
+    threshold = unknown_threshold(classifier, bundle.calibration_for(classifier))
+    if threshold is not None:
+        entries["unknown_threshold"] = repr(threshold)
     return entries

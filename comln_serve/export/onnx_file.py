@@ -12,20 +12,26 @@ from comln_serve.export.expressions import Nodes
 from comln_serve.export.head_file import metadata
 from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.export.unsigned_weights import use_unsigned_weights
+from comln_serve.report.unknown import row_length
 
-INPUT, OUTPUT = "images", "probabilities"
+INPUT, OUTPUT, SIMILARITIES = "images", "probabilities", "similarities"
 
 _INPUT_DESCRIPTION = (
     "images: uint8 (batch, height, width, 3), decoded, upright RGB images of one size, any size; "
     "transparent pixels laid over preprocessing.background"
 )
-_OUTPUT_DESCRIPTION = "probabilities: float32 (batch, classes), in the order of labels, each row sums to 1"
+_OUTPUT_DESCRIPTION = (
+    "probabilities: float32 (batch, classes), in the order of labels, each row sums to 1; similarities: float32 "
+    "(batch, classes), of the image to each class: it is unknown if the largest is below unknown_threshold"
+)
+_SMALLEST = 1e-30
 
 
 def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     """Preprocessing, backbone, adapted head and softmax in standard operators.
 
-    Input `images`: uint8 (batch, height, width, 3) RGB. Output `probabilities`: float32 (batch, N).
+    Input `images`: uint8 (batch, height, width, 3) RGB. Outputs `probabilities` and `similarities`: float32 (batch, N);
+    the largest similarity is that of `comln_serve.report.similarity`.
 
     Raises:
         ServiceError: CANNOT_EXPORT, the backbone's operator set is too old for the added nodes.
@@ -45,9 +51,12 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     W = np.ascontiguousarray(classifier.W.T)
     # In float64, as in the server.
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
+    lengths = after.op("Sqrt", (embeddings * embeddings) @ np.ones((len(W), 1))) + _SMALLEST
+    similarities = (logits / (lengths * row_length(classifier.W))).cast(TensorProto.FLOAT)
     logits = logits / np.array(temperature(classifier, bundle.calibration_for(classifier)))
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
-    after.nodes.append(helper.make_node("Identity", [probabilities.name], [OUTPUT]))
+    outputs = {OUTPUT: probabilities, SIMILARITIES: similarities}
+    after.nodes.extend(helper.make_node("Identity", [tensor.name], [name]) for name, tensor in outputs.items())
 
     nodes = [*before.nodes, *graph.node, *after.nodes]
     del graph.node[:], graph.input[:], graph.output[:]
@@ -55,7 +64,8 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     graph.initializer.extend([*before.constants, *after.constants])
     graph.name = "comln-serve classifier"
     graph.input.append(helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", "height", "width", 3]))
-    graph.output.append(helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", len(classifier.labels)]))
+    shape = ["batch", len(classifier.labels)]
+    graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs)
     model.producer_name, model.doc_string = "comln-serve", ""
     described = {"input": _INPUT_DESCRIPTION, "output": _OUTPUT_DESCRIPTION}
     helper.set_model_props(model, metadata(classifier, bundle) | described)

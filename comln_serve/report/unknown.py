@@ -21,10 +21,15 @@ def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArr
     the average length of the rows of W. It would be the cosine if all rows had one length. The
     differences between their lengths are learned and help to detect unknown classes.
     """
-    q, rows = embeddings.astype(np.float64), W.astype(np.float64)
+    q = embeddings.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(q, axis=1), _SMALLEST)
-    found: NDArray[np.float64] = (q @ rows.T).max(axis=1) / (lengths * average_length(np.square(rows).sum(axis=1)))
+    found: NDArray[np.float64] = (q @ W.T.astype(np.float64)).max(axis=1) / (lengths * row_length(W))
     return found
+
+
+def row_length(W: NDArray[np.float32]) -> float:
+    """The average length of the rows of W (N, d)."""
+    return float(average_length(np.square(W, dtype=np.float64).sum(axis=1)))
 
 
 def average_length(squares: NDArray[np.float64]) -> NDArray[np.float64]:

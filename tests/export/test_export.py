@@ -90,13 +90,19 @@ def assert_same_answers(client: TestClient, classifier: str, paths: list[Path]) 
     about = session.get_modelmeta().custom_metadata_map
     labels = json.loads(about["labels"])
     images = [("images", path.read_bytes()) for path in paths]
-    answer = client.post("/predict", data={"classifier": classifier, "top_k": len(labels)}, files=images)
+    answer = client.post(
+        "/predict", data={"classifier": classifier, "top_k": len(labels), "unknown": "true"}, files=images
+    )
     assert answer.status_code == 200, answer.text
     for path, prediction in zip(paths, answer.json()["predictions"], strict=True):
         pixels = decode(path, json.loads(about["preprocessing"]))
-        (found,) = session.run(["probabilities"], {"images": pixels[None]})[0]
+        (found,), (alike,) = session.run(["probabilities", "similarities"], {"images": pixels[None]})
         expected = {item["label"]: item["probability"] for item in prediction["top"]}
         assert found.tolist() == pytest.approx([expected[x] for x in labels], abs=TOLERANCE), path
+        assert alike.shape == (len(labels),)
+        assert alike.max() == pytest.approx(prediction["similarity"], abs=TOLERANCE), path
+    threshold = answer.json()["unknown_threshold"]
+    assert about.get("unknown_threshold") == (None if threshold is None else repr(threshold))
 
 
 @pytest.mark.parametrize("opset", [LEAST_OPSET, 13, 18, 22])
@@ -208,13 +214,13 @@ def test_the_onnx_file_is_valid_and_standard(client: TestClient, named: str) -> 
     assert {entry.domain for entry in model.opset_import} == {""}
     assert not model.functions
     assert [value.name for value in model.graph.input] == ["images"]
-    assert [value.name for value in model.graph.output] == ["probabilities"]
+    assert [value.name for value in model.graph.output] == ["probabilities", "similarities"]
 
 
 def test_a_batch_is_its_images(client: TestClient, named: str) -> None:
     session = session_of(export(client, named))
     images = np.random.default_rng(0).integers(0, 256, (5, 33, 47, 3), dtype=np.uint8)
-    (together,) = session.run(None, {"images": images})
+    together, _ = session.run(None, {"images": images})
     alone = np.concatenate([session.run(None, {"images": image[None]})[0] for image in images])
     assert together.shape == (5, 3)
     assert together.dtype == np.float32
@@ -229,6 +235,7 @@ def test_both_files_say_what_they_are(client: TestClient, named: str, settings: 
         "format_version": "1",
         "classifier_id": shown["id"],
         "classifier_name": "colours",
+        "classifier_version": "1",
         "labels": json.dumps(LABELS),
         "temperature": "1.0",
         "horizon": repr(shown["horizon"]),
@@ -311,7 +318,7 @@ def test_a_backbone_with_any_names_of_nodes_is_exported(odd: tuple[Classifier, B
     model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset)))
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
     image = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
-    (found,) = session_of(model).run(None, {"images": image[None]})
+    (found,) = session_of(model).run(["probabilities"], {"images": image[None]})
     pixels = pixel_views(image, bundle.manifest.preprocessing)[0]
     embedding = (pixels.astype(np.float32) * np.float32(1 / 255)).reshape(1, -1)
     assert found == pytest.approx(classifier.probabilities(embedding), abs=TOLERANCE)
@@ -323,7 +330,7 @@ def test_an_export_can_be_a_backbone(odd: tuple[Classifier, Bundle]) -> None:
     inner = onnx_file(classifier, replace(bundle, backbone=backbone_with(13)))
     outer = replace(classifier, W=classifier.W[:, :3])
     session = session_of(onnx_file(outer, replace(bundle, backbone=inner)))
-    (found,) = session.run(None, {"images": np.zeros((1, 9, 9, 3), dtype=np.uint8)})
+    (found,) = session.run(["probabilities"], {"images": np.zeros((1, 9, 9, 3), dtype=np.uint8)})
     assert found.shape == (1, 3)
 
 
