@@ -92,8 +92,8 @@ class OnnxNetwork(nn.Module):
         except Exception as error:  # ONNX Runtime's own exception types are not public
             raise BackboneError(
                 f"{self.path}: the graph does not run on batches of one and of three images of "
-                f"{self.image_size} px; export it with a dynamic batch axis, for this image size "
-                f"({error})"
+                f"{self.image_size} px; export it with a dynamic batch axis, for this image size (docs/backbones.md, "
+                f'"What a graph must be"): {error}'
             ) from error
         if together.ndim < 2 or len(together) != 3 or len(alone) != 1:
             raise BackboneError(
