@@ -81,6 +81,7 @@ class Report:
     own_horizon: bool
     unknown_threshold: float | None = None
     near_duplicates: tuple[tuple[int, ...], ...] = ()
+    contradictory: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

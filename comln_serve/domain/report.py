@@ -73,6 +73,9 @@ class Report(_Part):
         description="Numbers of examples that are nearly the same photo as others of their class, in groups. A "
         "group is left out together.",
     )
+    contradictory: list[list[int]] = Field(
+        [], description="Numbers of examples that are the same photo in several classes, by photo: a label is wrong."
+    )
     horizon_choice: HorizonChoice | None = Field(
         None, description="How the horizon was chosen from the support images; null if it was not."
     )

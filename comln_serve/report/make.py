@@ -68,6 +68,7 @@ def make_report(
         held_out=_held_out(found, classes, labels, numbers, temperature) if found and judged else None,
         notes=notes,
         near_duplicates=[[numbers[i] for i in group] for group in near],
+        contradictory=[[numbers[i] for i in photo] for photo in adaptation.contradictory],
         horizon_choice=adaptation.choice,
         own_horizon=own_horizon,
         unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,

@@ -170,6 +170,10 @@ def test_adapt_names_the_files_of_near_duplicates(comln: Run, tmp_path: Path) ->
             (folder / label / f"{burst}-again.png").write_bytes(file)
     lines = comln("adapt", folder).stdout.splitlines()
     assert f"  nearly the same: {folder}/one/0-again.png, {folder}/one/0.png" in lines, lines
+    shutil.copy(folder / "one" / "1.png", folder / "other" / "wrong.png")
+    lines = comln("adapt", folder).stdout.splitlines()
+    files = ", ".join(f"{folder}/{name}.png" for name in ("one/1-again", "one/1", "other/wrong"))
+    assert f"  one photo, different labels: {files}" in lines, lines
     for again in range(4):  # a long burst stays one short line
         shutil.copy(folder / "one" / "0.png", folder / "one" / f"0-{again}.png")
     lines = comln("adapt", folder).stdout.splitlines()

@@ -130,7 +130,9 @@ def test_the_same_photo_under_several_labels_is_named() -> None:
     found = photos_of_several_classes(phi, classes, hashes)
     assert [photo.tolist() for photo in found] == [[0, 5, 9], [4, 10]]
     adaptation = adapt(HEAD, phi, classes, 3, hashes=hashes)
-    note, *_ = make_report(adaptation, classes, ["kiwi", "lime", "pear"], own_horizon=True).notes
+    report = make_report(adaptation, classes, ["kiwi", "lime", "pear"], own_horizon=True)
+    assert report.contradictory == [[1, 6, 10], [5, 11]]
+    note, *_ = report.notes
     assert note == (
         "2 photos were sent under different labels: 1 ('kiwi') and 6 ('lime') and 10 ('pear'); 5 ('lime') and 11 "
         "('pear'). Remove the examples whose label is wrong."

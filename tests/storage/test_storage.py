@@ -29,6 +29,7 @@ REPORT = Report(
     ),
     notes=["\N{CAT FACE}"],
     near_duplicates=[[1, 3]],
+    contradictory=[[2, 3]],
     horizon_choice=HorizonChoice(
         learned=0.1,
         least_loss=1.0,
@@ -341,7 +342,7 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
         ' "horizon_choice": {"learned": 0.1, "least_loss": 1.0, "level": [0.1, 1.0], "candidates": '
         '[{"horizon": 0.1, "loss": 0.3333333333333333, "accuracy": 0.6666666666666666}]},'
     )
-    predicted, near = ', "predicted": [0, null, 1]', ' "near_duplicates": [[1, 3]],'
+    predicted, near = ', "predicted": [0, null, 1]', ' "near_duplicates": [[1, 3]], "contradictory": [[2, 3]],'
     assert text == (
         '{"held_out": {"folds": 2, "judged": 3, "accuracy": 0.3333333333333333, "confusion": [[1, 0], [2, 0]], '
         '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]'
@@ -353,7 +354,7 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
     found = mine.describe("clf_a")
     assert REPORT.held_out is not None
     held_out = REPORT.held_out.model_copy(update={"predicted": None})
-    update = {"horizon_choice": None, "held_out": held_out, "near_duplicates": []}
+    update = {"horizon_choice": None, "held_out": held_out, "near_duplicates": [], "contradictory": []}
     assert found.report == REPORT.model_copy(update=update)
 
 

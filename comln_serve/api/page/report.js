@@ -162,12 +162,18 @@ const named = (number) => [
   el("p", { class: "hint" }, theirs(exampleImage(number)?.name ?? `example ${number}`)),
 ];
 
-function nearDuplicates(groups) {
-  return widePart("Nearly the same photo", el("div", { class: "groups" }, groups.slice(0, MOST_GROUPS).map((numbers) =>
-    el("ul", { class: "thumbnails near-duplicates" }, numbers.map((number) => el("li", {}, ...named(number)))))),
+function groupsOfExamples(title, groups, kind, hint) {
+  return widePart(title, el("div", { class: "groups" }, groups.slice(0, MOST_GROUPS).map((numbers) =>
+    el("ul", { class: `thumbnails ${kind}` }, numbers.map((number) => el("li", {}, ...named(number)))))),
     groups.length > MOST_GROUPS && el("p", {}, `and ${counted(groups.length - MOST_GROUPS, "group")} more`),
-    el("p", { class: "hint" }, "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more."));
+    el("p", { class: "hint" }, hint));
 }
+
+const nearDuplicates = (groups) => groupsOfExamples("Nearly the same photo", groups, "near-duplicates",
+  "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more.");
+
+const contradictory = (groups) => groupsOfExamples("The same photo in different classes", groups, "contradictory",
+  "One of its classes is wrong: remove it there, and make the classifier again.");
 
 const RULES = { given: "given", learned: "the model's own", auto: "chosen from the images" };
 
@@ -200,6 +206,7 @@ async function draw(again = false) {
   const choice = detail.report?.horizon_choice ?? null;
   const labels = detail.classes.map(({ label }) => label);
   const parts = [headline(detail)];
+  if (detail.report?.contradictory?.length) parts.push(contradictory(detail.report.contradictory));
   if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (heldOut) {
     if (heldOut.suspects.length) parts.push(suspects(heldOut.suspects));

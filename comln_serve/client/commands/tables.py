@@ -47,14 +47,22 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
         return "\n".join(lines)
     lines += _expected(report, files)
     lines += map(shown, report.notes)
-    alike = [group for group in report.near_duplicates if max(group) <= len(files)]
-    for group in alike[:_MOST_LISTED]:
+    lines += _groups("one photo, different labels", report.contradictory, files)
+    lines += _groups("nearly the same", report.near_duplicates, files)
+    return "\n".join(lines)
+
+
+def _groups(what: str, groups: Sequence[Sequence[int]], files: Sequence[str]) -> list[str]:
+    """Lines of groups of examples whose files are known."""
+    known = [group for group in groups if max(group) <= len(files)]
+    lines: list[str] = []
+    for group in known[:_MOST_LISTED]:
         first = ", ".join(files[number - 1] for number in group[:_MOST_OF_A_GROUP])
         rest = len(group) - _MOST_OF_A_GROUP
-        lines.append(shown(f"  nearly the same: {first}{f' and {rest} more' if rest > 0 else ''}"))
-    if len(alike) > _MOST_LISTED:
-        lines.append(f"  and {len(alike) - _MOST_LISTED} more groups (--json lists all)")
-    return "\n".join(lines)
+        lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
+    if len(known) > _MOST_LISTED:
+        lines.append(f"  and {len(known) - _MOST_LISTED} more groups (--json lists all)")
+    return lines
 
 
 def horizon_of_one(classifier: Classifier) -> str:

@@ -142,6 +142,24 @@ def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> Non
     assert visitor.complaints() == []
 
 
+def test_a_photo_in_two_classes_is_shown(visitor: Visitor, tmp_path: Path) -> None:
+    classes: Colours = {}
+    for product in ("banana", "zucchini"):
+        for n in range(3):
+            path = tmp_path / f"{product}-{n}.jpg"
+            path.write_bytes((REPOSITORY / f"examples/groceries/{product}/support/{n + 1}.jpg").read_bytes())
+            classes.setdefault(product, []).append(path)
+    wrong = tmp_path / "wrong.jpg"
+    wrong.write_bytes(classes["banana"][1].read_bytes())
+    classes["zucchini"].append(wrong)
+    visitor.add_classes(classes)
+    visitor.make()
+    assert sorted(visitor.texts(".contradictory .hint")) == ["banana-1.jpg", "wrong.jpg"]
+    assert len(visitor.all(".contradictory img")) == 2
+    assert any(note.startswith("A photo was sent under different labels") for note in visitor.texts("#notes li"))
+    assert visitor.complaints() == []
+
+
 def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
     """A class of one photo five times, and one of five photos."""
     classes: Colours = {}
@@ -269,10 +287,10 @@ def test_photos_are_made_smaller(visitor: Visitor, server: LiveServer, tmp_path:
 
     visitor.add_class("a", [path])
     visitor.add_class("b", [path])
-    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 2)
+    visitor.wait(lambda: len(visitor.all(".class .thumbnails img")) == 2)
     size = "return [arguments[0].naturalWidth, arguments[0].naturalHeight]"
-    visitor.wait(lambda: visitor.run(size, visitor.all(".thumbnails img")[0])[0] > 0)
-    assert visitor.run(size, visitor.all(".thumbnails img")[0]) == [32, 48]
+    visitor.wait(lambda: visitor.run(size, visitor.all(".class .thumbnails img")[0])[0] > 0)
+    assert visitor.run(size, visitor.all(".class .thumbnails img")[0]) == [32, 48]
     visitor.make()
     small = requests_of(server, "/adapt")[-1]["bytes_in"]
     assert small < 20_000 < full
@@ -280,7 +298,7 @@ def test_photos_are_made_smaller(visitor: Visitor, server: LiveServer, tmp_path:
     visitor.click("#settings summary")
     visitor.click("#originals")
     visitor.send(visitor.all(".class input[type=file]")[0], [path])
-    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 3)
+    visitor.wait(lambda: len(visitor.all(".class .thumbnails img")) == 3)
     visitor.make()
     assert requests_of(server, "/adapt")[-1]["bytes_in"] > full
 
