@@ -100,7 +100,7 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
 
 
 def _received(item: Mapping[str, Any]) -> str:
-    """What is wrong; of an object that lacks a field the names that it has, as its values may be images."""
+    """What was received, shortened. Of an object that lacks a field, the names of its fields: values may be images."""
     value = item.get("input")
     if item["type"] == "missing" and isinstance(value, dict):
         value = list(value)

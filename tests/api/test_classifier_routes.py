@@ -175,7 +175,7 @@ def test_adapting_again(client: TestClient, sent: dict[str, Any]) -> None:
     assert (again["version"], again["promoted"], again["horizon"], again["horizon_rule"]) == (2, False, 3.5, "given")
     assert set(again["timings_ms"]) == {"solve", "report", "store", "total"}
     assert promoted(client) == 1
-    kept = client.post("/classifiers/letters@2/adapt").json()  # no body at all
+    kept = client.post("/classifiers/letters@2/adapt", headers={"Content-Type": "application/json"}).json()  # no body
     assert (kept["version"], kept["promoted"], kept["horizon"]) == (3, True, 3.5)
     back = client.post("/classifiers/letters/adapt", json={"horizon": "learned"}).json()
     assert (back["horizon"], back["support_loss"]) == (made["horizon"], made["support_loss"])
@@ -245,6 +245,15 @@ def test_bodies_without_valid_examples_are_refused(client: TestClient, sent: dic
     made = adapt(client)
     answer = client.post(f"/classifiers/{made['id']}/examples", **sent)
     check_error(answer, ErrorCode.INVALID_REQUEST)
+
+
+def test_of_an_object_that_lacks_a_field_its_fields_are_named(client: TestClient) -> None:
+    """Not their values, which may be images."""
+    sent = {"support": [{"image": "x" * 1000, "lable": "red"}]}
+    message = check_error(client.post("/adapt", json=sent), ErrorCode.INVALID_REQUEST)["message"]
+    assert message == "support.0.label: Field required; received the fields 'image', 'lable'."
+    empty = check_error(client.post("/predict", json={}), ErrorCode.INVALID_REQUEST)["message"]
+    assert empty == "classifier: Field required; received no such field."
 
 
 def keyed(client: TestClient, path: str, key: str, sent: dict[str, Any]) -> Response:

@@ -38,7 +38,7 @@ _NORMALISATIONS: dict[Normalisation, MeanAndStd] = {
 }
 _TRIAL_IMAGES = 4
 # Shares of the square in which support images are embedded besides the crop that predictions see: those of the photo
-# bundle. They gain accuracy with every network and on every kind of images that was measured (docs/backbones.md).
+# bundle. With two networks and four kinds of images they gained accuracy or changed nothing (docs/backbones.md).
 _SUPPORT_VIEWS = (1.0, 0.65)
 
 
@@ -325,9 +325,8 @@ def _views_finding(views: tuple[float, ...], *, given: bool) -> Finding:
     value = ",".join(f"{share:g}" for share in views) or "none"
     reason = "as given"
     if not given:
-        reason = (
-            f"further crops of each support image, which gain accuracy; adapting takes {1 + len(views)} times as long"
-        )
+        longer = f"adapting takes {1 + len(views)} times as long"
+        reason = f"further crops of each support image, which mostly gain accuracy; {longer}"
     return Finding("support views", value, reason, "--support-views")
 
 

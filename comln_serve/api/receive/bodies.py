@@ -13,6 +13,7 @@ from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
 from comln_serve.api.receive.images import from_base64, read_image
 from comln_serve.api.receive.limits import body_chunks, check_count, check_label, json_limit
+from comln_serve.api.receive.parameters import has_body
 from comln_serve.api.receive.requests import (
     AdaptForm,
     AdaptOptions,
@@ -87,19 +88,12 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
     Raises:
         ServiceError: anything wrong with the body.
     """
-    if "content-type" not in request.headers and await _has_no_body(request, settings):
+    if not has_body(request):
         return AgainOptions()
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
         return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
     return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
-
-
-async def _has_no_body(request: Request, settings: Settings) -> bool:
-    async for chunk in body_chunks(request, json_limit(settings)):
-        if chunk:
-            return False
-    return True
 
 
 async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:

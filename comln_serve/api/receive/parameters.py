@@ -44,7 +44,7 @@ def check_parameters(request: Request) -> None:
             route's headers came more than once, or a route that changes something has a body that
             it does not take.
     """
-    if request.method in _CHANGES and _has_a_body(request) and not _takes_a_body(request):
+    if request.method in _CHANGES and has_body(request) and not _takes_a_body(request):
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"{request.method} {request.url.path[:_MAX_SHOWN]} takes no body, and one was received. Leave it out"
@@ -77,7 +77,8 @@ def _check_query(request: Request, allowed: list[str]) -> None:
             raise _repeated(f"query parameter {name!r}", count)
 
 
-def _has_a_body(request: Request) -> bool:
+def has_body(request: Request) -> bool:
+    """Whether the request's headers announce a body."""
     return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
