@@ -74,7 +74,7 @@ def create_app(
     async def check(request: Request) -> None:
         """Check the key first: a client without one learns nothing of a route's parameters."""
         await authentication(request)
-        check_parameters(request)
+        await check_parameters(request)
 
     traces = open_traces(engine.settings)
     authentication = Authentication(engine.settings, engine.store.keys, engine.shared.folder)

@@ -74,9 +74,19 @@ def test_bodies_that_nobody_reads_are_refused(
     assert service.get("/classifiers").json() == before
 
 
-def test_a_body_in_chunks_is_a_body(service: TestClient) -> None:
-    answer = service.post("/classifiers/known/promote", content=iter([b"x"]))
+@pytest.mark.parametrize("path", ["/classifiers/known/promote", "/classifiers/known/rollback"])
+@pytest.mark.parametrize("chunks", [[b"x"], [b"x" * 1000] * 3])
+def test_a_body_in_chunks_is_a_body(service: TestClient, path: str, chunks: list[bytes]) -> None:
+    answer = service.post(path, content=iter(chunks))
     assert "takes no body" in check_error(answer, ErrorCode.INVALID_REQUEST)["message"]
+
+
+def test_an_empty_body_in_chunks_is_none(service: TestClient) -> None:
+    """Proxies that translate HTTP/2 send requests without a body so."""
+    for method, path in (("POST", "promote"), ("POST", "adapt"), ("DELETE", "examples/1")):
+        answer = service.request(method, f"/classifiers/nothing/{path}", content=iter([]))
+        assert answer.request.headers["Transfer-Encoding"] == "chunked"
+        check_error(answer, ErrorCode.CLASSIFIER_NOT_FOUND)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
     Raises:
         ServiceError: anything wrong with the body.
     """
-    if not has_body(request):
+    # A body in chunks that says what it is is left for its reader: the question would take the first chunk.
+    unsaid = "content-type" not in request.headers or "transfer-encoding" not in request.headers
+    if unsaid and not await has_body(request):
         return AgainOptions()
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from comln_serve.api.receive.limits import body_chunks
 from comln_serve.errors import ErrorCode, ServiceError
 
 _ANY_QUERY = "__comln_any_query__"
@@ -36,7 +37,7 @@ def takes_any_query(endpoint: Callable[..., Any] | None) -> bool:
     return hasattr(endpoint, _ANY_QUERY)
 
 
-def check_parameters(request: Request) -> None:
+async def check_parameters(request: Request) -> None:
     """Check the request against the parameters that the route itself declares.
 
     Raises:
@@ -44,7 +45,7 @@ def check_parameters(request: Request) -> None:
             route's headers came more than once, or a route that changes something has a body that
             it does not take.
     """
-    if request.method in _CHANGES and has_body(request) and not _takes_a_body(request):
+    if request.method in _CHANGES and not _takes_a_body(request) and await has_body(request):
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"{request.method} {request.url.path[:_MAX_SHOWN]} takes no body, and one was received. Leave it out"
@@ -77,9 +78,17 @@ def _check_query(request: Request, allowed: list[str]) -> None:
             raise _repeated(f"query parameter {name!r}", count)
 
 
-def has_body(request: Request) -> bool:
-    """Whether the request's headers announce a body."""
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+async def has_body(request: Request) -> bool:
+    """Whether a body comes with the request. One in chunks, some of which is read for it, can be empty: proxies do so.
+
+    Raises:
+        ServiceError: as `body_chunks`.
+    """
+    if "transfer-encoding" not in request.headers:
+        return request.headers.get("content-length", "").strip("0") != ""
+    async for _ in body_chunks(request, request.app.state.engine.settings.max_body_bytes):
+        return True
+    return False
 
 
 def _instead(request: Request) -> str:
