@@ -10,6 +10,7 @@ from comln_serve.client.errors import (
     NoAnswerError,
     NotFoundError,
 )
+from comln_serve.client.evaluation import Evaluation
 from comln_serve.client.results import (
     Adapted,
     Classifier,
@@ -32,6 +33,7 @@ __all__ = [
     "ClassifierDetail",
     "Client",
     "ComlnError",
+    "Evaluation",
     "Example",
     "Health",
     "IncompleteError",

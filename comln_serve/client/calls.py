@@ -16,8 +16,9 @@ from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, InterruptedPredicting, NotFoundError
+from comln_serve.client.evaluation import Evaluation, check_labels, evaluation_of, labels_by_image
 from comln_serve.client.folders import read_class_folders, read_folder
-from comln_serve.client.images import ImageSource, Prepared, sources
+from comln_serve.client.images import ImageSource, Prepared, Source, sources
 from comln_serve.client.results import (
     Adapted,
     Classifier,
@@ -33,6 +34,7 @@ from comln_serve.client.results import (
     Prediction,
     Predictions,
     Rejected,
+    Skipped,
 )
 from comln_serve.client.steps import Flow, Request, do
 
@@ -270,6 +272,53 @@ def predict_folder(
     _refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
     return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+
+
+def evaluate(
+    session: Session,
+    images: Sequence[ImageSource],
+    labels: Sequence[str],
+    classifier: str | Classifier,
+    *,
+    unknown: bool = False,
+    on_bad: OnBad = "raise",
+    progress: bool | None = False,
+) -> Flow[Evaluation]:
+    """Classify labelled images and compare. The classifier must not have been adapted to them: it would do too well.
+
+    Args:
+        images, classifier, on_bad, progress: as in `predict`.
+        labels: one for each image, of the classifier's classes.
+        unknown: count the images found unlike every class, too. Images of other classes can be among them then.
+
+    Raises:
+        InputError: labels are of other classes, or no image can be used. And as `predict`.
+    """
+    items = sources(images, labels)
+    return (yield from _evaluate(session, items, (), classifier, on_bad, unknown=unknown, show=progress))
+
+
+def evaluate_folder(
+    session: Session,
+    folder: Folder,
+    classifier: str | Classifier,
+    *,
+    unknown: bool = False,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Evaluation]:
+    """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
+
+    Args:
+        on_bad, progress: as in `predict_folder`.
+
+    Raises:
+        InputError: as `adapt_folder`. And as `evaluate`.
+    """
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    _refuse_skipped(skipped, on_bad)
+    items = sources(paths, labels)
+    return (yield from _evaluate(session, items, skipped, classifier, on_bad, unknown=unknown, show=progress))
 
 
 def classifiers(
@@ -537,6 +586,24 @@ def _predict(
     if not answers:
         raise _nothing_left(cuts)
     return result()
+
+
+def _evaluate(
+    session: Session,
+    items: Sequence[Source],
+    skipped: Sequence[Skipped],
+    reference: str | Classifier,
+    on_bad: OnBad,
+    *,
+    unknown: bool,
+    show: bool | None,
+) -> Flow[Evaluation]:
+    labels = labels_by_image(items)
+    known = yield from classifier(session, reference)
+    check_labels(labels, known.labels, unknown=unknown)
+    cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
+    found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show)
+    return evaluation_of(found, labels, known)
 
 
 def _text(flag: bool) -> str:

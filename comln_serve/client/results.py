@@ -9,6 +9,14 @@ from typing import Any, overload
 _Z = 1.959964  # of a normal distribution, 95 % lie within so many standard deviations
 
 
+def interval_of(accuracy: float, images: int) -> tuple[float, float]:
+    """95% interval of an accuracy that was measured on so many images (Wilson's)."""
+    margin = _Z**2 / images
+    middle = (accuracy + margin / 2) / (1 + margin)
+    half = sqrt(accuracy * (1 - accuracy) * margin + margin**2 / 4) / (1 + margin)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
     """A class and its number of support images.
@@ -45,11 +53,8 @@ class HeldOut:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the accuracy that so many images can show (Wilson's), as on the page."""
-        margin = _Z**2 / self.judged
-        middle = (self.accuracy + margin / 2) / (1 + margin)
-        half = sqrt(self.accuracy * (1 - self.accuracy) * margin + margin**2 / 4) / (1 + margin)
-        return max(0.0, middle - half), min(1.0, middle + half)
+        """95% interval of the accuracy that so many images can show, as on the page."""
+        return interval_of(self.accuracy, self.judged)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -445,7 +445,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 20
+    assert len(calls) == 22
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

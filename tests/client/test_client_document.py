@@ -35,8 +35,9 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def workplace(tmp_path: Path, models_dir: Path, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with what the blocks name: photos, new-photos, models."""
+    """The working folder, with what the blocks name: photos, kept-apart, new-photos, models."""
     class_folder(tmp_path / "photos", each=4)
+    class_folder(tmp_path / "kept-apart", each=2)
     (tmp_path / "new-photos").mkdir()
     for number, colour in enumerate(COLOURS.values(), 1):
         (tmp_path / "new-photos" / f"{number}.png").write_bytes(image_bytes(colour, seed=20))
@@ -73,7 +74,7 @@ def run_commands(block: str) -> str:
 def test_python(server: LiveServer, workplace: Path) -> None:
     """As one program, in their order."""
     parts = blocks(DOCUMENT, "python")
-    assert len(parts) == 6
+    assert len(parts) == 7
     script = "\nprint('---')\n".join(parts).replace(ADDRESS, server.url) + "\nclient.close()\n"
     shown = run_python(script).split("---\n")
     assert [line.rsplit(maxsplit=2)[:2] for line in shown[0].splitlines()] == [
@@ -81,8 +82,9 @@ def test_python(server: LiveServer, workplace: Path) -> None:
     ]
     assert shown[1] == "blue green\n"
     assert re.fullmatch(r"blue (True|False|None) \['blue', .*\]\n", shown[2])
-    assert shown[4].startswith("classifier_not_found There is no classifier 'no-such-shop'")
-    assert shown[5] == "1.0\n(2, 3)\n"
+    assert re.fullmatch(r"100\.0% of 6 images are right; 95% interval [\d.]+% to 100\.0%\n", shown[4])
+    assert shown[5].startswith("classifier_not_found There is no classifier 'no-such-shop'")
+    assert shown[6] == "1.0\n(2, 3)\n"
 
 
 def test_commands(server: LiveServer, workplace: Path) -> None:
@@ -114,7 +116,8 @@ def test_readme(server: LiveServer, workplace: Path) -> None:
     (script,) = [block for block in blocks(README, "python") if "comln_serve.client" in block]
     shown = run_python(script.replace("http://localhost:8000", server.url) + "client.close()\n")
     assert [line.split()[1] for line in shown.splitlines()] == list(COLOURS)
-    adapt, predict = re.findall(r"`(comln (?:adapt|predict) [^`]+)`", README)
+    adapt, predict, evaluate = re.findall(r"`(comln (?:adapt|predict|evaluate) [^`]+)`", README)
     assert "expected accuracy" in run_commands(adapt)
     run_commands(predict)
+    assert ", of 6 images" in run_commands(evaluate)
     assert (workplace / "out.csv").exists()

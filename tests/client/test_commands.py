@@ -74,7 +74,7 @@ def printed(result: Result) -> Any:
 def test_version_and_help(comln: Run) -> None:
     assert comln("--version").stdout == f"{__version__}\n"
     text = comln("--help").stdout
-    for command in ("adapt", "predict", "classifiers", "examples", "models", "open"):
+    for command in ("adapt", "predict", "evaluate", "classifiers", "examples", "models", "open"):
         assert f"\n  {command} " in text
     assert "Exit status: 0 done" in text
 

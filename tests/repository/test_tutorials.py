@@ -94,6 +94,7 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
     assert printed[7] == ""
     assert "10 classes, 50 images" in printed[8].splitlines()[0]
     assert printed[8].count(" banana ") == 7
+    assert ", of 70 images\n" in printed[8]
 
 
 def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:

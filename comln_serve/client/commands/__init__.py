@@ -5,6 +5,7 @@ import click
 from comln_serve import __version__
 from comln_serve.client.commands.adapt import adapt
 from comln_serve.client.commands.classifiers import classifiers
+from comln_serve.client.commands.evaluate import evaluate
 from comln_serve.client.commands.examples import examples
 from comln_serve.client.commands.models import models
 from comln_serve.client.commands.page import open_page
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for command in (adapt, predict, classifiers, examples, models, open_page):
+for command in (adapt, predict, evaluate, classifiers, examples, models, open_page):
     main.add_command(command)

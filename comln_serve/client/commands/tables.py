@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from comln_serve.client.results import Classifier, ClassifierDetail, Report, Skipped
 
-_MOST_LISTED = 20
+MOST_LISTED = 20
 _MOST_OF_A_GROUP = 3
 
 
@@ -26,6 +26,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def percent(share: float) -> str:
     """A share as 95.8 %."""
     return f"{100 * share:.1f} %"
+
+
+def interval(ends: tuple[float, float]) -> str:
+    """A 95% interval of a share."""
+    return f"95% interval {percent(ends[0])} to {percent(ends[1])}"
 
 
 def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
@@ -56,12 +61,12 @@ def _groups(what: str, groups: Sequence[Sequence[int]], files: Sequence[str]) ->
     """Lines of groups of examples whose files are known."""
     known = [group for group in groups if max(group) <= len(files)]
     lines: list[str] = []
-    for group in known[:_MOST_LISTED]:
+    for group in known[:MOST_LISTED]:
         first = ", ".join(files[number - 1] for number in group[:_MOST_OF_A_GROUP])
         rest = len(group) - _MOST_OF_A_GROUP
         lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
-    if len(known) > _MOST_LISTED:
-        lines.append(f"  and {len(known) - _MOST_LISTED} more groups (--json lists all)")
+    if len(known) > MOST_LISTED:
+        lines.append(f"  and {len(known) - MOST_LISTED} more groups (--json lists all)")
     return lines
 
 
@@ -75,26 +80,24 @@ def _expected(report: Report, files: Sequence[str]) -> list[str]:
     held = report.held_out
     if held is None:
         return []
-    low, high = held.interval
-    interval = f"95% interval {percent(low)} to {percent(high)}"
     judged = f"of {held.judged} images classified without themselves"
-    lines = [f"expected accuracy: {percent(held.accuracy)} ({interval}), {judged}"]
+    lines = [f"expected accuracy: {percent(held.accuracy)} ({interval(held.interval)}), {judged}"]
     if held.suspects:
         lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
-        for item in held.suspects[:_MOST_LISTED]:
+        for item in held.suspects[:MOST_LISTED]:
             which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
             lines.append(shown(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})"))
-        if len(held.suspects) > _MOST_LISTED:
-            lines.append(f"  and {len(held.suspects) - _MOST_LISTED} more (--json lists all)")
+        if len(held.suspects) > MOST_LISTED:
+            lines.append(f"  and {len(held.suspects) - MOST_LISTED} more (--json lists all)")
     return lines
 
 
 def left_out(skipped: Sequence[Skipped]) -> str:
     """The files that were skipped, each with its reason."""
     lines = [f"{_count(len(skipped), 'file was', 'files were')} skipped:"]
-    lines += [shown(f"  {item.image}: {item.reason}") for item in skipped[:_MOST_LISTED]]
-    if len(skipped) > _MOST_LISTED:
-        lines.append(f"  and {len(skipped) - _MOST_LISTED} more (--json lists all)")
+    lines += [shown(f"  {item.image}: {item.reason}") for item in skipped[:MOST_LISTED]]
+    if len(skipped) > MOST_LISTED:
+        lines.append(f"  and {len(skipped) - MOST_LISTED} more (--json lists all)")
     return "\n".join(lines)
 
 

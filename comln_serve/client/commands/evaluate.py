@@ -1,0 +1,74 @@
+"""`comln evaluate`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.adapt import FOLDER, ON_BAD
+from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
+from comln_serve.client.evaluation import Evaluation
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--classifier", required=True, help="Its name, name@version or id.")
+@click.option(
+    "--unknown",
+    is_flag=True,
+    help="Count the images found unlike every class. Folders of classes that the classifier does not have are allowed "
+    "then, too: all their images should be.",
+)
+@ON_BAD
+@connected
+def evaluate(client: Client, output: Output, folder: Path, *, unknown: bool, **options: Any) -> None:
+    """Classify labelled images, DIR/<class>/<image>, and say how many are right.
+
+    The images must not be those that the classifier was adapted to: it would do too well.
+    """
+    progress = False if output.as_json else None
+    found = client.evaluate_folder(folder, unknown=unknown, progress=progress, **options)
+    output.show(found, lambda: _lines(found))
+    if unknown and found.unknown is None:
+        output.note("the classifier has no threshold by which an image is unknown: docs/reports.md")
+    if found.skipped and not output.as_json:
+        output.note(left_out(found.skipped))
+
+
+def _lines(found: Evaluation) -> str:
+    lines = [
+        found.classifier if found.reference == found.classifier else f"{found.reference} ({found.classifier})",
+        f"accuracy: {percent(found.accuracy)} ({interval(found.interval)}), of {found.judged} images",
+        f"mean of the classes: {percent(found.balanced_accuracy)}; mean probability: {percent(found.confidence)}",
+    ]
+    if (unknown := found.unknown) is not None:
+        lines.append(f"found unknown: {_share(unknown.known_refused, unknown.known)} images of its classes")
+        if unknown.others:
+            lines[-1] += f", {_share(unknown.others_refused, unknown.others)} of other classes"
+    rows = [
+        [
+            score.label,
+            str(score.images),
+            "" if score.recall is None else percent(score.recall),
+            "" if score.precision is None else percent(score.precision),
+            ", ".join(f"{one.label} {one.images}" for one in score.taken_for[:3]),
+        ]
+        for score in found.classes
+    ]
+    lines += ["", table(["CLASS", "IMAGES", "RECALL", "PRECISION", "TAKEN FOR"], rows)]
+    wrong = sorted((item for item in found.images if item.right is False), key=lambda item: -item.probability)
+    if wrong:
+        lines += ["", "wrong, the surest first:"]
+        lines += [
+            shown(f"  {item.image}: {item.label}, taken for {item.predicted} ({percent(item.probability)})")
+            for item in wrong[:MOST_LISTED]
+        ]
+        if len(wrong) > MOST_LISTED:
+            lines.append(f"  and {len(wrong) - MOST_LISTED} more (--json lists all)")
+    return "\n".join(lines)
+
+
+def _share(some: int, every: int) -> str:
+    return f"{some} of {every}"

@@ -1,0 +1,202 @@
+"""How good a classifier is on labelled images that it was not adapted to."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from comln_serve.client.errors import InputError
+from comln_serve.client.images import Source
+from comln_serve.client.results import Classifier, Predictions, Skipped, interval_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """An image, its label and the prediction.
+
+    Attributes:
+        label: the one it was given with.
+        right: whether the prediction is that one; None of a class that the classifier does not have.
+        unknown, similarity: as in `Prediction`.
+    """
+
+    image: str
+    label: str
+    predicted: str
+    probability: float
+    right: bool | None
+    unknown: bool | None = None
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistaken:
+    """So many images of a class were taken for the one of this label."""
+
+    label: str
+    images: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScore:
+    """A class of the classifier.
+
+    Attributes:
+        images: of the class.
+        recall: share of them that is predicted right; None without images.
+        precision: share right of the images predicted as this class; None if none is.
+        taken_for: what the others were taken for, most first.
+    """
+
+    label: str
+    images: int
+    recall: float | None
+    precision: float | None
+    taken_for: tuple[Mistaken, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownScore:
+    """Images that the classifier finds unlike every class.
+
+    Attributes:
+        known, known_refused: images of its classes, and how many of them it found unknown, by mistake.
+        others, others_refused: images of other classes, and how many of them it found unknown, as it should.
+    """
+
+    known: int
+    known_refused: int
+    others: int
+    others_refused: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Predictions for labelled images, compared with the labels.
+
+    Attributes:
+        classifier: id of the classifier that answered.
+        reference: name@version of it, or its id again.
+        judged: number of images of its classes; the accuracies are of these.
+        accuracy: share of them that is predicted right.
+        interval: the accuracy's 95% interval (Wilson's).
+        balanced_accuracy: mean recall of the classes that have images.
+        confidence: mean probability of the predicted class. Near the accuracy where probabilities can be trusted.
+        classes: in the order of the classifier.
+        unknown: None unless asked for, and without a threshold.
+        images: in the order given.
+        skipped: images that were left out.
+    """
+
+    classifier: str
+    reference: str
+    judged: int
+    accuracy: float
+    interval: tuple[float, float]
+    balanced_accuracy: float
+    confidence: float
+    classes: tuple[ClassScore, ...]
+    unknown: UnknownScore | None
+    images: tuple[Judged, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+
+def labels_by_image(images: Sequence[Source]) -> dict[str, str]:
+    """Label of each image, by its name.
+
+    Raises:
+        InputError: an image is there twice, with different labels.
+    """
+    labels: dict[str, str] = {}
+    for image in images:
+        label = image.label or ""
+        if labels.setdefault(image.name, label) != label:
+            raise InputError(f"{image.name} is given as {labels[image.name]!r} and as {label!r}; give it once")
+    return labels
+
+
+def check_labels(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool) -> None:
+    """Refuse labels that the classifier does not have.
+
+    Args:
+        labels: of images.
+        unknown: images of other classes are to be found unknown; but some must be of the classifier's.
+
+    Raises:
+        InputError: there are such labels.
+    """
+    given = dict.fromkeys(labels.values())
+    others = [label for label in given if label not in classes]
+    if not others or (unknown and len(others) < len(given)):
+        return
+    shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+    have = ", ".join(map(repr, classes[:20])) + (", ..." if len(classes) > 20 else "")
+    hint = "" if unknown else ", or see with unknown=True (--unknown) whether images of other classes are found unknown"
+    raise InputError(f"the classifier has no class {shown}; it has {have}. Correct the labels{hint}")
+
+
+def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Classifier) -> Evaluation:
+    """Compare predictions with labels.
+
+    Args:
+        labels: of the images, by name.
+        classifier: that answered.
+
+    Raises:
+        InputError: no image of the classifier's classes could be used.
+    """
+    classes = classifier.labels
+    images = tuple(
+        Judged(
+            image=one.image,
+            label=labels[one.image],
+            predicted=one.label,
+            probability=one.probability,
+            right=one.label == labels[one.image] if labels[one.image] in classes else None,
+            unknown=one.unknown,
+            similarity=one.similarity,
+        )
+        for one in found
+    )
+    known = [item for item in images if item.right is not None]
+    if not known:
+        raise InputError("no image of the classifier's classes could be used")
+    scores = tuple(_score(label, known) for label in classes)
+    recalls = [score.recall for score in scores if score.recall is not None]
+    accuracy = sum(item.right is True for item in known) / len(known)
+    return Evaluation(
+        classifier=classifier.id,
+        reference=classifier.reference,
+        judged=len(known),
+        accuracy=accuracy,
+        interval=interval_of(accuracy, len(known)),
+        balanced_accuracy=sum(recalls) / len(recalls),
+        confidence=sum(item.probability for item in known) / len(known),
+        classes=scores,
+        unknown=None if found.unknown_threshold is None else _unknown(images),
+        images=images,
+        skipped=found.skipped,
+    )
+
+
+def _score(label: str, known: Sequence[Judged]) -> ClassScore:
+    own = [item for item in known if item.label == label]
+    right = sum(item.right is True for item in own)
+    predicted = sum(item.predicted == label for item in known)
+    mistaken = Counter(item.predicted for item in own if not item.right)
+    return ClassScore(
+        label=label,
+        images=len(own),
+        recall=right / len(own) if own else None,
+        precision=right / predicted if predicted else None,
+        taken_for=tuple(Mistaken(label=other, images=count) for other, count in mistaken.most_common()),
+    )
+
+
+def _unknown(images: Sequence[Judged]) -> UnknownScore:
+    count = Counter((item.right is not None, item.unknown is True) for item in images)
+    return UnknownScore(
+        known=count[True, True] + count[True, False],
+        known_refused=count[True, True],
+        others=count[False, True] + count[False, False],
+        others_refused=count[False, True],
+    )

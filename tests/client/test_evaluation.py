@@ -1,0 +1,172 @@
+"""Classifiers evaluated on labelled images: the figures, what is refused, and what `comln evaluate` prints."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fastapi.testclient import TestClient
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
+
+from comln_serve.client import Client, InputError
+from comln_serve.client.commands import main
+from comln_serve.client.evaluation import evaluation_of
+from comln_serve.client.results import Prediction, Predictions, Skipped
+from tests.client.pictures import COLOURS, class_folder
+from tests.client.wires import Wire, client_on, wire_to
+from tests.support.image_files import image_bytes
+from tests.support.live import live_server
+from tests.support.messages import GREEN, RED
+
+
+@pytest.fixture
+def line(client: TestClient) -> Wire:
+    return wire_to(client)
+
+
+@pytest.fixture
+def comln(line: Wire) -> Iterator[Client]:
+    with client_on(line) as client:
+        yield client
+
+
+@pytest.fixture
+def shop(comln: Client, tmp_path: Path) -> str:
+    return comln.adapt_folder(class_folder(tmp_path / "support", each=10), name="shop", horizon=1000.0).reference
+
+
+@pytest.fixture
+def held_out(tmp_path: Path) -> Path:
+    """Images of the classes, one of them in the wrong folder."""
+    folder = class_folder(tmp_path / "query", each=4)
+    (folder / "red" / "0.png").write_bytes(image_bytes(COLOURS["blue"], seed=9))
+    return folder
+
+
+def test_the_figures_are_those_of_scikit_learn(comln: Client, shop: str) -> None:
+    classifier = comln.classifier(shop)
+    draw = random.Random(0)
+    given = [draw.choice(classifier.labels) for _ in range(60)]
+    taken = [label if draw.random() < 0.6 else draw.choice(classifier.labels) for label in given]
+    predictions = tuple(
+        Prediction(label=label, probability=draw.random(), top=(), image=f"image {number}")
+        for number, label in enumerate(taken)
+    )
+    found = evaluation_of(
+        Predictions(
+            classifier=classifier.id,
+            predictions=predictions,
+            calibrated=False,
+            unknown_threshold=None,
+            timings_ms={},
+            skipped=(Skipped(image="a", reason="b"),),
+        ),
+        {f"image {number}": label for number, label in enumerate(given)},
+        classifier,
+    )
+    labels = list(classifier.labels)
+    assert (found.judged, len(found.images), found.skipped[0].image, found.unknown) == (60, 60, "a", None)
+    assert found.accuracy == pytest.approx(sum(map(str.__eq__, given, taken)) / 60)
+    assert found.interval[0] < found.accuracy < found.interval[1]
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(given, taken))
+    assert found.confidence == pytest.approx(sum(one.probability for one in predictions) / 60)
+    scores = {score.label: score for score in found.classes}
+    recalls = recall_score(given, taken, labels=labels, average=None)
+    assert [score.recall for score in found.classes] == pytest.approx(list(recalls))
+    precisions = precision_score(given, taken, labels=labels, average=None)
+    assert [score.precision for score in found.classes] == pytest.approx(list(precisions))
+    table = confusion_matrix(given, taken, labels=labels)
+    for row, label in zip(table, labels, strict=True):
+        mistaken = {item.label: item.images for item in scores[label].taken_for}
+        assert mistaken == {other: n for other, n in zip(labels, row, strict=True) if n and other != label}
+        assert list(mistaken.values()) == sorted(mistaken.values(), reverse=True)
+
+
+def test_a_folder(comln: Client, shop: str, held_out: Path) -> None:
+    (held_out / "red" / "bad.png").write_bytes(b"none")
+    found = comln.evaluate_folder(held_out, "shop")
+    assert (found.reference, found.classifier) == (shop, comln.classifier(shop).id)
+    assert (found.judged, found.accuracy) == (12, pytest.approx(11 / 12))
+    assert [score.recall for score in found.classes] == [1.0, 1.0, 0.75]
+    wrong = [item for item in found.images if not item.right]
+    assert [(item.image, item.label, item.predicted) for item in wrong] == [
+        (str(held_out / "red" / "0.png"), "red", "blue")
+    ]
+    assert [Path(item.image).name for item in found.skipped] == ["bad.png"]
+    with pytest.raises(InputError, match=r"bad\.png"):
+        comln.evaluate_folder(held_out, "shop", on_bad="raise")
+
+
+def test_images_in_memory_by_the_version_that_was_evaluated_first(comln: Client, line: Wire, shop: str) -> None:
+    """Should the name be promoted meanwhile, all images are still classified by one version."""
+    found = comln.evaluate([RED, GREEN, RED], ["red", "green", "green"], shop.partition("@")[0])
+    assert [item.right for item in found.images] == [True, True, False]
+    assert line.requests[-2:] == ["GET /classifiers/shop", "POST /predict"]
+    assert found.classifier == comln.classifier(shop).id
+    blue = found.classes[0]  # no image, no prediction
+    assert (blue.images, blue.recall, blue.precision, blue.taken_for) == (0, None, None, ())
+    assert found.balanced_accuracy == pytest.approx((1 + 1 / 2) / 2)
+
+
+def test_images_of_other_classes(comln: Client, shop: str, held_out: Path) -> None:
+    """They need `unknown`, and count only there."""
+    (held_out / "stripes").mkdir()
+    for number in range(3):
+        (held_out / "stripes" / f"{number}.png").write_bytes(image_bytes((90, 90, 90), seed=number))
+    with pytest.raises(InputError, match=r"no class 'stripes'; it has 'blue', 'green', 'red'\. .*unknown=True"):
+        comln.evaluate_folder(held_out, shop)
+    found = comln.evaluate_folder(held_out, shop, unknown=True)
+    assert found.judged == 12
+    assert found.unknown is not None
+    assert (found.unknown.known, found.unknown.others) == (12, 3)
+    refused = [item for item in found.images if item.unknown]
+    assert found.unknown.known_refused == sum(item.right is not None for item in refused)
+    assert found.unknown.others_refused == sum(item.right is None for item in refused)
+
+
+def test_what_cannot_be_evaluated(comln: Client, line: Wire, shop: str) -> None:
+    sent = len(line.requests)
+    with pytest.raises(InputError, match="2 images and 1 labels"):
+        comln.evaluate([RED, GREEN], ["red"], shop)
+    with pytest.raises(InputError, match="no class 'pink', 'grey'; it has"):
+        comln.evaluate([RED, GREEN], ["pink", "grey"], shop, unknown=True)
+    with pytest.raises(InputError, match=r"a\.png is given as 'red' and as 'blue'"):
+        comln.evaluate(["a.png", "a.png"], ["red", "blue"], shop)
+    assert "POST /predict" not in line.requests[sent:]
+    with pytest.raises(InputError, match="no image of the classifier's classes could be used"):
+        comln.evaluate([b"none", RED], ["red", "pink"], shop, unknown=True, on_bad="skip")
+
+
+def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
+    with live_server(models_dir, tmp_path, "--default-model", "tiny-prototype") as server:
+
+        def run(*arguments: object) -> tuple[int, str, str]:
+            result = CliRunner().invoke(main, [*map(str, arguments), "--url", server.url])
+            return result.exit_code, result.stdout, result.stderr
+
+        run("adapt", class_folder(tmp_path / "more", each=6), "--name", "shop", "--horizon", 1000)
+        code, text, beside = run("evaluate", held_out, "--classifier", "shop")
+        assert (code, beside) == (0, "")
+        lines = text.splitlines()
+        assert lines[0].startswith("shop@1 (clf_")
+        assert lines[1].startswith("accuracy: 91.7 % (95% interval ")
+        assert lines[1].endswith(", of 12 images")
+        assert "red    4       75.0 %   100.0 %    blue 1" in lines
+        assert lines[-1].startswith(f"  {held_out}/red/0.png: red, taken for blue (")
+        code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown", "--json")
+        found = json.loads(text)
+        assert (code, found["judged"], len(found["images"]), found["unknown"]) == (0, 12, 12, None)
+        assert found["classes"][2]["taken_for"] == [{"label": "blue", "images": 1}]
+        code, text, beside = run("evaluate", held_out, "--classifier", "shop", "--unknown")
+        assert (code, "found unknown" in text, "has no threshold" in beside) == (0, False, True)
+        run("examples", "add", "shop", class_folder(tmp_path / "again", each=9))
+        code, text, beside = run("evaluate", held_out, "--classifier", "shop", "--unknown")
+        assert (code, beside) == (0, "")
+        assert text.splitlines()[3].startswith("found unknown: ")
+        assert text.splitlines()[3].endswith(" of 12 images of its classes")
+        (held_out / "red").rename(held_out / "pink")
+        code, _, beside = run("evaluate", held_out, "--classifier", "shop")
+        assert code == 2
+        assert "no class 'pink'" in beside
