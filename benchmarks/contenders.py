@@ -18,7 +18,7 @@ from torchdiffeq import odeint
 
 from benchmarks.anil import anil_head
 from benchmarks.checkpointed import checkpointed_maml_loss
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.config import BackboneConfig
 from training.gradient_flow import gradient_flow
 

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from comln_serve.flow import Integration, solve_flow, uniform_weights
+from training.flow_steps import DOPRI5
 from training.gradient_flow import Method, gradient_flow
 from training.gradient_flow.adjoint import adjoint_sweep
-from training.gradient_flow.steps import DOPRI5
 
 INPUTS = ("phi", "W0", "T", "lam", "weights")
 

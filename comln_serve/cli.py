@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     except (StartupError, ServiceError) as error:
         return refuse(error)
     if settings.print_config:
-        print(settings.text())
+        with suppress(BrokenPipeError):  # as of `| head`
+            print(settings.text(), flush=True)
         return 0
     try:
         return _serve(settings)

@@ -10,13 +10,8 @@ import torch
 from torch import nn
 
 from training.config import Config
+from training.errors import CheckpointError
 from training.model import MetaModel
-
-LAST, BEST = "last.pt", "best.pt"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message names the file."""
 
 
 @dataclass

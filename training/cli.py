@@ -1,22 +1,16 @@
-"""`comln-train`: wrap, fit, report, export, evaluate, calibrate, study."""
+"""`comln-train`: from networks and images to bundles."""
 
 import argparse
+import importlib
 import sys
+from typing import Any
 
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
-from training.backbones import BackboneError
-from training.bundles.backbone_graph import ExportError
-from training.checkpoint import CheckpointError
-from training.commands.calibrate import add_calibrate
-from training.commands.evaluate import add_evaluate
-from training.commands.export import add_export
-from training.commands.fit import add_fit, add_report
-from training.commands.study import add_study
-from training.commands.wrap import add_wrap
 from training.config import ConfigError
 from training.data import DataError
+from training.errors import BackboneError, CheckpointError, ExportError
 
 _CORRECTABLE = (
     BackboneError,
@@ -30,15 +24,30 @@ _CORRECTABLE = (
     StartupError,
 )
 
+# Each is imported when it is asked for: `wrap`, and measuring bundles, do without torch.
+_COMMANDS = {
+    "wrap": "make a bundle from any ONNX model, without data or training",
+    "fit": "meta-train a model from a recipe",
+    "report": "write a run's report.html (fit also writes it when it ends)",
+    "export": "make a bundle from a run's best checkpoint",
+    "evaluate": "measure a bundle or a run on episodes",
+    "calibrate": "fit temperature and threshold of unknown, measure them, record them in the bundle",
+    "study": "measure a bundle with other solvers and other horizons",
+}
+
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2: something the caller can correct)."""
+    given = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="comln-train", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_wrap, add_fit, add_report, add_export, add_evaluate, add_calibrate, add_study):
-        add(commands)
-    args = parser.parse_args(argv)
     try:
+        for name, text in _COMMANDS.items():
+            command = commands.add_parser(name, help=text, description=text)
+            if given[:1] == [name]:
+                module: Any = importlib.import_module(f"training.commands.{name}")
+                module.add_arguments(command)
+        args = parser.parse_args(given)
         status: int = args.run(args)
     except _CORRECTABLE as error:
         print(f"comln-train: {error}", file=sys.stderr)

@@ -1,20 +1,27 @@
-"""`comln-train`; says what to install if the trainer's libraries are missing."""
+"""`comln-train`; says what to install if a library is missing that the server does without."""
 
 import sys
-from importlib.util import find_spec
+
+# Of the extras of pyproject.toml, by the names that are imported.
+EXTRAS = {
+    "wrap": ("onnx", "scipy", "sklearn", "tqdm", "yaml"),
+    "train": ("matplotlib", "onnxscript", "tensorboard", "timm", "torch", "torchdiffeq", "torchvision"),
+}
 
 
 def main() -> int:
     """Entry point of the console script; returns the exit status."""
-    needed = ("torch", "onnx", "yaml", "sklearn", "matplotlib")
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
+    try:
+        from training.cli import main as run  # noqa: PLC0415 (its imports need some of these libraries)
+
+        return run()
+    except ModuleNotFoundError as error:
+        extra = next((extra for extra, names in EXTRAS.items() if error.name in names), None)
+        if extra is None:
+            raise
         print(
-            f"comln-train needs {', '.join(missing)}, which the server does not need: "
-            "pip install 'comln-serve[train]' (in a clone: make test sets everything up)",
+            f"comln-train: this needs {error.name}, which the server does not need. In a clone: "
+            f'pip install -c constraints.txt ".[{extra}]"',
             file=sys.stderr,
         )
         return 2
-    from training.cli import main as run  # noqa: PLC0415 (its imports need these libraries)
-
-    return run()

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from comln_serve.bundle.head import LEAST_COMMON, Head, HorizonLaw, SolverSettings
-from training.backbones import Backbone, Precomputed
+from comln_serve.bundle.head import LEAST_COMMON, Head, HorizonLaw
+from training.backbones.backbone import Backbone, Precomputed
 from training.config import Config
+from training.config.flow import SERVED_SOLVER
+from training.config.head import REFERENCE_CLASSES, REFERENCE_EXAMPLES
 from training.gradient_flow import gradient_flow
 from training.gradient_flow.metric import whitened
 
 _BATCH_PIXELS = 512 * 84**2
-SERVED_SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
-
-# The task at which log_T is the logarithm of the horizon.
-REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
 
 
 class MetaModel(nn.Module):

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from benchmarks.rivals.rival import Accuracies, Rival
 from benchmarks.rivals.tasks import Problem, Task, one_hot
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.data import Episode
 from training.data.resident import ResidentImages
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from benchmarks.rivals.batch_norm import differentiable_twice
 from benchmarks.rivals.rival import Accuracies, Rival
 from benchmarks.rivals.tasks import Problem, Task, gather
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.data import Episode
 from training.data.resident import ResidentImages
 

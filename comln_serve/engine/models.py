@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -134,7 +135,7 @@ def load_bundles(settings: Settings) -> list[Bundle]:
 
 
 def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]:
-    """Open every bundle of `models_folder` in this process, by name.
+    """Open every bundle of `models_folder` in this process, several at a time, by name.
 
     Args:
         processes: of this server; each opens every bundle.
@@ -142,7 +143,11 @@ def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]
     Raises:
         StartupError: a bundle or the provider cannot be used.
     """
-    return {bundle.name: LocalModel(bundle, settings, processes) for bundle in load_bundles(settings)}
+    bundles = load_bundles(settings)
+    # ONNX Runtime prepares a graph on one core, for a second if it is large.
+    with ThreadPoolExecutor(cpus_of_each(processes)) as threads:
+        models = threads.map(lambda bundle: LocalModel(bundle, settings, processes), bundles)
+        return {model.name: model for model in models}
 
 
 class Models(dict[str, Model]):

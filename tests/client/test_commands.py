@@ -409,6 +409,21 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert gone.stderr.endswith("(classifier_not_found)\n")
 
 
+def test_all_versions_are_deleted(comln: Run, photos: Path) -> None:
+    """The promoted one last."""
+    for _ in range(3):
+        comln("adapt", photos, "--name", "old")
+    comln("classifiers", "promote", "old@2")
+    one = comln("classifiers", "rm", "old@1", "--all-versions", "--yes")
+    assert one.exit_code == 2
+    assert one.stderr == "comln: --all-versions is for names; old@1 is the one classifier old@1\n"
+    missing = comln("classifiers", "rm", "old", "none", "--all-versions", "--yes")
+    assert (missing.exit_code, "no classifier 'none'" in missing.stderr) == (1, True)
+    lines = comln("classifiers", "rm", "old", "--all-versions", "--yes").stdout.splitlines()
+    assert lines == ["deleted old@1", "deleted old@3", "deleted old@2"]
+    assert comln("classifiers", "show", "old").exit_code == 1
+
+
 def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = comln("models", "ls").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["NAME", "tiny", "tiny-learned", "tiny-prototype"]

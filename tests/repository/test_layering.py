@@ -22,6 +22,7 @@ TRAINER_ONLY = {
     "sklearn",
     "matplotlib",
     "timm",
+    "yaml",
 }
 # What each layer may not import. Lower layers know nothing of those above.
 ABOVE = {
@@ -87,7 +88,8 @@ TRAINER = (
     ("checkpoint", "evaluation"),
     ("model", "results"),
     ("backbones", "data", "gradient_flow"),
-    ("config", "memory"),
+    ("flow_steps",),
+    ("checkpoint_names", "config", "errors", "memory"),
 )
 # What the trainer takes from the server.
 SHARED = ("bundle", "engine.embedding.backbone", "errors", "flow", "imaging", "machine", "report")

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training.backbones.conv4 import Conv4
-from training.backbones.errors import BackboneError
 from training.backbones.identity import Identity
 from training.backbones.layers import with_layers
 from training.backbones.onnx_model import OnnxNetwork
-from training.backbones.pixels import Pixels, default_normalisation
+from training.backbones.pixel_format import PixelFormat, default_normalisation
+from training.backbones.pixels import Pixels
 from training.backbones.resnet12 import ResNet12
 from training.backbones.torchvision_model import torchvision_network, torchvision_normalisation
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 _LEAST_PIXELS = 16
 
@@ -123,9 +124,9 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         mean, std = torchvision_normalisation(config)
         network, size = torchvision_network(config, image_size, pretrained=pretrained)
         network, size = with_layers(network, size, config.layers, config.pooling, image_size)
-        return network, Pixels(config.colour, image_size, mean, std), size
+        return network, Pixels(PixelFormat(config.colour, image_size, mean, std)), size
     mean, std = default_normalisation(config)
-    pixels = Pixels(config.colour, image_size, mean, std)
+    pixels = Pixels(PixelFormat(config.colour, image_size, mean, std))
     if config.kind == "timm":
         # Imported only if needed: it takes a second.
         from training.backbones.timm_model import timm_network  # noqa: PLC0415
@@ -135,7 +136,7 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         return network, pixels, size
     if config.kind == "onnx":
         graph = OnnxNetwork(config, image_size)
-        return graph, None if config.layout == "as_is" else pixels, graph.embedding_size
+        return graph, None if config.layout == "as_is" else pixels, graph.file.embedding_size
     if image_size < _LEAST_PIXELS:
         raise BackboneError(f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got {image_size}")
     positions = (image_size // 16) ** 2

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.backbones.errors import BackboneError
 from training.config import DropBlockConfig
+from training.errors import BackboneError
 
 
 class DropBlock(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from training.backbones.errors import BackboneError
+from training.errors import BackboneError
 
 
 class Identity(nn.Module):

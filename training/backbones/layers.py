@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.backbones.errors import BackboneError
 from training.backbones.pooling import CentrePooling
 from training.backbones.probe import embedding_size
 from training.config.backbone import PoolingConfig
+from training.errors import BackboneError
 
 
 def with_layers(

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from training.backbones.errors import BackboneError
 from training.backbones.onnx_batch import open_batch
-from training.backbones.pixels import Pixels
+from training.backbones.pixel_format import PixelFormat
+from training.errors import BackboneError
 
 Layout = Literal["nchw", "nhwc", "as_is"]
 
@@ -88,7 +88,7 @@ def drop_provenance(model: ModelProto) -> None:
 
 def bundle_graph(
     model: ModelProto,
-    pixels: Pixels | None,
+    pixels: PixelFormat | None,
     layout: Layout,
     embedding_size: int,
     *,
@@ -149,8 +149,8 @@ class GraphBuilder:
         self.opset = _opset(model)
         self.taken = set(_names(self.graph))
 
-    def prepend_pixels(self, pixels: Pixels, layout: Layout) -> None:
-        """Nodes that do what `Pixels` does: with channels last as in the images, then as in the graph."""
+    def prepend_pixels(self, pixels: PixelFormat, layout: Layout) -> None:
+        """Nodes that do what `PixelFormat.planes` does: with channels last as in the images, then as in the graph."""
         value = self.graph.input[0]
         kind, shape = value.type.tensor_type.elem_type, [pixels.image_size] * 2
         images = self.fresh("images")

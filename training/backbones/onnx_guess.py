@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
 
-from training.backbones.errors import BackboneError
 from training.backbones.onnx_graph import Layout, describe_value
+from training.errors import BackboneError
 
 T = TypeVar("T")
 

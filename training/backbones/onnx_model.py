@@ -1,26 +1,15 @@
 """An ONNX graph as a frozen network."""
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comln_serve.engine.embedding.backbone import open_session
-from comln_serve.errors import StartupError
-from training.backbones.errors import BackboneError
-from training.backbones.onnx_graph import Layout, read_graph
-from training.backbones.onnx_pooling import weigh_centre
+from training.backbones.onnx_file import OnnxFile
 from training.backbones.pixels import check_images
 from training.config import BackboneConfig
-
-# Largest difference between an image's embedding alone and in a batch, relative to their size.
-_BATCH_TOLERANCE = 1e-2
+from training.errors import BackboneError
 
 
 class OnnxNetwork(nn.Module):
@@ -28,10 +17,6 @@ class OnnxNetwork(nn.Module):
 
     It has no gradient. The SHA-256 of the graph with its weights is part of the state: a checkpoint
     is refused with any other graph than the one it was trained with.
-
-    Attributes:
-        graph: the file's graph, cut at the embedding. embedding_size: d.
-        flattens: the graph's output has more than two axes.
     """
 
     digest: Tensor
@@ -40,89 +25,22 @@ class OnnxNetwork(nn.Module):
         """Open the graph and run it once.
 
         Raises:
-            BackboneError: the file is missing or not a graph that can be used; see `read_graph`.
+            BackboneError: as `OnnxFile`.
         """
         super().__init__()
-        self.path = Path(config.path or "")  # the configuration requires it
-        self.layout: Layout = config.layout
-        self.image_size = image_size
-        self.graph = read_graph(self.path, config.layout, config.channels_in, image_size, config.output)
-        if config.pooling is not None:
-            weigh_centre(self.graph, config.pooling, self.path)
-        kind = self.graph.graph.input[0].type.tensor_type.elem_type
-        self._dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-        self._input = self.graph.graph.input[0].name
-        try:
-            content = self.graph.SerializeToString(deterministic=True)
-            self._session = open_session(content, str(self.path), "auto")
-        except StartupError as error:
-            raise BackboneError(str(error)) from error
-        except Exception as error:  # protobuf's own exception types are not public
-            raise BackboneError(f"{self.path}: over 2 GiB in one piece ({error})") from error
-        self.embedding_size, self.flattens = self._try(config.channels_in)
-        digest = hashlib.sha256(content).digest()
-        self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
+        self.file = OnnxFile(config, image_size)
+        self.register_buffer("digest", torch.tensor(list(self.file.digest), dtype=torch.uint8))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.layout == "as_is":
-            check_images(x, self.image_size)
-        elif self.layout == "nhwc":
-            x = x.permute(0, 2, 3, 1)
-        # ONNX Runtime takes contiguous arrays only.
-        values = np.ascontiguousarray(x.detach().cpu().numpy().astype(self._dtype, copy=False))
-        found = torch.from_numpy(self._run(values).astype(np.float32, copy=False))
-        return found.flatten(1).to(x.device)
-
-    def _run(self, values: NDArray[Any]) -> NDArray[Any]:
-        (result,) = self._session.run(None, {self._input: values})
-        return result
-
-    def _try(self, channels: int) -> tuple[int, bool]:
-        """Run batches of one and three images; returns (embedding size, whether to flatten)."""
-        rng = np.random.default_rng(0)
-        side = (self.image_size, self.image_size)
-        shapes = {"nchw": (channels, *side), "nhwc": (*side, channels), "as_is": (*side, 3)}
-        shape = (3, *shapes[self.layout])
-        if self._dtype == np.uint8:
-            values: NDArray[Any] = rng.integers(0, 256, shape, dtype=np.uint8)
-        else:
-            values = rng.standard_normal(shape).astype(self._dtype)
-        try:
-            together, alone = self._run(values), self._run(values[:1])
-        except Exception as error:  # ONNX Runtime's own exception types are not public
-            raise BackboneError(
-                f"{self.path}: the graph does not run on batches of one and of three images of "
-                f"{self.image_size} px; export it with a dynamic batch axis, for this image size (docs/backbones.md, "
-                f'"What a graph must be"): {error}'
-            ) from error
-        if together.ndim < 2 or len(together) != 3 or len(alone) != 1:
-            raise BackboneError(
-                f"{self.path}: three images must give (3, d); the output "
-                f"{self.graph.graph.output[0].name} is {tuple(together.shape)} for three, "
-                f"{tuple(alone.shape)} for one"
-            )
-        if not np.issubdtype(together.dtype, np.floating):
-            raise BackboneError(
-                f"{self.path}: embeddings must be floating-point numbers; the output "
-                f"{self.graph.graph.output[0].name} is {together.dtype}. Name another with "
-                "backbone.output"
-            )
-        together, alone = together.astype(np.float64), alone.astype(np.float64)
-        if not np.isfinite(together).all():
-            raise BackboneError(f"{self.path}: embeddings of noise hold NaN or infinity")
-        difference = np.abs(together[:1] - alone).max()
-        if difference > _BATCH_TOLERANCE * np.abs(together).max():
-            raise BackboneError(
-                f"{self.path}: an image's embedding depends on the other images of its batch "
-                f"(by {difference:.2g}); export the model in evaluation mode"
-            )
-        return int(np.prod(together.shape[1:])), together.ndim > 2
+        if self.file.layout == "as_is":
+            check_images(x, self.file.image_size)
+        return torch.from_numpy(self.file.features(x.detach().cpu().numpy())).to(x.device)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(f"{prefix}digest")
         if saved is not None and not torch.equal(saved.cpu(), self.digest.cpu()):
             raise BackboneError(
-                f"{self.path} is not the graph this run was trained with: SHA-256 "
+                f"{self.file.path} is not the graph this run was trained with: SHA-256 "
                 f"{_hex(self.digest)} now, {_hex(saved)} then. Restore the file, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from comln_serve.engine.embedding.backbone import open_session
-from training.backbones.errors import BackboneError
+from training.backbones.centre import LEAST, centre_weights
 from training.backbones.onnx_graph import GraphBuilder
 from training.backbones.onnx_guess import PASSING, POOLING, behind, constants_of
-from training.backbones.pooling import LEAST, centre_weights
 from training.config.backbone import PoolingConfig
+from training.errors import BackboneError
 
 # Share of negative numbers, by size, up to which a map counts as one after a ReLU.
 _MOST_NEGATIVE = 0.05
@@ -52,7 +52,7 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
         )
     shape = [size if axis in axes else 1 for axis, size in enumerate(maps.shape)]
     height, width = (maps.shape[axis] for axis in axes)
-    weights = centre_weights(height, width, config.sigma).numpy() * (height * width)
+    weights = centre_weights(height, width, config.sigma) * (height * width)
     builder = GraphBuilder(model)
     before: list[NodeProto] = []
     after: list[NodeProto] = []

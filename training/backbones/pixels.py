@@ -1,36 +1,31 @@
-"""Conversion of uint8 images to a network's input."""
+"""Conversion of uint8 images to a network's input, in torch."""
 
 import torch
 from torch import Tensor, nn
 
-from training.backbones.errors import BackboneError
-from training.config import BackboneConfig
+from training.backbones.pixel_format import PixelFormat
+from training.errors import BackboneError
 
 
 class Pixels(nn.Module):
-    """uint8 RGB images (B, S, S, 3) -> normalised colour planes (B, C, S, S) float32.
-
-    Attributes:
-        mean, std: C values each, of pixel values in [0, 1].
-    """
+    """uint8 RGB images (B, S, S, 3) -> normalised colour planes (B, C, S, S) float32, as `PixelFormat.planes`."""
 
     _mean: Tensor
     _std: Tensor
 
-    def __init__(self, colour: str, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, taken: PixelFormat) -> None:
         super().__init__()
-        self.colour, self.image_size = colour, image_size
-        self.mean, self.std = mean, std
-        shape = (1, len(mean), 1, 1)
-        self.register_buffer("_mean", torch.tensor(mean).reshape(shape), persistent=False)
-        self.register_buffer("_std", torch.tensor(std).reshape(shape), persistent=False)
+        self.format = taken
+        shape = (1, len(taken.mean), 1, 1)
+        self.register_buffer("_mean", torch.tensor(taken.mean).reshape(shape), persistent=False)
+        self.register_buffer("_std", torch.tensor(taken.std).reshape(shape), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        check_images(images, self.image_size)
+        check_images(images, self.format.image_size)
         x = images.permute(0, 3, 1, 2).to(torch.float32) / 255.0
-        if self.colour == "grey":
+        if self.format.colour == "grey":
             x = x.mean(dim=1, keepdim=True)
-        elif self.colour == "bgr":
+        elif self.format.colour == "bgr":
             x = x.flip(1)
         return (x - self._mean) / self._std
 
@@ -44,10 +39,3 @@ def check_images(images: Tensor, size: int) -> None:
         raise BackboneError(
             f"the backbone takes uint8 images (n, {size}, {size}, 3); got {images.dtype} {tuple(images.shape)}{advice}"
         )
-
-
-def default_normalisation(config: BackboneConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of the recipe, or the defaults for networks with random weights."""
-    if config.mean is not None and config.std is not None:
-        return config.mean, config.std
-    return (0.5,) * config.channels_in, (0.25,) * config.channels_in

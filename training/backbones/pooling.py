@@ -9,20 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from training.backbones.errors import BackboneError
+from training.backbones.centre import LEAST, centre_weights
 from training.config.backbone import PoolingConfig
-
-# Keeps the gradient of the root finite where a channel is 0 everywhere.
-LEAST = 1e-12
-
-
-def centre_weights(height: int, width: int, sigma: float) -> Tensor:
-    """Weights (height, width) float32 that add up to 1: a Gaussian of the distance to the centre, with a standard
-    deviation of `sigma` times each side.
-    """
-    rows, columns = (torch.exp(-0.5 * (_places(n) / sigma) ** 2) for n in (height, width))
-    # In float64 until here: CPUs differ in the last bit of a float32 exp, and a graph's checksum contains the weights.
-    return torch.outer(rows / rows.sum(), columns / columns.sum()).float()
+from training.errors import BackboneError
 
 
 class CentrePooling(nn.Module):
@@ -42,7 +31,7 @@ class CentrePooling(nn.Module):
         self.sigma, self.power, self.keep_dimensions = sigma, power, keep_dimensions
 
     def forward(self, maps: Tensor) -> Tensor:
-        weights = centre_weights(maps.shape[2], maps.shape[3], self.sigma).to(maps.device)
+        weights = torch.from_numpy(centre_weights(maps.shape[2], maps.shape[3], self.sigma)).to(maps.device)
         maps = maps.float()  # powers of numbers in 16 bits would overflow
         if self.power == 1.0:
             return (maps * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
@@ -71,8 +60,3 @@ def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Modu
             "with channels last. Leave pooling out, or use another network"
         )
     network.set_submodule(found[-1], CentrePooling(config.sigma, config.power, keep_dimensions=probe.ndim == 4))
-
-
-def _places(n: int) -> Tensor:
-    """(n,) distances to the centre of n places that divide a side of length 1."""
-    return (torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5

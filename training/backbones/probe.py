@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from training.backbones.errors import BackboneError
+from training.errors import BackboneError
 
 
 def embedding_size(network: nn.Module, name: str, image_size: int) -> int:

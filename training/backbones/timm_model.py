@@ -9,11 +9,11 @@ from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
 from torch import nn
 
 from training.backbones.efficientnet_names import is_port, timm_names
-from training.backbones.errors import BackboneError
 from training.backbones.pooling import pool_by
 from training.backbones.probe import embedding_size
 from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 
 def timm_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:

@@ -9,12 +9,12 @@ import torchvision
 from torch import nn
 from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
 
-from training.backbones.errors import BackboneError
-from training.backbones.pixels import default_normalisation
+from training.backbones.pixel_format import default_normalisation
 from training.backbones.pooling import pool_by
 from training.backbones.probe import embedding_size
 from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 _CLASSES = 1000  # outputs of every architecture's last layer by default
 

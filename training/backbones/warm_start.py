@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from comln_serve.bundle import BundleError, load_bundle
 from training.backbones.backbone import Backbone
 from training.backbones.conv4 import Conv4
-from training.backbones.errors import BackboneError
+from training.errors import BackboneError
 
 # Keys on which the network and its input depend: a bundle must have the same values.
 _MATCHING = ("kind", "channels", "colour", "mean", "std")

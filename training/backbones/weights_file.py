@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from training.backbones.errors import BackboneError
+from training.errors import BackboneError
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

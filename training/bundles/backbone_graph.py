@@ -5,15 +5,12 @@ import warnings
 import onnx
 import torch
 
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.backbones.identity import Identity
 from training.backbones.onnx_graph import bundle_graph, drop_provenance
 from training.backbones.onnx_model import OnnxNetwork
+from training.errors import ExportError
 from training.model import MetaModel
-
-
-class ExportError(RuntimeError):
-    """A bundle cannot be made from a run, or the exported graph computes other embeddings."""
 
 
 def backbone_graph(model: MetaModel) -> onnx.ModelProto:
@@ -33,12 +30,13 @@ def backbone_graph(model: MetaModel) -> onnx.ModelProto:
             "backbone.std=[...] --set data.preprocessing.image_size=SIZE"
         )
     if isinstance(backbone.network, OnnxNetwork):
+        file = backbone.network.file
         return bundle_graph(
-            backbone.network.graph,
-            backbone.pixels,
-            backbone.network.layout,
+            file.graph,
+            None if backbone.pixels is None else backbone.pixels.format,
+            file.layout,
             backbone.embedding_size,
-            flatten=backbone.network.flattens,
+            flatten=file.flattens,
             normalise=backbone.config.normalise == "l2",
             scale=backbone.scale,
         )

@@ -4,11 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from comln_serve.bundle import AccuracyEntry
-from training.backbones import Backbone
-from training.bundles.backbone_graph import ExportError
+from training.backbones.backbone import Backbone
+from training.bundles.backbone_graph import backbone_graph
+from training.bundles.network import Network
 from training.bundles.writer import About, Origin, write_bundle
 from training.checkpoint import Checkpoint
 from training.config import override_config
+from training.errors import ExportError
 from training.model import MetaModel
 
 
@@ -21,7 +23,7 @@ def export_bundle(
         to_quantise: the graph uses every weight once. A quantised one would keep a copy of the weights for each use.
 
     Raises:
-        ExportError: as `write_bundle`, such as for a run that was trained on embeddings.
+        ExportError: as `write_bundle` and `backbone_graph`: a run that was trained on embeddings.
     """
     model = checkpoint.restore_model().eval()
     if isinstance(model.backbone, Backbone):
@@ -30,9 +32,16 @@ def export_bundle(
         AccuracyEntry(split="val", command="validation during training", **result) for result in checkpoint.validation
     )
     origin = Origin(
-        checkpoint.config, checkpoint.command, checkpoint.update, checkpoint.seconds, checkpoint.hardware, validation
+        checkpoint.config,
+        checkpoint.command,
+        checkpoint.update,
+        checkpoint.seconds,
+        checkpoint.hardware,
+        validation,
+        ("torch", *Origin.libraries),
     )
-    return write_bundle(model, model.head(), folder, about, origin, half=half)
+    network = Network(backbone_graph(model), model.backbone.embedding_size, model.embed)
+    return write_bundle(network, model.head(), folder, about, origin, half=half)
 
 
 def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpoint:

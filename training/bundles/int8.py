@@ -12,10 +12,10 @@ from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import drop_provenance
-from training.bundles.backbone_graph import ExportError
 from training.bundles.manifest import file_entry, write_manifest
 from training.bundles.quantise import QuantisationError, cosines, quantise
 from training.bundles.writer import bundle_draft
+from training.errors import ExportError
 
 LEAST_COSINE = 0.9
 _REMEDY = "export in float32, without --int8"

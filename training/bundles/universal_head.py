@@ -3,7 +3,8 @@
 from comln_serve.bundle import Head
 from comln_serve.bundle.head import HorizonLaw
 from training.config import HeadConfig
-from training.model import REFERENCE_CLASSES, REFERENCE_EXAMPLES, SERVED_SOLVER
+from training.config.flow import SERVED_SOLVER
+from training.config.head import REFERENCE_CLASSES, REFERENCE_EXAMPLES
 
 # Meta-learned and rounded: on embeddings of length 1 of three kinds of photos, with
 # training/recipes/photos-efficientnet-lite0.yaml without inner layers, pooling and views.

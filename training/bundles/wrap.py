@@ -3,16 +3,15 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from pydantic import ValidationError
 
-from training.backbones import Backbone, BackboneError
-from training.backbones.onnx_graph import Layout, describe_value, image_input, load_graph
+from training.backbones.onnx_file import OnnxFile
+from training.backbones.onnx_graph import Layout, bundle_graph, describe_value, image_input, load_graph
 from training.backbones.onnx_guess import (
     guess_channels,
     guess_image_size,
@@ -21,10 +20,12 @@ from training.backbones.onnx_guess import (
     guess_output,
     makes_probabilities,
 )
+from training.backbones.pixel_format import PixelFormat, default_normalisation
+from training.bundles.network import Network
 from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
 from training.bundles.writer import About, Origin, check_destination, write_bundle
 from training.config import Config, ConfigError
-from training.model import MetaModel
+from training.errors import BackboneError
 
 Colour = Literal["rgb", "bgr", "grey"]
 Normalisation = Literal["imagenet", "half", "none", "raw"]
@@ -161,10 +162,38 @@ def wrap_model(inspection: Inspection, folder: Path, about: About, command: str)
         ExportError: the folder is not a bundle, or the bundle's embeddings differ from the model's.
     """
     check_destination(folder)
-    model = MetaModel(inspection.config).eval()
+    config = inspection.config
+    model = _Model(config)
     warning = _check_embeddings(model)
-    write_bundle(model, UNIVERSAL_HEAD, folder, about, Origin(inspection.config, command))
-    return Wrapped(model.backbone.embedding_size, warning)
+    origin = Origin(config, command, libraries=("onnx", *Origin.libraries))
+    write_bundle(model.network(), UNIVERSAL_HEAD, folder, about, origin)
+    return Wrapped(model.file.embedding_size, warning)
+
+
+class _Model:
+    """An inspected model: uint8 images (n, S, S, 3) -> features and embeddings (n, d)."""
+
+    def __init__(self, config: Config) -> None:
+        size = config.data.preprocessing.image_size
+        self.image_size = size
+        self.file = OnnxFile(config.backbone, size)
+        self.pixels = None
+        if self.file.layout != "as_is":
+            self.pixels = PixelFormat(config.backbone.colour, size, *default_normalisation(config.backbone))
+
+    def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.file.features(images if self.pixels is None else self.pixels.planes(images))
+
+    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        features = self.features(images)
+        return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+
+    def network(self) -> Network:
+        size = self.file.embedding_size
+        graph = bundle_graph(
+            self.file.graph, self.pixels, self.file.layout, size, flatten=self.file.flattens, normalise=True, scale=1.0
+        )
+        return Network(graph, size, self.embed)
 
 
 def _layout(path: Path, value: ValueInfoProto, options: WrapOptions) -> Finding:
@@ -330,15 +359,14 @@ def _views_finding(views: tuple[float, ...], *, given: bool) -> Finding:
     return Finding("support views", value, reason, "--support-views")
 
 
-def _check_embeddings(model: MetaModel) -> str | None:
+def _check_embeddings(model: _Model) -> str | None:
     """Refuse embeddings that do not distinguish images; returns a warning of those that do so badly."""
-    size = model.config.data.preprocessing.image_size
-    shape = (_TRIAL_IMAGES, size, size, 3)
+    shape = (_TRIAL_IMAGES, model.image_size, model.image_size, 3)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     # From dark to bright, so that they also differ in brightness.
     images = (images * np.linspace(0, 1, _TRIAL_IMAGES)[:, None, None, None]).astype(np.uint8)
     embeddings = model.embed(images)
-    path, width = Path(model.config.backbone.path or "").name, embeddings.shape[1]
+    path, width = model.file.path.name, embeddings.shape[1]
     if width < 2:
         raise BackboneError(
             f"{path}: the embedding has {width} number; 2 or more are needed to tell classes "
@@ -352,15 +380,13 @@ def _check_embeddings(model: MetaModel) -> str | None:
     return _warning(model, images)
 
 
-def _warning(model: MetaModel, images: NDArray[np.uint8]) -> str | None:
+def _warning(model: _Model, images: NDArray[np.uint8]) -> str | None:
     """A warning if the embeddings are probabilities of classes."""
-    backbone = cast("Backbone", model.backbone)
-    network: Any = backbone.network
-    graph: ModelProto = network.graph
+    graph = model.file.graph
     output = graph.graph.output[0].name
     operator = makes_probabilities(graph, output)
     if operator is None:
-        features = backbone.features(torch.from_numpy(images)).numpy()
+        features = model.features(images)
         if features.min() < 0 or not np.allclose(features.sum(axis=1), 1, atol=1e-3):
             return None
     why = f"a {operator} makes them" if operator else "none is below 0, and they sum to 1"

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
 from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, CARD, FORMAT_VERSIONS, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import store_in_half
-from training.bundles.backbone_graph import ExportError, backbone_graph
 from training.bundles.manifest import file_entry, write_manifest
+from training.bundles.network import Network
 from training.config import Config
 from training.config.files import without_folders
-from training.model import MetaModel
+from training.errors import ExportError
 
-# Largest allowed difference between torch's and ONNX Runtime's embeddings, relative to the largest.
+# Largest allowed difference between the network's and the bundle's embeddings, relative to the largest.
 EXPORT_TOLERANCE = 1e-4
 # The same of a graph with weights in 16 bits: each, and each step of a float16 model, is off by up to 5e-4 of itself.
 HALF_TOLERANCE = 1e-2
@@ -51,6 +51,7 @@ class Origin:
         config: the recipe as used. command: the command that makes it again.
         updates: number of training updates, 0 if not trained. seconds: training time.
         hardware: the machine, in words. validation: accuracies measured during training.
+        libraries: whose versions are recorded.
     """
 
     config: Config
@@ -59,29 +60,33 @@ class Origin:
     seconds: float = 0.0
     hardware: str = "none"
     validation: tuple[AccuracyEntry, ...] = ()
+    libraries: tuple[str, ...] = ("numpy", "numba", "pillow")
 
 
 def write_bundle(
-    model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool = False
+    network: Network, head: Head, folder: Path, about: About, origin: Origin, *, half: bool = False
 ) -> float:
     """Write a bundle to `folder` and verify it by loading it. An existing bundle is replaced.
 
     Args:
-        model: whose backbone is stored. head: of the bundle.
+        network: that is stored. head: of the bundle.
         half: store the backbone's weights in 16 bits, for half the size; it computes in 32 bits.
 
     Returns:
-        The largest difference between the bundle's embeddings and the model's, relative to the
+        The largest difference between the bundle's embeddings and the network's, relative to the
         largest embedding.
 
     Raises:
-        ExportError: the folder contains something other than a bundle, the model takes embeddings,
-            or ONNX Runtime's embeddings differ from the model's.
+        ExportError: the folder contains something other than a bundle, or ONNX Runtime's embeddings differ from
+            the network's.
     """
     with bundle_draft(folder) as draft:
-        graph = _write(model, head, draft, about, origin, half=half)
-        is_half = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.graph.initializer)
-        return _verify(model, draft, HALF_TOLERANCE if is_half else EXPORT_TOLERANCE)
+        if half:
+            store_in_half(network.graph)
+        _write(network, head, draft, about, origin)
+        is_half = any(tensor.data_type == TensorProto.FLOAT16 for tensor in network.graph.graph.initializer)
+        image_size = origin.config.data.preprocessing.image_size
+        return _verify(network, draft, image_size, HALF_TOLERANCE if is_half else EXPORT_TOLERANCE)
 
 
 @contextmanager
@@ -119,12 +124,8 @@ def check_destination(folder: Path) -> None:
         )
 
 
-def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Origin, *, half: bool) -> ModelProto:
-    """Write the files of a bundle; returns its graph."""
-    graph = backbone_graph(model)
-    if half:
-        store_in_half(graph)
-    (folder / BACKBONE).write_bytes(graph.SerializeToString())
+def _write(network: Network, head: Head, folder: Path, about: About, origin: Origin) -> None:
+    (folder / BACKBONE).write_bytes(network.graph.SerializeToString())
     tensors: dict[str, np.ndarray] = {"T": np.array(head.horizon, dtype=np.float64)}
     if head.W0 is not None:
         tensors["W0"] = head.W0
@@ -139,7 +140,7 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
         created=datetime.now(UTC).date().isoformat(),
         files=Files(backbone=file_entry(folder / BACKBONE), head=file_entry(folder / HEAD)),
         preprocessing=config.data.preprocessing,
-        embedding_size=model.backbone.embedding_size,
+        embedding_size=network.embedding_size,
         head=HeadEntry.model_validate(head, from_attributes=True),
         solver=head.solver,
         training=TrainingEntry(
@@ -151,19 +152,17 @@ def _write(model: MetaModel, head: Head, folder: Path, about: About, origin: Ori
             seconds=round(origin.seconds, 1),
             hardware=origin.hardware,
             notes=about.notes,
-            versions={name: version(name) for name in ("torch", "numpy", "numba", "pillow")},
+            versions={name: version(name) for name in origin.libraries},
         ),
         accuracy=origin.validation,
     )
     write_manifest(folder, manifest)
-    return graph
 
 
-def _verify(model: MetaModel, folder: Path, tolerance: float) -> float:
+def _verify(network: Network, folder: Path, size: int, tolerance: float) -> float:
     rng = np.random.default_rng(0)
-    size = model.config.data.preprocessing.image_size
     images = rng.integers(0, 256, size=(5, size, size, 3), dtype=np.uint8)
-    expected = model.embed(images)
+    expected = network.embed(images)
     found = OnnxBackbone(load_bundle(folder), "cpu").embed(images)
     difference = float(np.abs(found - expected).max() / np.abs(expected).max())
     if not difference <= tolerance:

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tqdm import tqdm
 
@@ -33,11 +32,8 @@ EPISODES, QUERIES = 500, 10
 _SHOTS: tuple[int | tuple[int, int], ...] = (1, 5, (1, 10))
 
 
-def add_calibrate(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser(
-        "calibrate", help="fit temperature and threshold of unknown, measure them, record them in the bundle"
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     add_measuring_arguments(
         command,
         episodes=EPISODES,

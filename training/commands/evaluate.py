@@ -4,7 +4,6 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -24,9 +23,8 @@ from training.evaluation.tasks import Task
 from training.results.verdict import START, START_DESCRIPTION
 
 
-def add_evaluate(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("evaluate", help="measure a bundle or a run on episodes")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     add_measuring_arguments(command, episodes=1000)
     command.add_argument(
         "--baselines",

@@ -3,20 +3,19 @@
 import argparse
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from training.bundles.backbone_graph import ExportError
 from training.bundles.calibration_images import load_calibration_images
 from training.bundles.export import export_bundle, with_backbone
 from training.bundles.int8 import quantise_bundle
 from training.bundles.writer import About
-from training.checkpoint import BEST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST
 from training.commands.options import add_overrides
+from training.errors import ExportError
 
 
-def add_export(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("export", help="make a bundle from a run's best checkpoint")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
     command.add_argument("--to", type=Path, required=True, help="folder of the bundle")
     command.add_argument("--description", required=True, help="what the model is for")

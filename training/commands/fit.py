@@ -1,9 +1,8 @@
-"""`comln-train fit` and `report`: train from a recipe; write a run's report."""
+"""`comln-train fit`: train from a recipe."""
 
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
 
 from training.commands.options import add_overrides
 from training.config import load_config
@@ -11,12 +10,11 @@ from training.config.files import override_without_folders
 from training.data.several import load_training, named_path
 from training.memory import keep_freed_memory
 from training.runs.fit import fit
-from training.runs.report import REPORT, write_report
+from training.runs.report import REPORT
 
 
-def add_fit(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("fit", help="meta-train a model from a recipe")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     command.add_argument("recipe", type=Path, help="YAML file, e.g. training/recipes/*.yaml")
     command.add_argument(
         "--data",
@@ -29,13 +27,6 @@ def add_fit(commands: Any) -> None:
     add_overrides(command, "override a value of the recipe, e.g. --set optimiser.lr=0.05; repeatable")
     command.add_argument("--resume", action="store_true", help="continue the run in --out")
     command.set_defaults(run=run_fit)
-
-
-def add_report(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("report", help="write a run's report.html (fit also writes it when it ends)")
-    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
-    command.set_defaults(run=run_report)
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -61,12 +52,6 @@ def run_fit(args: argparse.Namespace) -> int:
         ),
     )
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
-    return 0
-
-
-def run_report(args: argparse.Namespace) -> int:
-    """Write the report; returns the exit status."""
-    print(f"wrote {write_report(args.run_folder)}")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import platform
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -15,9 +14,8 @@ from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Ho
 from training.evaluation.study_report import Study
 
 
-def add_study(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("study", help="measure a bundle with other solvers and other horizons")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     add_measuring_arguments(command, episodes=300)
     command.add_argument(
         "--step-size",

@@ -11,7 +11,7 @@ from comln_serve.bundle import Bundle, BundleError, load_bundle
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from training.checkpoint import BEST, Checkpoint
+from training.checkpoint_names import BEST
 from training.config import Config
 from training.data.images import Embed
 
@@ -42,6 +42,8 @@ def open_subject(folder: Path) -> Subject:
     if not (folder / MANIFEST).exists():
         if not (folder / BEST).exists():
             raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
+        from training.checkpoint import Checkpoint  # noqa: PLC0415 - needs torch, which bundles do not
+
         model = Checkpoint.load(folder / BEST).restore_model()
         return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)

@@ -5,13 +5,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from comln_serve.bundle.manifest import MANIFEST
-from training.backbones import BackboneError
 from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
 from training.bundles.writer import About
 from training.config import ConfigError
+from training.errors import BackboneError
 
 NOT_STATED = "not stated"
 _NOTES = (
@@ -32,9 +31,8 @@ _FLAGS = {
 }
 
 
-def add_wrap(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    command = commands.add_parser("wrap", help="make a bundle from any ONNX model, without data or training")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
     command.add_argument(

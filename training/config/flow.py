@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from comln_serve.bundle.head import SolverSettings
 from training.config.section import Positive, Section
 
 Method = Literal["adjoint", "forward"]
@@ -33,6 +34,9 @@ TORCHDIFFEQ = "torchdiffeq."
 
 FIXED_STEP = {"euler", "midpoint", "heun2", "heun3", "rk4", "explicit_adams", "implicit_adams", "fixed_adams"}
 """The solvers, without that beginning, whose steps are of one size; the others choose their own."""
+
+SERVED_SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
+"""Of bundles."""
 
 
 class FlowConfig(Section):

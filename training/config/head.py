@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from comln_serve.bundle.head import HorizonRule, Start, Weighting
 from training.config.section import NonNegative, Positive, Section
 
+REFERENCE_EXAMPLES, REFERENCE_CLASSES = 25, 5
+"""Examples and classes of the task whose horizon is learned; the exponents say how far others are from it."""
+
 
 class HeadConfig(Section):
     """Start, horizon and metric of adaptation; see `comln_serve.bundle.head.Head`.

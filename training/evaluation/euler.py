@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.views import as_examples
 from training.evaluation.evaluate import Classify, linear
-from training.gradient_flow.steps import ReducedProblem, Solver, march
+from training.flow_steps import ReducedProblem, Solver, march
 
 # Steps whose states are in memory at a time; only the last state is used.
 _CHUNK = 64

@@ -28,7 +28,7 @@ from numba import njit
 
 from comln_serve.flow.kernels import combine, covariance_product, likeliest, product, weighted_residual, workspace
 from comln_serve.flow.problem import Array
-from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march, replay
+from training.flow_steps import Chunk, Flow, ReducedProblem, Solver, march, replay
 
 # Steps that are stored with their stages: 128 of 5-way 5-shot take 1.5 MB. Of a longer flow only the
 # first state of every earlier chunk is stored, and its steps are repeated in the backward sweep.

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.flow_steps import Flow, ReducedProblem, Solver, march
 from training.gradient_flow import transfers
 from training.gradient_flow.adjoint import AdjointMethod
 from training.gradient_flow.forward import ForwardMethod
-from training.gradient_flow.steps import Flow, ReducedProblem, Solver, march
 from training.gradient_flow.workers import thread_map
 
 METHODS: dict[str, type[AdjointMethod | ForwardMethod]] = {"adjoint": AdjointMethod, "forward": ForwardMethod}

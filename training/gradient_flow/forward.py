@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from comln_serve.flow.kernels import combine, likeliest, product, weighted_residual, workspace
 from comln_serve.flow.problem import Array
-from training.gradient_flow.steps import Chunk, Flow, ReducedProblem, Solver, march
+from training.flow_steps import Chunk, Flow, ReducedProblem, Solver, march
 from training.gradient_flow.workers import thread_map
 
 _CHUNK = 32  # steps whose stages are stored at a time: 10 MB for 20-way 5-shot

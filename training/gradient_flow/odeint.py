@@ -31,7 +31,7 @@ from comln_serve.flow import FlowError, effective_horizon
 from comln_serve.flow.kernels import comes_to_rest
 from comln_serve.flow.problem import Array
 from training.config.flow import FIXED_STEP, TORCHDIFFEQ
-from training.gradient_flow.steps import ReducedProblem, Solver, step_count
+from training.flow_steps import ReducedProblem, Solver, step_count
 
 
 class OdeintBatch:

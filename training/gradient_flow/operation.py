@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from comln_serve.flow.problem import Array
 from training.config.flow import TORCHDIFFEQ, Method, SolverName, check_solver
+from training.flow_steps import ReducedProblem, Solver
 from training.gradient_flow import transfers
 from training.gradient_flow.compiled import METHODS, CompiledBatch
-from training.gradient_flow.steps import ReducedProblem, Solver
 
 if TYPE_CHECKING:
     from training.gradient_flow.odeint import OdeintBatch

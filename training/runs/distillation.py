@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from training.backbones.errors import BackboneError
 from training.data import ImageSet
 from training.data.images import fit_pixels
+from training.errors import BackboneError
 
 # Cosines are multiplied by this before the softmax.
 _SHARPNESS = 15.0

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.backbones.warm_start import warm_start
-from training.checkpoint import BEST, LAST, Checkpoint, resume_from
+from training.checkpoint import Checkpoint, resume_from
+from training.checkpoint_names import BEST, LAST
 from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from training.backbones import Backbone
+from training.backbones.backbone import Backbone
 from training.checkpoint import resume_from
 from training.config import Config
 from training.data import ImageSet

@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from training.checkpoint import BEST, LAST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST, LAST
 from training.runs.log import describe, read_log
 
 REPORT = "report.html"

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
-from training.checkpoint import BEST, LAST
+from training.checkpoint_names import BEST, LAST
 from training.data import ImageSet
 from training.model import MetaModel
 from training.runs.log import RunLog

@@ -13,6 +13,7 @@ from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, table
 from comln_serve.client.errors import InputError
+from comln_serve.client.results import Classifier
 
 
 @click.group()
@@ -58,15 +59,17 @@ def show(client: Client, output: Output, ref: str) -> None:
 
 @classifiers.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
+@click.option("--all-versions", is_flag=True, help="Of names: all their versions.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @connected
-def rm(client: Client, output: Output, refs: Sequence[str], *, yes: bool) -> None:
+def rm(client: Client, output: Output, refs: Sequence[str], *, all_versions: bool, yes: bool) -> None:
     """Delete classifiers; of a name, the version it stands for."""
+    if not yes and (sys.stdin is None or not sys.stdin.isatty()):
+        raise InputError("deleting needs --yes where nobody can be asked")
+    chosen = [item for ref in refs for item in (_versions(client, ref) if all_versions else [client.classifier(ref)])]
+    found = {item.id: item for item in chosen}  # nothing is deleted if there is no such one
     if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise InputError("deleting needs --yes where nobody can be asked")
-        click.confirm(f"Delete {', '.join(refs)}?", abort=True, err=True)
-    found = {item.id: item for item in map(client.classifier, refs)}  # nothing is deleted if there is no such one
+        click.confirm(f"Delete {', '.join(item.reference for item in found.values())}?", abort=True, err=True)
     deleted = [client.delete(item) for item in found.values()]
     output.show({"deleted": deleted}, lambda: "\n".join(f"deleted {item.reference}" for item in deleted))
 
@@ -115,3 +118,11 @@ def export(client: Client, output: Output, ref: str, *, path: Path, **options: A
     """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
     file = client.export(ref, path, **options)
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
+
+
+def _versions(client: Client, name: str) -> list[Classifier]:
+    """All versions of a name, the promoted one last: if deleting breaks off, the name stands for the same as before."""
+    one = client.classifier(name)
+    if one.name != name:
+        raise InputError(f"--all-versions is for names; {name} is the one classifier {one.reference}")
+    return sorted(client.classifiers(name=name), key=lambda item: (item.promoted, item.version or 0))

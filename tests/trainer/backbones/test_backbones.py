@@ -1,6 +1,7 @@
 """Embedding networks compared with the papers' descriptions."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from scipy.ndimage import convolve1d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.backbones import Backbone, BackboneError
+from training.backbones.backbone import Backbone
 from training.backbones.conv4 import Readout
 from training.backbones.dropblock import DropBlock
+from training.backbones.pixels import Pixels
 from training.backbones.resnet12 import ResidualBlock
 from training.config import BackboneConfig, DropBlockConfig
 from training.config.backbone import ReadoutConfig
+from training.errors import BackboneError
 
 
 def make(size: int = 84, **keys: object) -> Backbone:
@@ -122,8 +125,9 @@ def test_the_network_gets_its_channels_in_the_configured_order() -> None:
         assert backbone.pixels is not None
         shape = (1, count, 1, 1)
         expected = (planes - torch.tensor(mean[:count]).reshape(shape)) / torch.tensor(std[:count]).reshape(shape)
-        backbone.pixels.image_size = 4
-        torch.testing.assert_close(backbone.pixels(x), expected)
+        taken = replace(backbone.pixels.format, image_size=4)
+        torch.testing.assert_close(Pixels(taken)(x), expected)
+        torch.testing.assert_close(torch.from_numpy(taken.planes(x.numpy())), expected)  # what does without torch
 
 
 def test_l2_comes_before_the_scale() -> None:

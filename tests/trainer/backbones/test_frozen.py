@@ -16,15 +16,15 @@ from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_torchvision_backbones import IMAGENET, trained
 from tests.trainer.runs.test_training import colour_classes
-from training.backbones import BackboneError
-from training.bundles.backbone_graph import ExportError
 from training.bundles.export import export_bundle, with_backbone
-from training.checkpoint import BEST, LAST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST, LAST
 from training.cli import main
 from training.commands.subject import open_subject
 from training.config import Config
 from training.data import ImageSet, sample_episode
 from training.data.resident import ResidentImages
+from training.errors import BackboneError, ExportError
 from training.model import MetaModel
 from training.runs.embedded import embed_once
 from training.runs.episodes import MetaBatch, episode_loss

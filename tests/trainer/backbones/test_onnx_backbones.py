@@ -12,10 +12,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.trainer.backbones.test_backbones import images
-from training.backbones import Backbone, BackboneError
+from training.backbones.backbone import Backbone
 from training.backbones.onnx_graph import bundle_graph, store_in_half
 from training.backbones.onnx_model import OnnxNetwork
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 SIZE = 12
 KERNEL = np.random.default_rng(0).standard_normal((6, 3, 3, 3)).astype(np.float32)
@@ -88,11 +89,11 @@ def exported(backbone: Backbone, *, half: bool = False) -> ort.InferenceSession:
     network = backbone.network
     assert isinstance(network, OnnxNetwork)
     graph = bundle_graph(
-        network.graph,
-        backbone.pixels,
-        network.layout,
+        network.file.graph,
+        backbone.pixels and backbone.pixels.format,
+        network.file.layout,
         backbone.embedding_size,
-        flatten=network.flattens,
+        flatten=network.file.flattens,
         normalise=backbone.config.normalise == "l2",
         scale=backbone.scale,
     )
@@ -162,7 +163,7 @@ def test_an_inner_tensor_as_the_embedding(tmp_path: Path, output: str, size: int
     agree(backbone, output)
     network = backbone.network
     assert isinstance(network, OnnxNetwork)
-    assert [tensor.name for tensor in network.graph.graph.initializer] == ["kernel"]
+    assert [tensor.name for tensor in network.file.graph.graph.initializer] == ["kernel"]
 
 
 def test_float16_in_and_out(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_weights_in_16_bits(tmp_path: Path) -> None:
     network = backbone.network
     assert isinstance(network, OnnxNetwork)
     half = onnx.ModelProto()
-    half.CopyFrom(network.graph)
+    half.CopyFrom(network.file.graph)
     store_in_half(half)
     kinds = {tensor.name: tensor.data_type for tensor in half.graph.initializer}
     assert kinds == {

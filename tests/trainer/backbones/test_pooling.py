@@ -17,10 +17,11 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.trainer.backbones.test_backbones import images
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
-from training.backbones import Backbone, BackboneError
+from training.backbones.backbone import Backbone
 from training.backbones.pooling import CentrePooling
 from training.cli import main
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 TIMM = {"kind": "timm", "architecture": "tf_efficientnet_lite0"}
 RESNET = {"kind": "torchvision", "architecture": "resnet18"}

@@ -22,10 +22,12 @@ from tests.support.paths import REPOSITORY
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.backbones.test_backbones import images
 from tests.trainer.runs.test_training import colour_classes
-from training.backbones import Backbone, BackboneError
+from training.backbones.backbone import Backbone
 from training.bundles.export import export_bundle
-from training.checkpoint import BEST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST
 from training.config import BackboneConfig, Config
+from training.errors import BackboneError
 from training.model import MetaModel
 from training.runs.fit import fit
 

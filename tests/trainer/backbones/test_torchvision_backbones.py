@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torchvision.models import get_model, get_model_weights
 
 from tests.trainer.backbones.test_backbones import images
-from training.backbones import Backbone, BackboneError, torchvision_model
+from training.backbones import torchvision_model
+from training.backbones.backbone import Backbone
 from training.config import BackboneConfig
+from training.errors import BackboneError
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
@@ -131,7 +133,7 @@ def test_named_weights_bring_their_normalisation(monkeypatch: pytest.MonkeyPatch
         usual = make(64, weights="IMAGENET1K_V1")
         other = make(64, architecture="efficientnet_v2_l", weights="DEFAULT")
         given = make(64, weights="DEFAULT", mean=[0.1, 0.2, 0.3], std=[1, 1, 1])
-    assert [b.pixels.mean for b in (usual, other, given) if b.pixels is not None] == [
+    assert [b.pixels.format.mean for b in (usual, other, given) if b.pixels is not None] == [
         (0.485, 0.456, 0.406),
         (0.5, 0.5, 0.5),
         (0.1, 0.2, 0.3),

@@ -13,11 +13,12 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import tiny_config, write_bundle
 from tests.trainer.runs.test_training import colour_classes
-from training.backbones.errors import BackboneError
 from training.backbones.warm_start import warm_start
-from training.checkpoint import LAST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import LAST
 from training.config import Config, ConfigError, load_config
 from training.config.recipe import override_config
+from training.errors import BackboneError
 from training.model import MetaModel
 from training.runs.fit import fit
 from training.runs.validate import validate

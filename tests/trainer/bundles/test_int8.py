@@ -1,8 +1,11 @@
 """Backbones in 8-bit integers: calibration, export, verification and serving."""
 
+import functools
+import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, wri
 from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
 from training.bundles.calibration_images import load_calibration_images
 from training.bundles.rounding import LARGEST
-from training.checkpoint import BEST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST
 from training.cli import main
 from training.config import Config
 from training.data import DataError
@@ -67,6 +71,7 @@ def with_backbone(size: int, **backbone: Any) -> Config:
     return Config.model_validate(tree | {"backbone": backbone})
 
 
+NOTES = ("--notes", "For the tests.")
 KINDS = ["conv4", "timm", "onnx", "old onnx", "grey onnx", "twice"]
 
 
@@ -91,16 +96,35 @@ def config_of(kind: str, folder: Path) -> Config:
     return with_backbone(SIZE, path=str(path), **keys)
 
 
+class Exported:
+    """A run of a kind, and its bundles in floats and in 8 bits: exports of half a minute, shared by the tests.
+
+    Attributes:
+        shown: what exporting in 8 bits printed.
+    """
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        folder.mkdir()
+        self.run = save_run(folder / "run", config_of(kind, folder))
+        self.photos = save_photos(folder / "photos", {"a": 16, "b": 16})
+        self.floats, self.integers = folder / "floats", folder / "int8"
+        assert main(["export", str(self.run), "--to", str(self.floats), *EXPORT]) == 0
+        with redirect_stdout(io.StringIO()) as printed:
+            assert export(self.run, self.integers, self.photos, *NOTES) == 0
+        self.shown = printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+    folder = tmp_path_factory.mktemp("exported")
+    return functools.cache(lambda kind: Exported(kind, folder / kind))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = save_run(tmp_path / "run", config_of(kind, tmp_path))
-    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
-    assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT]) == 0
-    capsys.readouterr()
-    assert export(run, tmp_path / "int8", photos, "--notes", "For the tests.") == 0
-    shown = capsys.readouterr().out
-    floats, integers = (load_bundle(tmp_path / name) for name in ("floats", "int8"))
-    images = load_calibration_images(photos, 24, integers.manifest.preprocessing)
+def test_any_run_can_be_exported_in_int8(kind: str, exported: Callable[[str], Exported], tmp_path: Path) -> None:
+    made = exported(kind)
+    floats, integers = (load_bundle(folder) for folder in (made.floats, made.integers))
+    images = load_calibration_images(made.photos, 24, integers.manifest.preprocessing)
     expected, found = (OnnxBackbone(bundle, "cpu").embed(images).astype(np.float64) for bundle in (floats, integers))
     cosines = (expected * found).sum(1)
     cosines /= np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
@@ -109,23 +133,22 @@ def test_any_run_can_be_exported_in_int8(kind: str, tmp_path: Path, capsys: pyte
     notes = integers.manifest.training.notes
     assert notes.startswith("For the tests.\n\nINT8")
     assert "24 images of photos" in notes
-    assert notes in (tmp_path / "int8" / "README.md").read_text()
-    for text in (shown, notes):
+    assert notes in (made.integers / "README.md").read_text()
+    for text in (made.shown, notes):
         figures = [float(figure) for figure in re.findall(r"\b[01]\.\d{4}\b", text)]
         assert figures == pytest.approx([cosines.mean(), cosines.min()], abs=6e-5)
-    assert str(tmp_path) not in (tmp_path / "int8" / "bundle.json").read_text()
+    assert str(tmp_path.parent) not in (made.integers / "bundle.json").read_text()
 
 
-def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path) -> None:
+def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(
+    exported: Callable[[str], Exported], tmp_path: Path
+) -> None:
     """The file is a quarter as large; the same export gives the same graph."""
-    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
-    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
-    graphs: list[bytes] = []
-    for name in ("one", "two"):
-        assert export(run, tmp_path / name, photos) == 0
-        graphs.append((tmp_path / name / "backbone.onnx").read_bytes())
+    made = exported("timm")
+    assert export(made.run, tmp_path / "again", made.photos) == 0
+    graphs = [(folder / "backbone.onnx").read_bytes() for folder in (made.integers, tmp_path / "again")]
     assert graphs[0] == graphs[1]
-    assert str(tmp_path).encode() not in graphs[0]
+    assert str(tmp_path.parent).encode() not in graphs[0]
     graph = onnx.load_from_string(graphs[0]).graph
     makers = {output: node for node in graph.node for output in node.output}
     weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -140,14 +163,11 @@ def test_the_layers_between_pixels_and_pooling_are_in_eight_bits(tmp_path: Path)
     assert len(graphs[0]) < 1.5 * count
 
 
-def test_the_first_layers_stay_in_floats_where_asked(tmp_path: Path) -> None:
+def test_the_first_layers_stay_in_floats_where_asked(exported: Callable[[str], Exported], tmp_path: Path) -> None:
     count = 5
-    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
-    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
-    assert main(["export", str(run), "--to", str(tmp_path / "floats"), *EXPORT]) == 0
-    assert export(run, tmp_path / "all", photos) == 0
-    assert export(run, tmp_path / "some", photos, "--float-layers", str(count)) == 0
-    floats, whole, some = (load_bundle(tmp_path / name) for name in ("floats", "all", "some"))
+    made = exported("timm")
+    assert export(made.run, tmp_path / "some", made.photos, "--float-layers", str(count)) == 0
+    floats, whole, some = (load_bundle(folder) for folder in (made.floats, made.integers, tmp_path / "some"))
     assert f"but for its first {count} convolutions" in some.manifest.training.notes
     graph = onnx.load_from_string(some.backbone).graph
     makers = {output: node.op_type for node in graph.node for output in node.output}
@@ -155,23 +175,23 @@ def test_the_first_layers_stay_in_floats_where_asked(tmp_path: Path) -> None:
     assert kernels == [None] * count + ["DequantizeLinear"] * (len(kernels) - count)
     first = next(i for i, node in enumerate(graph.node) if node.op_type == "QuantizeLinear")
     assert [node.op_type for node in graph.node[:first]].count("Conv") == count
-    images = load_calibration_images(photos, 24, some.manifest.preprocessing)
+    images = load_calibration_images(made.photos, 24, some.manifest.preprocessing)
     expected, more, fewer = (OnnxBackbone(bundle, "cpu").embed(images) for bundle in (floats, whole, some))
     assert np.square(fewer - expected).sum() < np.square(more - expected).sum()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_small_enough_for_the_fastest_instructions_of_every_cpu(kind: str, tmp_path: Path) -> None:
+def test_weights_are_small_enough_for_the_fastest_instructions_of_every_cpu(
+    kind: str, exported: Callable[[str], Exported]
+) -> None:
     """Sessions without the server's option, which CPUs without VNNI need for larger weights, give the same."""
-    run = save_run(tmp_path / "run", config_of(kind, tmp_path))
-    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
-    assert export(run, tmp_path / "int8", photos) == 0
-    bundle = load_bundle(tmp_path / "int8")
+    made = exported(kind)
+    bundle = load_bundle(made.integers)
     weights = [t for t in onnx.load_from_string(bundle.backbone).graph.initializer if t.name.endswith("_quantized")]
     weights = [numpy_helper.to_array(t) for t in weights if t.data_type == TensorProto.INT8]
     assert weights
     assert max(np.abs(values.astype(int)).max() for values in weights) == LARGEST
-    images = load_calibration_images(photos, 24, bundle.manifest.preprocessing)
+    images = load_calibration_images(made.photos, 24, bundle.manifest.preprocessing)
     plain = ort.InferenceSession(bundle.backbone, providers=["CPUExecutionProvider"])
     expected = plain.run(None, {plain.get_inputs()[0].name: images})[0]
     np.testing.assert_array_equal(OnnxBackbone(bundle, "cpu").embed(images), expected)
@@ -190,13 +210,11 @@ def test_an_image_and_its_mirror_image_share_their_weights(tmp_path: Path) -> No
     assert (floats * integers).sum(1).mean() > 0.97
 
 
-def test_an_embedding_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
+def test_an_embedding_is_the_same_alone_and_in_a_batch(exported: Callable[[str], Exported]) -> None:
     """Bit-equal, with any number of threads."""
-    run = save_run(tmp_path / "run", config_of("timm", tmp_path))
-    photos = save_photos(tmp_path / "photos", {"a": 24})
-    assert export(run, tmp_path / "int8", photos) == 0
-    bundle = load_bundle(tmp_path / "int8")
-    images = load_calibration_images(photos, 24, bundle.manifest.preprocessing)
+    made = exported("timm")
+    bundle = load_bundle(made.integers)
+    images = load_calibration_images(made.photos, 24, bundle.manifest.preprocessing)
     found: list[Any] = []
     for threads in (1, 2, 4):
         options = ort.SessionOptions()
@@ -211,15 +229,13 @@ def test_an_embedding_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_it_is_exported_as_one_file(
-    tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+    exported: Callable[[str], Exported], tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
-    photos = save_photos(tmp_path / "photos", {"a": 16, "b": 16})
     (tmp_path / "inputs").mkdir()
     models = tmp_path / "models"
+    models.mkdir()
     for kind in ("timm", "old onnx"):
-        (tmp_path / kind).mkdir()
-        run = save_run(tmp_path / kind / "run", config_of(kind, tmp_path / kind))
-        assert export(run, models / kind.replace(" ", "-"), photos) == 0
+        (models / kind.replace(" ", "-")).symlink_to(exported(kind).integers)
     update = {"models_dir": models, "default_model": None}
     engine = make_engine(settings.model_copy(update=update))
     with TestClient(create_app(engine)) as client:
@@ -227,8 +243,8 @@ def test_a_classifier_of_it_is_exported_as_one_file(
             adapted = client.post("/adapt", **adapt_form(model=model))
             assert adapted.status_code == 201, adapted.text
             assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
-            exported = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
-            assert TensorProto.INT8 in {tensor.data_type for tensor in exported.initializer}
+            graph = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
+            assert TensorProto.INT8 in {tensor.data_type for tensor in graph.initializer}
 
 
 def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(

@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from comln_serve.flow.tableau import A
 from tests.support.flows import TIGHT, Problem, close, examples, make_problem, problems
-from training.gradient_flow.steps import ReducedProblem, Solver, march
+from training.flow_steps import ReducedProblem, Solver, march
 
 
 def reduced(flow: Problem, chunk: int = 100_000, **tolerances: Any) -> tuple[np.ndarray, ...]:

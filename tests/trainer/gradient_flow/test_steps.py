@@ -19,10 +19,10 @@ from torch import Tensor
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError, kernels
 from tests.support.numerics import TIGHT, all_close, autograd_gradients, both_methods, close, small_task, tensors
+from training.flow_steps import Chunk, ReducedProblem, Solver, march, replay
 from training.gradient_flow import Method, adjoint, forward, gradient_flow
 from training.gradient_flow.adjoint import AdjointMethod, adjoint_sweep
 from training.gradient_flow.forward import ForwardMethod
-from training.gradient_flow.steps import Chunk, ReducedProblem, Solver, march, replay
 
 DOPRI5 = Solver("dopri5", None, None, max_steps=10_000, step_size=None)
 

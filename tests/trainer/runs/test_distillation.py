@@ -13,10 +13,10 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import tiny_config, write_bundle
 from tests.trainer.runs.test_training import colour_classes
-from training.backbones.errors import BackboneError
 from training.checkpoint import Checkpoint
 from training.config import Config, ConfigError, load_config
 from training.data.images import fit_pixels
+from training.errors import BackboneError
 from training.runs.distillation import Teacher
 from training.runs.fit import fit
 from training.runs.pretrain import PRETRAINING

@@ -14,7 +14,8 @@ from torch import nn
 
 from tests.support.paths import REPOSITORY
 from tests.trainer.runs.test_training import colour_classes, config
-from training.checkpoint import LAST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import LAST
 from training.config import Config
 from training.runs.distributed import Group, share_batch_norm
 from training.runs.pretrain import PRETRAINING

@@ -13,7 +13,8 @@ from tests.support.live import live_server
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.runs.test_training import colour_classes
 from training.bundles.export import export_bundle
-from training.checkpoint import BEST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST
 from training.config import Config
 from training.model import MetaModel
 from training.runs.fit import fit

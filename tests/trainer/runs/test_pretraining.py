@@ -11,9 +11,11 @@ from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT
 from tests.trainer.runs.test_training import colour_classes, config
 from training.bundles.export import export_bundle
-from training.checkpoint import LAST, Checkpoint, CheckpointError
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import LAST
 from training.config import Config
 from training.data.resident import ResidentImages
+from training.errors import CheckpointError
 from training.model import MetaModel
 from training.runs.fit import fit
 from training.runs.pretrain import PRETRAINING, CosineClassifier, SupervisedModel, pretrain

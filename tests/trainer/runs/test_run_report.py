@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.runs.test_training import colour_classes, config
-from training.checkpoint import CheckpointError
 from training.cli import main
+from training.errors import CheckpointError
 from training.runs.fit import fit
 from training.runs.report import write_report
 

@@ -17,7 +17,8 @@ from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import tiny_config
 from tests.trainer.backbones.test_frozen import EXPORT, onnx_config
-from training.checkpoint import BEST, LAST, Checkpoint
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST, LAST
 from training.cli import main
 from training.config import Config, ConfigError, DataConfig, load_config
 from training.data import DataError, ImageSet, load_split

@@ -23,10 +23,12 @@ from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
 from training.bundles.export import export_bundle
-from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError
+from training.checkpoint import Checkpoint
+from training.checkpoint_names import BEST, LAST
 from training.cli import main
 from training.config import Config
 from training.data import DataError, ImageSet
+from training.errors import CheckpointError
 from training.evaluation.evaluate import evaluate
 from training.model import MetaModel
 from training.runs.fit import fit

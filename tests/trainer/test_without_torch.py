@@ -1,0 +1,98 @@
+"""What `comln-train` does without torch, in a process where torch and what comes with it cannot be imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle import load_bundle
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from tests.client.pictures import COLOURS
+from tests.support.image_files import image_bytes
+from tests.support.paths import REPOSITORY
+from training.entry import EXTRAS
+
+TINY = REPOSITORY / "tests" / "bundles" / "tiny-prototype"
+
+PROGRAM = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from training.entry import main
+sys.exit(main())
+"""
+
+
+def comln_train(*arguments: object, absent: tuple[str, ...] = EXTRAS["train"]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(absent=absent), *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_model_is_wrapped_measured_and_calibrated(tmp_path: Path) -> None:
+    photos, bundle = tmp_path / "photos", tmp_path / "models" / "mine"
+    for label, colour in {**COLOURS, "grey": (90, 90, 90), "white": (250, 250, 250), "black": (5, 5, 5)}.items():
+        (photos / label).mkdir(parents=True)
+        for number in range(16):
+            (photos / label / f"{number}.png").write_bytes(image_bytes(colour, (20, 20), seed=number))
+    wrapped = comln_train("wrap", TINY / "backbone.onnx", "--to", bundle)
+    assert wrapped.returncode == 0, wrapped.stderr
+    images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
+    own, given = (OnnxBackbone(load_bundle(folder), "cpu").embed(images) for folder in (bundle, TINY))
+    np.testing.assert_allclose(own, given / np.linalg.norm(given, axis=1, keepdims=True), atol=1e-6)
+    assert "torch" not in load_bundle(bundle).manifest.training.versions
+
+    measure = ("--data", photos, "--split", "all", "--queries", 3)
+    measured = comln_train(
+        "evaluate", bundle, *measure, "--task", "3x2", "--episodes", 5, "--baselines", "all", "--record"
+    )
+    assert measured.returncode == 0, measured.stderr
+    assert "logistic-cv" in measured.stdout
+    calibrated = comln_train("calibrate", bundle, *measure, "--task", "3x2", "--task", "3x4", "--episodes", 5)
+    assert calibrated.returncode == 0, calibrated.stderr
+    manifest = load_bundle(bundle).manifest
+    assert [entry.task for entry in manifest.accuracy] == ["3-way 2-shot"]
+    assert manifest.calibration is not None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fit", "recipe.yaml", "--data", "a", "--out", "b"], ["report", "run"], ["export", "run"]]
+)
+def test_what_needs_torch_says_so(arguments: list[str]) -> None:
+    found = comln_train(*arguments)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "this needs torch, which the server does not need. In a clone: pip install" in found.stderr
+    assert '".[train]"' in found.stderr
+
+
+def test_a_run_needs_torch(tmp_path: Path) -> None:
+    (tmp_path / "best.pt").touch()
+    found = comln_train("evaluate", tmp_path, "--data", tmp_path)
+    assert (found.returncode, "this needs torch" in found.stderr) == (2, True)
+
+
+def test_every_command_is_listed(tmp_path: Path) -> None:
+    text = comln_train("--help").stdout
+    for path in (REPOSITORY / "training" / "commands").glob("*.py"):
+        has_command = "def add_arguments(" in path.read_text(encoding="utf-8")
+        assert (f"\n    {path.stem} " in text or f"\n    {path.stem}\n" in text) == has_command, path
+
+
+@pytest.mark.parametrize("absent", EXTRAS["wrap"])
+def test_what_wrap_needs(absent: str) -> None:
+    found = comln_train("wrap", "a.onnx", "--to", "b", absent=(absent, *EXTRAS["train"]))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert f"this needs {absent}, which the server does not need" in found.stderr
+    assert '".[wrap]"' in found.stderr

@@ -1,0 +1,3 @@
+"""Names of a run's checkpoints in its folder."""
+
+LAST, BEST = "last.pt", "best.pt"

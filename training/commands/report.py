@@ -1,0 +1,18 @@
+"""`comln-train report`: write a run's report."""
+
+import argparse
+from pathlib import Path
+
+from training.runs.report import write_report
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
+    command.set_defaults(run=run_report)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Write the report; returns the exit status."""
+    print(f"wrote {write_report(args.run_folder)}")
+    return 0
