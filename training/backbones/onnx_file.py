@@ -12,6 +12,7 @@ from comln_serve.engine.embedding.backbone import open_session
 from comln_serve.errors import StartupError
 from training.backbones.onnx_graph import Layout, read_graph
 from training.backbones.onnx_pooling import weigh_centre
+from training.backbones.onnx_reduction import reduce_output
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
@@ -39,6 +40,7 @@ class OnnxFile:
         self.layout: Layout = config.layout
         self.image_size = image_size
         self.graph = read_graph(self.path, config.layout, config.channels_in, image_size, config.output)
+        reduce_output(self.graph, config.reduction, config.layout, self.path)
         if config.pooling is not None:
             weigh_centre(self.graph, config.pooling, self.path)
         kind = self.graph.graph.input[0].type.tensor_type.elem_type

@@ -193,13 +193,20 @@ class GraphBuilder:
             x = add("Flatten", x, axis=1)
         x = add("Cast", x, to=TensorProto.FLOAT)
         if normalise:
-            axes: dict[str, Any] = {"axes": [1]} if self.opset < 18 else {}
-            given = () if axes else (self.constant("axes", np.array([1])),)
-            norm = add("ReduceL2", x, *given, keepdims=1, **axes)
+            norm = self.fresh("embedding_reducel2")
+            self.graph.node.append(self.node_of_axes("ReduceL2", x, norm, [1], keepdims=1))
             x = add("Div", x, add("Max", norm, self.constant("tiny", np.float32(1e-12))))
         if scale != 1.0:
             x = add("Mul", x, self.constant("scale", np.float32(scale)))
         self.graph.output[0].name = x
+
+    def node_of_axes(self, op: str, given: str, made: str, axes: list[int], *, keepdims: int) -> NodeProto:
+        """A node that reduces axes, which are an attribute before operator set 18 and an input from there on."""
+        if self.opset < 18:
+            return helper.make_node(op, [given], [made], name=made, axes=axes, keepdims=keepdims)
+        return helper.make_node(
+            op, [given, self.constant("axes", np.array(axes))], [made], name=made, keepdims=keepdims
+        )
 
     def declare_output(self, embedding_size: int) -> None:
         name = self.graph.output[0].name

@@ -138,6 +138,15 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
     return Guess(guess.value, f"{guess.reason}; other outputs: {', '.join(others)}")
 
 
+def declared_axes(model: ModelProto, tensor: str) -> int | None:
+    """Number of axes of a tensor; None if the graph does not tell."""
+    graph = _with_shapes(model).graph
+    for value in (*graph.output, *graph.value_info):
+        if value.name == tensor and value.type.tensor_type.HasField("shape"):
+            return len(value.type.tensor_type.shape.dim)
+    return None
+
+
 def makes_probabilities(model: ModelProto, tensor: str) -> str | None:
     """The operator that makes the tensor, if it makes probabilities of classes."""
     made_by = {made: node for node in model.graph.node for made in node.output}

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
-from comln_serve.engine.embedding.backbone import open_session
 from training.backbones.centre import LEAST, centre_weights
 from training.backbones.onnx_graph import GraphBuilder
 from training.backbones.onnx_guess import PASSING, POOLING, behind, constants_of
+from training.backbones.onnx_trial import values_of
 from training.config.backbone import PoolingConfig
 from training.errors import BackboneError
 
@@ -37,7 +37,7 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
     if node is None or node.op_type not in POOLING:
         made = "the graph's input" if node is None else f"made by {node.op_type}"
         raise _refused(path, f"{graph.output[0].name} is {made}, not by the mean over the positions of a feature map")
-    maps, means = _example(model, node.input[0], node.output[0], path)
+    maps, means = values_of(model, [node.input[0], node.output[0]], path)
     axes = _positions(node, constants_of(graph), maps, means)
     if axes is None:
         raise _refused(
@@ -89,28 +89,6 @@ def _refused(path: Path, reason: str) -> BackboneError:
         f"{path}: backbone.pooling weighs the positions of a feature map whose mean is the embedding; {reason}. Leave "
         "pooling out, or name another tensor with backbone.output"
     )
-
-
-def _example(model: ModelProto, given: str, made: str, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The values of two inner tensors for an image of noise. Not every exporter's shapes can be inferred."""
-    probe = ModelProto()
-    probe.CopyFrom(model)
-    del probe.graph.output[:]
-    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in (given, made))
-    images = probe.graph.input[0]
-    kind = helper.tensor_dtype_to_np_dtype(images.type.tensor_type.elem_type)
-    shape = (1, *(dim.dim_value for dim in images.type.tensor_type.shape.dim[1:]))
-    rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, shape) if kind == np.uint8 else rng.standard_normal(shape)
-    try:
-        session = open_session(probe.SerializeToString(), str(path), "cpu")
-        maps, means = session.run(None, {images.name: noise.astype(kind)})
-    except Exception as error:  # ONNX Runtime's own exception types are not public
-        raise BackboneError(
-            f"{path}: the graph does not run on one image of {shape[1:]} numbers; export it with a dynamic batch axis, "
-            f"for this image size ({error})"
-        ) from error
-    return maps, means
 
 
 def _positions(

@@ -11,8 +11,9 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from pydantic import ValidationError
 
 from training.backbones.onnx_file import OnnxFile
-from training.backbones.onnx_graph import Layout, bundle_graph, describe_value, image_input, load_graph
+from training.backbones.onnx_graph import Layout, bundle_graph, describe_value, image_input, load_graph, read_graph
 from training.backbones.onnx_guess import (
+    declared_axes,
     guess_channels,
     guess_image_size,
     guess_layout,
@@ -20,11 +21,14 @@ from training.backbones.onnx_guess import (
     guess_output,
     makes_probabilities,
 )
+from training.backbones.onnx_reduction import suitable_reduction
+from training.backbones.onnx_trial import values_of
 from training.backbones.pixel_format import PixelFormat, default_normalisation
 from training.bundles.network import Network
 from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
 from training.bundles.writer import About, Origin, check_destination, write_bundle
 from training.config import Config, ConfigError
+from training.config.backbone import Reduction
 from training.errors import BackboneError
 
 Colour = Literal["rgb", "bgr", "grey"]
@@ -54,6 +58,7 @@ class WrapOptions:
             ("none") or 0 to 255 ("raw").
         support_views: of `Preprocessing`; None: the whole square and 0.65 of it, if images are cropped.
         pooling: sigma, or sigma and power, of `PoolingConfig`.
+        reduction: of `BackboneConfig`.
     """
 
     layout: Layout | None = None
@@ -67,6 +72,7 @@ class WrapOptions:
     crop_fraction: float = 1.0
     support_views: tuple[float, ...] | None = None
     pooling: tuple[float, ...] | None = None
+    reduction: Reduction | None = None
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
 
 
@@ -125,6 +131,15 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         keys |= {"colour": colour.value, "mean": mean, "std": std}
     output = _output(path, model, options)
     findings.append(output)
+    if options.reduction is not None:
+        reduction = Finding("reduction", options.reduction, "as given", "--reduction")
+    elif declared_axes(model, output.value) == 2:
+        reduction = None
+    else:
+        reduction = _reduction(path, layout_name, keys.get("colour", "rgb"), int(size.value), output.value)
+    if reduction is not None:
+        findings.append(reduction)
+        keys["reduction"] = reduction.value
     if options.pooling is not None:
         if len(options.pooling) > 2:
             raise ConfigError(f"--pooling takes SIGMA or SIGMA,POWER; got {len(options.pooling)} numbers")
@@ -340,6 +355,14 @@ def _output(path: Path, model: ModelProto, options: WrapOptions) -> Finding:
         return Finding("embedding", options.output, "as given", "--output")
     guess = guess_output(path, model)
     return Finding("embedding", guess.value, guess.reason, "--output")
+
+
+def _reduction(path: Path, layout: Layout, colour: str, image_size: int, output: str) -> Finding | None:
+    """How an embedding of several vectors becomes one; None if it is one."""
+    model = read_graph(path, layout, 1 if colour == "grey" else 3, image_size, output)
+    shape = values_of(model, [output], path)[0].shape[1:]
+    found = suitable_reduction(shape, layout)
+    return None if found is None else Finding("reduction", *found, "--reduction")
 
 
 def _support_views(options: WrapOptions) -> tuple[float, ...]:

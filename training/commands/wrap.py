@@ -25,6 +25,7 @@ _FLAGS = {
     "backbone.layout": "--layout",
     "backbone.colour": "--colour",
     "backbone.output": "--output",
+    "backbone.reduction": "--reduction",
     "backbone.mean": "--mean",
     "backbone.std": "--std",
     "backbone.pooling": "--pooling",
@@ -49,6 +50,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="TENSOR",
         help="the tensor that is the embedding, which need not be an output; default: the input of "
         "the classifier's last layer, or else the output",
+    )
+    command.add_argument(
+        "--reduction",
+        choices=("mean", "first", "none"),
+        help="of an embedding that is a feature map or a transformer's tokens: their mean, or the first token, the "
+        "class's; none: all of them, put together; default: by their number",
     )
     command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
     command.add_argument("--image-size", type=int, metavar="PIXELS", help=f"side; {found}")
@@ -98,6 +105,7 @@ def run_wrap(args: argparse.Namespace) -> int:
     options = WrapOptions(
         layout=args.layout,
         output=args.output,
+        reduction=args.reduction,
         colour=args.colour,
         image_size=args.image_size,
         mean=args.mean,

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from training.config.files import is_path
 from training.config.section import Count, Positive, Section
 
+Reduction = Literal["none", "mean", "first"]
+
 
 class DropBlockConfig(Section):
     """DropBlock after the last two blocks of resnet12, in training only.
@@ -85,6 +87,8 @@ class BackboneConfig(Section):
             last. "as_is": uint8 RGB (B, S, S, 3), like a bundle's backbone.
         output: onnx: the tensor that is the embedding, which need not be an output of the graph;
             null: the only output.
+        reduction: onnx: makes one vector of an output that has several for an image: the "mean" over a feature map's
+            positions or a transformer's tokens, or its "first" token, for the class; "none": they are put together.
         colour: channels of the first layer: "rgb", "bgr" or "grey".
         mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Default:
             those of torchvision's named weights; 0.5 and 0.25 for a network with random weights.
@@ -111,6 +115,7 @@ class BackboneConfig(Section):
     path: str | None = None
     layout: Literal["nchw", "nhwc", "as_is"] = "nchw"
     output: str | None = None
+    reduction: Reduction = "none"
     colour: Literal["rgb", "bgr", "grey"] = "rgb"
     mean: tuple[float, ...] | None = None
     std: tuple[Positive, ...] | None = None
@@ -197,6 +202,7 @@ _KEYS_OF_KINDS = {
     "path": ("onnx",),
     "layout": ("onnx",),
     "output": ("onnx",),
+    "reduction": ("onnx",),
     "colour": (*_TRAINED, *_LIBRARIES, "onnx"),
     "mean": (*_TRAINED, *_LIBRARIES, "onnx"),
     "std": (*_TRAINED, *_LIBRARIES, "onnx"),
