@@ -16,7 +16,7 @@ from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, InterruptedPredicting, NotFoundError
-from comln_serve.client.evaluation import Evaluation, check_labels, evaluation_of, labels_by_image
+from comln_serve.client.evaluation import Evaluation, as_classes, evaluation_of, labels_by_image
 from comln_serve.client.folders import read_class_folders, read_folder
 from comln_serve.client.images import ImageSource, Prepared, Source, sources
 from comln_serve.client.results import (
@@ -294,8 +294,8 @@ def evaluate(
     Raises:
         InputError: labels are of other classes, or no image can be used. And as `predict`.
     """
-    items = sources(images, labels)
-    return (yield from _evaluate(session, items, (), classifier, on_bad, unknown=unknown, show=progress))
+    items, remedy = sources(images, labels), "Correct the labels"
+    return (yield from _evaluate(session, items, (), classifier, on_bad, remedy, unknown=unknown, show=progress))
 
 
 def evaluate_folder(
@@ -317,8 +317,8 @@ def evaluate_folder(
     """
     paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
     _refuse_skipped(skipped, on_bad)
-    items = sources(paths, labels)
-    return (yield from _evaluate(session, items, skipped, classifier, on_bad, unknown=unknown, show=progress))
+    items, remedy = sources(paths, labels), f"Rename or move the folders: a label is a folder's path below {folder}"
+    return (yield from _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress))
 
 
 def classifiers(
@@ -594,13 +594,14 @@ def _evaluate(
     skipped: Sequence[Skipped],
     reference: str | Classifier,
     on_bad: OnBad,
+    remedy: str,
     *,
     unknown: bool,
     show: bool | None,
 ) -> Flow[Evaluation]:
-    labels = labels_by_image(items)
+    given = labels_by_image(items)
     known = yield from classifier(session, reference)
-    check_labels(labels, known.labels, unknown=unknown)
+    labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
     found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show)
     return evaluation_of(found, labels, known)

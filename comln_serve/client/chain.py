@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 from urllib.parse import quote
 
 from comln_serve.client.asking import Session, ask, ask_for
@@ -17,9 +18,11 @@ def path_of(classifier: str | Classifier, *more: str | int) -> str:
     """The path of a classifier's route. A `Classifier` stands for its id.
 
     Raises:
-        InputError: the reference is empty.
+        InputError: the reference is empty, or none.
     """
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
+    if not isinstance(cast("object", reference), str):
+        raise InputError(f"the classifier is {reference!r}; give an id, a name, name@version, or what a call returned")
     if not reference.strip():
         raise InputError("the classifier's reference is empty; give an id, a name or name@version")
     return "/".join(["/classifiers", quote(reference, safe="@"), *map(str, more)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from comln_serve.client.asking import Session, known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
@@ -59,7 +59,12 @@ class Cuts:
         Args:
             most: images of a cut, should the server take more.
             every_class: they make a classifier; no class may lose all its images.
+
+        Raises:
+            InputError: `on_bad` is neither.
         """
+        if on_bad not in get_args(OnBad):
+            raise InputError(f"on_bad is {on_bad!r}; give 'skip' or 'raise'")
         self.skipped = list(skipped)
         self.done, self.total = 0, len(images)
         self.partial = on_bad == "skip"

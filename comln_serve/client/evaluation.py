@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from unicodedata import normalize
 
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import Source
@@ -114,24 +115,26 @@ def labels_by_image(images: Sequence[Source]) -> dict[str, str]:
     return labels
 
 
-def check_labels(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool) -> None:
-    """Refuse labels that the classifier does not have.
+def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool, remedy: str) -> dict[str, str]:
+    """The labels of images, each written as the classifier's class is: names of folders may be composed otherwise.
 
     Args:
-        labels: of images.
-        unknown: images of other classes are to be found unknown; but some must be of the classifier's.
+        unknown: images of other classes are allowed; but some must be of the classifier's.
+        remedy: what to do about labels of other classes.
 
     Raises:
         InputError: there are such labels.
     """
-    given = dict.fromkeys(labels.values())
-    others = [label for label in given if label not in classes]
-    if not others or (unknown and len(others) < len(given)):
-        return
-    shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-    have = ", ".join(map(repr, classes[:20])) + (", ..." if len(classes) > 20 else "")
-    hint = "" if unknown else ", or see with unknown=True (--unknown) whether images of other classes are found unknown"
-    raise InputError(f"the classifier has no class {shown}; it has {have}. Correct the labels{hint}")
+    composed = {normalize("NFC", label): label for label in classes}
+    own = {label: label if label in classes else composed.get(normalize("NFC", label)) for label in labels.values()}
+    others = [label for label, known in own.items() if known is None]
+    if others and not (unknown and len(others) < len(own)):
+        shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        have = ", ".join(map(repr, classes[:20])) + (", ..." if len(classes) > 20 else "")
+        hint = ", or ask which images are unknown (--unknown): then some may be of other classes" * (not unknown)
+        some = "; some images must be of these" * unknown
+        raise InputError(f"the classifier has no class {shown}; it has {have}{some}. {remedy}{hint}")
+    return {image: own[label] or label for image, label in labels.items()}
 
 
 def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Classifier) -> Evaluation:

@@ -13,8 +13,8 @@ from comln_serve.client.turns import in_turns
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
 _NO_FILE = "is no file that can be read: a broken link, a pipe, a device, or in a folder that may not be entered"
-# What file managers leave in folders.
-_LITTER = {"thumbs.db", "desktop.ini"}
+# What file managers leave in folders, and archives made by them.
+_LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
@@ -96,11 +96,15 @@ def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:
             identity = (found.st_dev, found.st_ino)
             if identity in above:  # a link to a folder above it would go round for ever
                 continue
-            children = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+            children = sorted(path for path in folder.iterdir() if not _is_litter(path.name))
         except OSError as error:
             raise InputError(f"{name_of(folder)}: cannot be listed: {error.strerror}") from error
         folders = [path for path in children if os.path.isdir(path)]  # noqa: PTH112 - as of `isfile`
         others = set(children).difference(folders)
-        files = [path for path in children if path in others and path.name.lower() not in _LITTER]
+        files = [path for path in children if path in others]
         yield folder, files, bool(folders)
         waiting += [(path, above | {identity}) for path in reversed(folders)]
+
+
+def _is_litter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _LITTER

@@ -115,7 +115,8 @@ def test_images_of_other_classes(comln: Client, shop: str, held_out: Path) -> No
     (held_out / "stripes").mkdir()
     for number in range(3):
         (held_out / "stripes" / f"{number}.png").write_bytes(image_bytes((90, 90, 90), seed=number))
-    with pytest.raises(InputError, match=r"no class 'stripes'; it has 'blue', 'green', 'red'\. .*unknown=True"):
+    below = rf"Rename or move the folders: a label is a folder's path below {held_out}, or ask which .*--unknown"
+    with pytest.raises(InputError, match=rf"no class 'stripes'; it has 'blue', 'green', 'red'\. {below}"):
         comln.evaluate_folder(held_out, shop)
     found = comln.evaluate_folder(held_out, shop, unknown=True)
     assert found.judged == 12
@@ -126,14 +127,28 @@ def test_images_of_other_classes(comln: Client, shop: str, held_out: Path) -> No
     assert found.unknown.others_refused == sum(item.right is None for item in refused)
 
 
+def test_names_composed_otherwise_are_the_same(comln: Client) -> None:
+    """Files of a Mac have an accent as a letter of its own."""
+    comln.adapt([RED, GREEN], ["K\u00e4se", "other"], name="cheese")
+    found = comln.evaluate([RED, RED], ["Ka\u0308se", "K\u00e4se"], "cheese")
+    assert [item.right for item in found.images] == [True, True]
+    assert [score.images for score in found.classes] == [2, 0]
+
+
 def test_what_cannot_be_evaluated(comln: Client, line: Wire, shop: str) -> None:
     sent = len(line.requests)
     with pytest.raises(InputError, match="2 images and 1 labels"):
         comln.evaluate([RED, GREEN], ["red"], shop)
-    with pytest.raises(InputError, match="no class 'pink', 'grey'; it has"):
+    with pytest.raises(
+        InputError, match=r"no class 'pink', 'grey'; it has .*; some images must be of these\. Correct the"
+    ):
         comln.evaluate([RED, GREEN], ["pink", "grey"], shop, unknown=True)
     with pytest.raises(InputError, match=r"a\.png is given as 'red' and as 'blue'"):
         comln.evaluate(["a.png", "a.png"], ["red", "blue"], shop)
+    with pytest.raises(InputError, match="the classifier is None; give an id"):
+        comln.evaluate([RED], ["red"], None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="on_bad is 'stop'; give 'skip' or 'raise'"):
+        comln.evaluate([RED], ["red"], shop, on_bad="stop")  # type: ignore[arg-type]
     assert "POST /predict" not in line.requests[sent:]
     with pytest.raises(InputError, match="no image of the classifier's classes could be used"):
         comln.evaluate([b"none", RED], ["red", "pink"], shop, unknown=True, on_bad="skip")
@@ -167,6 +182,11 @@ def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
         assert text.splitlines()[3].startswith("found unknown: ")
         assert text.splitlines()[3].endswith(" of 12 images of its classes")
         (held_out / "red").rename(held_out / "pink")
+        code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown")
+        assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)
+        accepted = [line for line in text.splitlines() if line.startswith(f"  {held_out}/pink/")]
+        assert len(accepted) == 4 - int(text.partition("classes, ")[2].partition(" of 4")[0])
+        assert ("of other classes, the surest first:" in text) == bool(accepted)
         code, _, beside = run("evaluate", held_out, "--classifier", "shop")
         assert code == 2
         assert "no class 'pink'" in beside

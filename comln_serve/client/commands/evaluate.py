@@ -1,5 +1,7 @@
 """`comln evaluate`."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import FOLDER, ON_BAD
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
-from comln_serve.client.evaluation import Evaluation
+from comln_serve.client.evaluation import Evaluation, Judged
 
 
 @click.command()
@@ -18,8 +20,8 @@ from comln_serve.client.evaluation import Evaluation
 @click.option(
     "--unknown",
     is_flag=True,
-    help="Count the images found unlike every class. Folders of classes that the classifier does not have are allowed "
-    "then, too: all their images should be.",
+    help="Count the images found unlike every class. Some folders may then be of classes that the classifier does not "
+    "have: all their images should be.",
 )
 @ON_BAD
 @connected
@@ -44,9 +46,12 @@ def _lines(found: Evaluation) -> str:
         f"mean of the classes: {percent(found.balanced_accuracy)}; mean probability: {percent(found.confidence)}",
     ]
     if (unknown := found.unknown) is not None:
-        lines.append(f"found unknown: {_share(unknown.known_refused, unknown.known)} images of its classes")
+        lines.append(f"found unknown: {unknown.known_refused} of {unknown.known} images of its classes")
         if unknown.others:
-            lines[-1] += f", {_share(unknown.others_refused, unknown.others)} of other classes"
+            lines[-1] += f", {unknown.others_refused} of {unknown.others} of other classes"
+    others = Counter(item.label for item in found.images if item.right is None)
+    if others:
+        lines.append(shown(f"other classes: {', '.join(f'{label} {count}' for label, count in others.items())}"))
     rows = [
         [
             score.label,
@@ -58,17 +63,20 @@ def _lines(found: Evaluation) -> str:
         for score in found.classes
     ]
     lines += ["", table(["CLASS", "IMAGES", "RECALL", "PRECISION", "TAKEN FOR"], rows)]
-    wrong = sorted((item for item in found.images if item.right is False), key=lambda item: -item.probability)
-    if wrong:
-        lines += ["", "wrong, the surest first:"]
-        lines += [
-            shown(f"  {item.image}: {item.label}, taken for {item.predicted} ({percent(item.probability)})")
-            for item in wrong[:MOST_LISTED]
-        ]
-        if len(wrong) > MOST_LISTED:
-            lines.append(f"  and {len(wrong) - MOST_LISTED} more (--json lists all)")
+    lines += _mistakes("wrong", [item for item in found.images if item.right is False])
+    lines += _mistakes("of other classes", [item for item in found.images if item.right is None and not item.unknown])
     return "\n".join(lines)
 
 
-def _share(some: int, every: int) -> str:
-    return f"{some} of {every}"
+def _mistakes(what: str, images: Sequence[Judged]) -> list[str]:
+    if not images:
+        return []
+    surest = sorted(images, key=lambda item: -item.probability)[:MOST_LISTED]
+    lines = ["", f"{what}, the surest first:"]
+    lines += [
+        shown(f"  {item.image}: {item.label}, taken for {item.predicted} ({percent(item.probability)})")
+        for item in surest
+    ]
+    if len(images) > len(surest):
+        lines.append(f"  and {len(images) - len(surest)} more (--json lists all)")
+    return lines
