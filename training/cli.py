@@ -5,6 +5,7 @@ import importlib
 import sys
 from typing import Any
 
+from comln_serve import __version__
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
@@ -24,7 +25,7 @@ _CORRECTABLE = (
     StartupError,
 )
 
-# Each is imported when it is asked for: `wrap`, and measuring bundles, do without torch.
+# Each is imported when it is asked for, and torch only where a command needs it: `wrap`, and measuring bundles, do not.
 _COMMANDS = {
     "wrap": "make a bundle from any ONNX model, without data or training",
     "fit": "meta-train a model from a recipe",
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2: something the caller can correct)."""
     given = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="comln-train", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     try:
         for name, text in _COMMANDS.items():

@@ -4,9 +4,12 @@ import sys
 
 # Of the extras of pyproject.toml, by the names that are imported.
 EXTRAS = {
-    "wrap": ("onnx", "scipy", "sklearn", "tqdm", "yaml"),
-    "train": ("matplotlib", "onnxscript", "tensorboard", "timm", "torch", "torchdiffeq", "torchvision"),
+    "wrap": ("matplotlib", "onnx", "scipy", "sklearn", "tqdm", "yaml"),
+    "train": ("onnxscript", "tensorboard", "timm", "torch", "torchdiffeq", "torchvision"),
 }
+
+# Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
+_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -15,6 +18,9 @@ def main() -> int:
         from training.cli import main as run  # noqa: PLC0415 (its imports need some of these libraries)
 
         return run()
+    except KeyboardInterrupt:
+        print("comln-train: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     except ModuleNotFoundError as error:
         extra = next((extra for extra, names in EXTRAS.items() if error.name in names), None)
         if extra is None:

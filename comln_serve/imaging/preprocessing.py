@@ -20,6 +20,8 @@ from comln_serve.imaging.formats import FORMATS
 # Pillow's filter keeps weights for each pixel of a side: gigabytes, for an image that is a line of 64 million.
 _MOST_TO_ONE = 256
 
+LEAST_SIDE, MOST_SIDE = 8, 1024  # of the square, in pixels
+
 Channel = Annotated[int, Field(ge=0, le=255)]
 Share = Annotated[float, Field(ge=0.25, le=1)]
 
@@ -42,7 +44,7 @@ class Preprocessing(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    image_size: int = Field(ge=8, le=1024)
+    image_size: int = Field(ge=LEAST_SIDE, le=MOST_SIDE)
     resize: Literal["crop", "pad", "stretch"] = "crop"
     # Left out at its default: bundles up to version 4 have no such key, and their hashes stay what they were.
     crop_fraction: Annotated[Share, Field(exclude_if=lambda share: share == 1.0)] = 1.0

@@ -92,7 +92,7 @@ TRAINER = (
     ("checkpoint_names", "config", "errors", "memory"),
 )
 # What the trainer takes from the server.
-SHARED = ("bundle", "engine.embedding.backbone", "errors", "flow", "imaging", "machine", "report")
+SHARED = ("__version__", "bundle", "engine.embedding.backbone", "errors", "flow", "imaging", "machine", "report")
 
 
 def modules(package: str) -> dict[str, Path]:

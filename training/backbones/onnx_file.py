@@ -103,7 +103,10 @@ class OnnxFile:
             )
         together, alone = together.astype(np.float64), alone.astype(np.float64)
         if not np.isfinite(together).all():
-            raise BackboneError(f"{self.path}: embeddings of noise hold NaN or infinity")
+            raise BackboneError(
+                f"{self.path}: embeddings of noise hold NaN or infinity, as with damaged weights, or float16 numbers "
+                "that overflow. Export the model anew"
+            )
         difference = np.abs(together[:1] - alone).max()
         if difference > _BATCH_TOLERANCE * np.abs(together).max():
             raise BackboneError(

@@ -23,6 +23,7 @@ Layout = Literal["nchw", "nhwc", "as_is"]
 _LEAST_OPSET = 8  # Max broadcasts from here on
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _LARGE = 256  # tensors with fewer numbers are not stored in 16 bits: the cast takes as much space
+_LFS_POINTER = b"version https://git-lfs"
 _MOST_BYTES = 2**31 - 1  # limit of a protobuf file
 
 
@@ -72,7 +73,7 @@ def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
     if len(inputs) != 1:
         raise BackboneError(
             f"{path}: the graph must have one input, the images; it has {len(inputs)}: "
-            f"{', '.join(map(describe_value, inputs)) or 'none'}"
+            f"{', '.join(map(describe_value, inputs)) or 'none'}. Export the part of the model that takes images alone"
         )
     return inputs[0]
 
@@ -244,6 +245,10 @@ def load_graph(path: Path) -> ModelProto:
     except FileNotFoundError as error:
         raise BackboneError(f"{path}: no such file, or a file of its weights is missing ({error})") from error
     except Exception as error:  # protobuf and onnx raise many types for a damaged file
+        if path.read_bytes()[: len(_LFS_POINTER)] == _LFS_POINTER:
+            raise BackboneError(
+                f"{path}: a pointer of Git LFS in place of the file; git lfs pull fetches it"
+            ) from error
         raise BackboneError(f"{path}: not a readable ONNX file ({error})") from error
     if not model.graph.node:
         raise BackboneError(f"{path}: not an ONNX file, or one without nodes")

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from comln_serve.imaging.preprocessing import LEAST_SIDE, MOST_SIDE
 from training.backbones.onnx_file import OnnxFile
 from training.backbones.onnx_graph import Layout, bundle_graph, describe_value, image_input, load_graph, read_graph
 from training.backbones.onnx_guess import (
@@ -144,6 +146,9 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         if len(options.pooling) > 2:
             raise ConfigError(f"--pooling takes SIGMA or SIGMA,POWER; got {len(options.pooling)} numbers")
         keys["pooling"] = dict(zip(("sigma", "power"), options.pooling, strict=False))
+        findings.append(
+            Finding("pooling", ",".join(f"{value:g}" for value in options.pooling), "as given", "--pooling")
+        )
     views = _support_views(options)
     if options.resize == "crop":
         findings.append(_views_finding(views, given=options.support_views is not None))
@@ -165,8 +170,16 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
     try:
         return Inspection(Config.model_validate(tree), tuple(findings))
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}" for item in error.errors()]
-        raise ConfigError("; ".join(lines)) from error
+        raise ConfigError("; ".join(map(_problem, error.errors()))) from error
+
+
+def _problem(found: ErrorDetails) -> str:
+    """An error of Pydantic, with the key of the recipe; of a check of several keys only what the check says."""
+    message = found["msg"].removeprefix("Value error, ")
+    if isinstance(found["input"], dict):
+        return message
+    key = ".".join(part for part in map(str, found["loc"]) if not part.isdecimal())
+    return f"{key}: {message}, got {found['input']!r}"
 
 
 def wrap_model(inspection: Inspection, folder: Path, about: About, command: str) -> Wrapped:
@@ -201,7 +214,9 @@ class _Model:
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         features = self.features(images)
-        return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+        # In float64: squares of large numbers would overflow.
+        lengths = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
+        return (features / np.maximum(lengths, 1e-12)).astype(np.float32)
 
     def network(self) -> Network:
         size = self.file.embedding_size
@@ -252,6 +267,11 @@ def _image_size(path: Path, value: ValueInfoProto, layout: Layout, options: Wrap
             raise BackboneError(
                 f"{path}: the graph takes {describe_value(value)}, images of any size. Give the "
                 "size it was trained with, such as --image-size 224"
+            )
+        if not LEAST_SIDE <= guess.value <= MOST_SIDE:
+            raise BackboneError(
+                f"{path}: the graph takes images of {guess.value} px ({describe_value(value)}); {LEAST_SIDE} to "
+                f"{MOST_SIDE} px are allowed. Export the model for such a size"
             )
         return Finding("image size", str(guess.value), guess.reason, "--image-size")
     if guess is not None and guess.value != given:

@@ -99,7 +99,10 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
         ExportError: as `check_destination`.
     """
     check_destination(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"the folder {folder.parent} cannot be made: {error.strerror}") from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
         draft = Path(workshop) / folder.name
         draft.mkdir()
@@ -115,6 +118,8 @@ def check_destination(folder: Path) -> None:
     Raises:
         ExportError: `folder` is a file, or a folder with files that is not a bundle.
     """
+    if not folder.name:
+        raise ExportError(f"--to {str(folder)!r} has no name, which would be the model's; name a folder")
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"{folder} is a file; a bundle is a folder. Name another with --to")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():

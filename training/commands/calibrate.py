@@ -11,7 +11,13 @@ from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.stored import StoredEmbeddings
 from training.bundles.manifest import record_calibration
 from training.commands.domains import Domain, find_domains
-from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.measuring import (
+    add_measuring_arguments,
+    classes_of_the_split,
+    load_measured,
+    open_measured,
+    repeating_command,
+)
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import DataError, ImageSet
@@ -142,11 +148,13 @@ def _domain_tasks(
 ) -> list[_DomainTask]:
     """Every task on every data set, by default those that all data allow. All data are read before any are embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
-    if not tasks:
-        tasks = _allowed_tasks([data for _, data in read], subject.head.ways, args.queries)
-    for _, data in read:
-        for task in tasks:
-            check_open_set(data, task)
+    smallest = min((data for _, data in read), key=lambda data: data.n_classes)
+    with classes_of_the_split(args.split, smallest):
+        if not tasks:
+            tasks = _allowed_tasks([data for _, data in read], subject.head.ways, args.queries)
+        for _, data in read:
+            for task in tasks:
+                check_open_set(data, task)
     parts: list[_DomainTask] = []
     for domain, data in read:
         embeddings = data.embeddings(subject.embed)

@@ -11,8 +11,9 @@ from training.bundles.manifest import record_measurements
 from training.commands.domains import Domain, find_domains
 from training.commands.head_settings import HeadSettings, heads_to_measure
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
-from training.commands.options import positive
+from training.commands.options import check_folder, positive
 from training.commands.subject import Subject
+from training.config import ConfigError
 from training.data import ImageSet
 from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import EPISODES
@@ -56,6 +57,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Measure, print, write, record; returns the exit status."""
+    if args.out is not None:
+        if args.out.is_dir():
+            raise ConfigError(f"--out {args.out} is a folder; name a file")
+        check_folder(args.out.parent, "--out")
     subject, tasks = open_measured(args)
     names, notes = heads_to_measure(args)
     # All data sets are read before the first is measured, so that a mistake shows at once.
@@ -74,12 +79,12 @@ def run_evaluate(args: argparse.Namespace) -> int:
     report = Report(str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes))
     text = report.render(args.format)
     print(text)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n", encoding="utf-8")
     if args.record and subject.bundle is not None:
         record_measurements(args.bundle, subject.bundle.manifest, report.accuracies(), report.comparisons())
         print(f"recorded in {args.bundle}", file=sys.stderr)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n", encoding="utf-8")
     return 0
 
 

@@ -3,15 +3,16 @@
 import argparse
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from training.bundles.calibration_images import load_calibration_images
-from training.bundles.export import export_bundle, with_backbone
-from training.bundles.int8 import quantise_bundle
 from training.bundles.writer import About
-from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST
 from training.commands.options import add_overrides
 from training.errors import ExportError
+
+if TYPE_CHECKING:
+    from training.checkpoint import Checkpoint
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -72,6 +73,10 @@ def run_export(args: argparse.Namespace) -> int:
         raise ExportError(f"--calibration-images must be 1 or more, got {args.calibration_images}")
     if args.float_layers < 0 or (args.float_layers and not args.int8):
         raise ExportError(f"--float-layers must be 0 or more, and goes with --int8; got {args.float_layers}")
+    # These need torch, which the options do not.
+    from training.bundles.export import export_bundle, with_backbone  # noqa: PLC0415
+    from training.checkpoint import Checkpoint  # noqa: PLC0415
+
     checkpoint = Checkpoint.load(args.run_folder / BEST)
     if args.overrides:
         checkpoint = with_backbone(checkpoint, tuple(args.overrides))
@@ -83,7 +88,10 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _export_int8(checkpoint: Checkpoint, about: About, args: argparse.Namespace) -> None:
+def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespace) -> None:
+    from training.bundles.export import export_bundle  # noqa: PLC0415 - as above
+    from training.bundles.int8 import quantise_bundle  # noqa: PLC0415
+
     images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
         floats = Path(temporary) / args.to.name

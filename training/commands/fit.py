@@ -9,8 +9,6 @@ from training.config import load_config
 from training.config.files import override_without_folders
 from training.data.several import load_training, named_path
 from training.memory import keep_freed_memory
-from training.runs.fit import fit
-from training.runs.report import REPORT
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -32,6 +30,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Train; returns the exit status."""
     config = load_config(args.recipe, tuple(args.overrides))
+    from training.runs.fit import fit  # noqa: PLC0415 - needs torch, which the options and recipes do not
+    from training.runs.report import REPORT  # noqa: PLC0415
+
     keep_freed_memory()
     train, val = load_training(config.data, args.data)
     # The model card must not show where the data were on this machine.

@@ -2,7 +2,8 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from training.commands.domains import Domain, add_data_arguments
 from training.commands.options import at_least
 from training.commands.subject import Subject, open_subject
 from training.config import ConfigError
-from training.data import ImageSet
+from training.data import DataError, ImageSet
+from training.data.class_lists import ALL
 from training.evaluation.tasks import Task, parse_task
 
 
@@ -62,9 +64,23 @@ def open_measured(
 def load_measured(args: argparse.Namespace, domain: Domain, tasks: list[Task]) -> ImageSet:
     """The images of the split, from which each of the tasks can be drawn."""
     data = domain.load(args.split)
-    for task in tasks:
-        task.draw(data, args.seed, 0)  # fails now rather than after the embedding
+    with classes_of_the_split(args.split, data):
+        for task in tasks:
+            task.draw(data, args.seed, 0)  # fails now rather than after the embedding
     return data
+
+
+@contextmanager
+def classes_of_the_split(split: str, data: ImageSet) -> Generator[None, None, None]:
+    """Say in errors of data that a split is a part of their classes."""
+    try:
+        yield
+    except DataError as error:
+        if split == ALL:
+            raise
+        raise DataError(
+            f"{error}. The split {split} has {data.n_classes} of the data's classes; --split {ALL} takes them all"
+        ) from error
 
 
 def repeating_command(name: str, args: argparse.Namespace, domains: Sequence[Domain], tasks: Sequence[Task]) -> str:

@@ -3,6 +3,9 @@
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
+
+from training.config import ConfigError
 
 
 def add_overrides(command: argparse.ArgumentParser, help_text: str) -> None:
@@ -30,3 +33,14 @@ def positive(text: str) -> float:
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
     return value
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a folder that cannot be made where an option names it, before anything is measured for it.
+
+    Raises:
+        ConfigError: it, or what should be a folder above it, is a file.
+    """
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{option} needs the folder {path}, but {there} is a file; name another")

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from comln_serve.machine import usable_cpus
 from training.commands.domains import one_domain
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
-from training.commands.options import positive
+from training.commands.options import check_folder, positive
 from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
 from training.evaluation.study_report import Study
 
@@ -44,6 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run_study(args: argparse.Namespace) -> int:
     """Measure, print, write; returns the exit status."""
+    check_folder(args.out, "--out")
     subject, tasks = open_measured(args)
     domain, head = one_domain(args, subject), subject.head
     data = load_measured(args, domain, tasks)

@@ -41,6 +41,8 @@ def open_subject(folder: Path) -> Subject:
     """
     if not (folder / MANIFEST).exists():
         if not (folder / BEST).exists():
+            if not folder.is_dir():
+                raise BundleError(f"{folder}: there is no such folder; name that of a bundle, or of a run")
             raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
         from training.checkpoint import Checkpoint  # noqa: PLC0415 - needs torch, which bundles do not
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comln_serve.bundle.manifest import MANIFEST
 from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
-from training.bundles.writer import About
+from training.bundles.writer import About, check_destination
 from training.config import ConfigError
 from training.errors import BackboneError
 
@@ -83,7 +83,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=_shares,
         metavar="SHARE,...|none",
         help="with --resize crop: shares of the square in which each support image is embedded besides the crop that "
-        "predictions see; adapting takes longer by as much (default: 1,0.65)",
+        "predictions see; adapting takes longer by as much (default: 1 and 0.65, but for that of --crop-fraction)",
     )
     command.add_argument(
         "--pooling",
@@ -123,6 +123,7 @@ def run_wrap(args: argparse.Namespace) -> int:
         data=args.data_description,
         notes=_NOTES,
     )
+    check_destination(args.to)
     if (args.to / MANIFEST).exists() and not args.replace:
         raise ConfigError(
             f"{args.to} is a bundle already: --replace replaces it, with the accuracies and the calibration recorded "
@@ -182,8 +183,6 @@ def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> 
     parts += ["--resize", options.resize, "--interpolation", options.interpolation]
     if options.crop_fraction != 1.0:
         parts += ["--crop-fraction", f"{options.crop_fraction:g}"]
-    if options.pooling is not None:
-        parts += ["--pooling", ",".join(str(value).removesuffix(".0") for value in options.pooling)]
     return shlex.join(parts)
 
 

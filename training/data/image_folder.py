@@ -15,6 +15,7 @@ from training.data.class_lists import ALL, SPLITS, classes_by_share, own_split
 from training.data.images import DataError, ImageSet, build_image_set
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"}
+_EXPECTED = "<class>/<image> or <split>/<class>/<image>"
 
 
 def load_image_folder(
@@ -36,7 +37,8 @@ def load_image_folder(
             without images.
     """
     if not root.is_dir():
-        raise DataError(f"{root}: no such folder; expected <class>/<image> or <split>/<class>/...")
+        found = "is a file, not a folder; unpack it if it is an archive" if root.exists() else "no such folder"
+        raise DataError(f"{root}: {found}; expected {_EXPECTED}")
     if split == ALL:
         found = class_folders(root)
     elif lists is not None:
@@ -47,6 +49,8 @@ def load_image_folder(
     else:
         folders = class_folders(root)
         found = {name: folders[name] for name in classes_by_share(sorted(folders), split, shares)}
+    if not found:
+        raise DataError(f"{root}, split {split}: there is no folder of images in it; expected {_EXPECTED}")
     return load_class_folders(found, preprocessing, f"{root}, split {split}")
 
 
@@ -96,7 +100,7 @@ def _collect(folder: Path, name: str, above: tuple[Path, ...], found: dict[str, 
     """Add the classes in `folder` to `found`; `above` are its resolved parents."""
     children = sorted(folder.iterdir())
     is_class = name != "" and any(_is_image(child) for child in children)
-    folders = [c for c in children if c.is_dir() and not c.name.startswith(".")]
+    folders = [c for c in children if c.is_dir() and not c.name.startswith((".", "__MACOSX"))]
     if is_class or not (folders or inside):
         found[name] = folder
     for child in folders:

@@ -80,7 +80,7 @@ def check_open_set(data: ImageSet, task: Task) -> None:
     if _unknown_classes(data, task) < 1:
         raise DataError(
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "
-            "needed, whose images should be unknown. Ask for fewer ways"
+            "needed, whose images should be unknown. Ask for fewer ways, or add classes"
         )
     check_episodes(data, _with_unknown(data, task).ways, task.range[1], task.queries)
 

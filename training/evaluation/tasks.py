@@ -80,7 +80,8 @@ class Task:
             episode = sample_episode(rng, data, self.ways, most, self.queries)
         except DataError as error:
             raise DataError(
-                f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways, shots or queries"
+                f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways, shots or queries, or "
+                "add images"
             ) from error
         kept = np.full(self.ways, most)
         if least != most:

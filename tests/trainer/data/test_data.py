@@ -105,7 +105,7 @@ class TestImageFolder:
 
     def test_an_empty_split_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "train").mkdir()
-        with pytest.raises(DataError, match="no class"):
+        with pytest.raises(DataError, match="split train: there is no folder of images in it; expected <class>"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
     def test_an_empty_class_is_named(self, tmp_path: Path) -> None:
