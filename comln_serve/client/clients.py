@@ -13,7 +13,7 @@ import anyio.to_thread
 import httpx2
 
 from comln_serve import __version__
-from comln_serve.client import calls
+from comln_serve.client import calls, predicting
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
@@ -118,10 +118,10 @@ class Client(_Base[httpx2.BaseTransport]):
     add_examples_folder = _blocking(calls.add_examples_folder)
     remove_examples = _blocking(calls.remove_examples)
     adapt_again = _blocking(calls.adapt_again)
-    predict = _blocking(calls.predict)
-    predict_folder = _blocking(calls.predict_folder)
-    evaluate = _blocking(calls.evaluate)
-    evaluate_folder = _blocking(calls.evaluate_folder)
+    predict = _blocking(predicting.predict)
+    predict_folder = _blocking(predicting.predict_folder)
+    evaluate = _blocking(predicting.evaluate)
+    evaluate_folder = _blocking(predicting.evaluate_folder)
     classifiers = _blocking(calls.classifiers)
     classifier = _blocking(calls.classifier)
     examples = _blocking(calls.examples)
@@ -179,10 +179,10 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     add_examples_folder = _awaitable(calls.add_examples_folder)
     remove_examples = _awaitable(calls.remove_examples)
     adapt_again = _awaitable(calls.adapt_again)
-    predict = _awaitable(calls.predict)
-    predict_folder = _awaitable(calls.predict_folder)
-    evaluate = _awaitable(calls.evaluate)
-    evaluate_folder = _awaitable(calls.evaluate_folder)
+    predict = _awaitable(predicting.predict)
+    predict_folder = _awaitable(predicting.predict_folder)
+    evaluate = _awaitable(predicting.evaluate)
+    evaluate_folder = _awaitable(predicting.evaluate_folder)
     classifiers = _awaitable(calls.classifiers)
     classifier = _awaitable(calls.classifier)
     examples = _awaitable(calls.examples)

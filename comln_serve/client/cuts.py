@@ -270,3 +270,22 @@ def _too_large(image: Prepared, allowed: int) -> BadImageError:
     return BadImageError(
         image.name, f"has {len(image.data)} bytes; the server allows {allowed}", code="image_too_large"
     )
+
+
+def refuse_skipped(skipped: Sequence[Skipped], on_bad: OnBad) -> None:
+    """Refuse files of a folder that are no images, unless they are to be skipped.
+
+    Raises:
+        InputError: there are some.
+    """
+    if skipped and on_bad == "raise":
+        first = skipped[0]
+        raise InputError(f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files")
+
+
+def nothing_left(cuts: Cuts) -> InputError:
+    """The error for a call none of whose images can be used."""
+    first = cuts.skipped[0]
+    if cuts.total == 1:
+        return InputError(f"{first.image}: {first.reason}")
+    return InputError(f"none of the {cuts.total} images can be used; the first: {first.image}: {first.reason}")

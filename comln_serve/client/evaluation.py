@@ -147,7 +147,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     Raises:
         InputError: no image of the classifier's classes could be used.
     """
-    classes = classifier.labels
+    classes = frozenset(classifier.labels)
     images = tuple(
         Judged(
             image=one.image,
@@ -163,7 +163,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     known = [item for item in images if item.right is not None]
     if not known:
         raise InputError("no image of the classifier's classes could be used")
-    scores = tuple(_score(label, known) for label in classes)
+    scores = tuple(_score(label, known) for label in classifier.labels)
     recalls = [score.recall for score in scores if score.recall is not None]
     accuracy = sum(item.right is True for item in known) / len(known)
     return Evaluation(

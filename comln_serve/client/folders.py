@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
+from typing import TypeAlias
 
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import name_of
 from comln_serve.client.results import Skipped
 from comln_serve.client.turns import in_turns
+
+Folder: TypeAlias = str | PathLike[str]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
@@ -17,7 +20,7 @@ _NO_FILE = "is no file that can be read: a broken link, a pipe, a device, or in 
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
-def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
+def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
     """The images of a folder of class folders, their labels, and the files that were left out.
 
     A class is a folder that holds images itself; its label is its path below `folder`. The images are in the order
@@ -48,7 +51,7 @@ def read_class_folders(folder: str | PathLike[str]) -> tuple[list[Path], list[st
     return [path for path, _ in pairs], [label for _, label in pairs], tuple(skipped)
 
 
-def read_folder(folder: str | PathLike[str]) -> tuple[list[Path], tuple[Skipped, ...]]:
+def read_folder(folder: Folder) -> tuple[list[Path], tuple[Skipped, ...]]:
     """All images of a folder and of the folders in it, by path, and the files that were left out.
 
     Raises:
@@ -79,7 +82,7 @@ def _is_named_as_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def _folder(folder: str | PathLike[str]) -> Path:
+def _folder(folder: Folder) -> Path:
     root = Path(folder)
     if not root.is_dir():
         raise InputError(f"{root}: {'is a file, not a folder' if root.exists() else 'there is no such folder'}")

@@ -82,3 +82,8 @@ def do(call: Callable[[], _T]) -> Flow[_T]:
     """`Do` with the type of its result."""
     result: _T = yield Do(call)
     return result
+
+
+def flag_text(flag: bool) -> str:
+    """A flag as a form or a query has it."""
+    return "true" if flag else "false"

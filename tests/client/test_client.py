@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,6 @@ PAIR = ([RED, GREEN], ["red", "green"])
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-
-
-@pytest.fixture
-def line(client: TestClient) -> Wire:
-    return wire_to(client)
-
-
-@pytest.fixture
-def comln(line: Wire) -> Iterator[Client]:
-    with client_on(line) as client:
-        yield client
 
 
 def test_three_lines(comln: Client, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fastapi.testclient import TestClient
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
 from comln_serve.client import Client, InputError
@@ -15,21 +13,10 @@ from comln_serve.client.commands import main
 from comln_serve.client.evaluation import evaluation_of
 from comln_serve.client.results import Prediction, Predictions, Skipped
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire, client_on, wire_to
+from tests.client.wires import Wire
 from tests.support.image_files import image_bytes
 from tests.support.live import live_server
 from tests.support.messages import GREEN, RED
-
-
-@pytest.fixture
-def line(client: TestClient) -> Wire:
-    return wire_to(client)
-
-
-@pytest.fixture
-def comln(line: Wire) -> Iterator[Client]:
-    with client_on(line) as client:
-        yield client
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.client.pictures import COLOURS
 from tests.support.image_files import image_bytes
 from tests.support.paths import REPOSITORY
+from training import cli, entry
 from training.entry import EXTRAS
 
 TINY = REPOSITORY / "tests" / "bundles" / "tiny-prototype"
@@ -91,6 +92,22 @@ def test_what_needs_torch_says_so(arguments: list[str]) -> None:
 def test_a_recipe_is_read_first() -> None:
     found = comln_train("fit", "none.yaml", "--data", "a", "--out", "b")
     assert (found.returncode, "torch" in found.stderr) == (2, False)
+
+
+def test_a_pointer_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    found = comln_train("wrap", model, "--to", tmp_path / "mine")
+    assert (found.returncode, "a pointer of Git LFS" in found.stderr) == (2, True)
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_argv: list[str] | None = None) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert entry.main() == 130
+    assert capsys.readouterr().err == "comln-train: interrupted\n"
 
 
 def test_a_run_needs_torch(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def load_graph(path: Path) -> ModelProto:
     except FileNotFoundError as error:
         raise BackboneError(f"{path}: no such file, or a file of its weights is missing ({error})") from error
     except Exception as error:  # protobuf and onnx raise many types for a damaged file
-        if path.read_bytes()[: len(_LFS_POINTER)] == _LFS_POINTER:
+        if path.is_file() and _begins_with(path, _LFS_POINTER):
             raise BackboneError(
                 f"{path}: a pointer of Git LFS in place of the file; git lfs pull fetches it"
             ) from error
@@ -263,6 +263,11 @@ def load_graph(path: Path) -> ModelProto:
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")
     return model
+
+
+def _begins_with(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
 
 
 def _opset(model: ModelProto) -> int:

@@ -28,7 +28,7 @@ from training.backbones.onnx_trial import values_of
 from training.backbones.pixel_format import PixelFormat, default_normalisation
 from training.bundles.network import Network
 from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
-from training.bundles.writer import About, Origin, check_destination, write_bundle
+from training.bundles.writer import About, Origin, write_bundle
 from training.config import Config, ConfigError
 from training.config.backbone import Reduction
 from training.errors import BackboneError
@@ -133,12 +133,8 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         keys |= {"colour": colour.value, "mean": mean, "std": std}
     output = _output(path, model, options)
     findings.append(output)
-    if options.reduction is not None:
-        reduction = Finding("reduction", options.reduction, "as given", "--reduction")
-    elif declared_axes(model, output.value) == 2:
-        reduction = None
-    else:
-        reduction = _reduction(path, layout_name, keys.get("colour", "rgb"), int(size.value), output.value)
+    channels = 1 if keys.get("colour") == "grey" else 3
+    reduction = _reduction(path, model, layout_name, channels, int(size.value), output.value, options)
     if reduction is not None:
         findings.append(reduction)
         keys["reduction"] = reduction.value
@@ -189,7 +185,6 @@ def wrap_model(inspection: Inspection, folder: Path, about: About, command: str)
         BackboneError: the graph does not run, or its output cannot be an embedding.
         ExportError: the folder is not a bundle, or the bundle's embeddings differ from the model's.
     """
-    check_destination(folder)
     config = inspection.config
     model = _Model(config)
     warning = _check_embeddings(model)
@@ -377,11 +372,16 @@ def _output(path: Path, model: ModelProto, options: WrapOptions) -> Finding:
     return Finding("embedding", guess.value, guess.reason, "--output")
 
 
-def _reduction(path: Path, layout: Layout, colour: str, image_size: int, output: str) -> Finding | None:
+def _reduction(
+    path: Path, model: ModelProto, layout: Layout, channels: int, image_size: int, output: str, options: WrapOptions
+) -> Finding | None:
     """How an embedding of several vectors becomes one; None if it is one."""
-    model = read_graph(path, layout, 1 if colour == "grey" else 3, image_size, output)
-    shape = values_of(model, [output], path)[0].shape[1:]
-    found = suitable_reduction(shape, layout)
+    if options.reduction is not None:
+        return Finding("reduction", options.reduction, "as given", "--reduction")
+    if declared_axes(model, output) == 2:
+        return None
+    (value,) = values_of(read_graph(path, layout, channels, image_size, output), [output], path)
+    found = suitable_reduction(value.shape[1:], layout)
     return None if found is None else Finding("reduction", *found, "--reduction")
 
 

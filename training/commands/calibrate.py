@@ -149,7 +149,8 @@ def _domain_tasks(
     """Every task on every data set, by default those that all data allow. All data are read before any are embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
     smallest = min((data for _, data in read), key=lambda data: data.n_classes)
-    with classes_of_the_split(args.split, smallest):
+    # One class at least is left outside a task of two or more.
+    with classes_of_the_split(args.split, smallest, 1 + max((task.ways for task in tasks), default=2)):
         if not tasks:
             tasks = _allowed_tasks([data for _, data in read], subject.head.ways, args.queries)
         for _, data in read:

@@ -64,19 +64,19 @@ def open_measured(
 def load_measured(args: argparse.Namespace, domain: Domain, tasks: list[Task]) -> ImageSet:
     """The images of the split, from which each of the tasks can be drawn."""
     data = domain.load(args.split)
-    with classes_of_the_split(args.split, data):
+    with classes_of_the_split(args.split, data, max((task.ways for task in tasks), default=0)):
         for task in tasks:
             task.draw(data, args.seed, 0)  # fails now rather than after the embedding
     return data
 
 
 @contextmanager
-def classes_of_the_split(split: str, data: ImageSet) -> Generator[None, None, None]:
-    """Say in errors of data that a split is a part of their classes."""
+def classes_of_the_split(split: str, data: ImageSet, needed: int) -> Generator[None, None, None]:
+    """Say in errors of data with fewer classes than needed that a split is a part of them."""
     try:
         yield
     except DataError as error:
-        if split == ALL:
+        if split == ALL or data.n_classes >= needed:
             raise
         raise DataError(
             f"{error}. The split {split} has {data.n_classes} of the data's classes; --split {ALL} takes them all"

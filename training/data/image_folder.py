@@ -100,7 +100,7 @@ def _collect(folder: Path, name: str, above: tuple[Path, ...], found: dict[str, 
     """Add the classes in `folder` to `found`; `above` are its resolved parents."""
     children = sorted(folder.iterdir())
     is_class = name != "" and any(_is_image(child) for child in children)
-    folders = [c for c in children if c.is_dir() and not c.name.startswith((".", "__MACOSX"))]
+    folders = [c for c in children if c.is_dir() and not c.name.startswith(".") and c.name != "__MACOSX"]
     if is_class or not (folders or inside):
         found[name] = folder
     for child in folders:

@@ -208,6 +208,9 @@ def test_a_server_lists_ranges_of_shots_and_no_other_heads(
         (["--baselines", "anil-10", "--split", "train"], "give --set anil-10=VALUE"),
         (["--task", "5x1-10"], r"fewer ways, shots or queries"),
         (["--task", "9x1"], "9-way episodes need 9 classes; there are 8"),
+        (["--task", "9x1", "--split", "val"], "The split val has 8 of the data's classes; --split all takes them all"),
+        (["--out", "."], "--out . is a folder; name a file"),
+        (["--out", "pyproject.toml/a/report.md"], "pyproject.toml is a file; name another"),
     ],
 )
 def test_mistakes_say_what_to_do(
@@ -215,6 +218,16 @@ def test_mistakes_say_what_to_do(
 ) -> None:
     assert main(["evaluate", str(bundle), "--data", str(images), "--queries", "3", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_another_split_has_no_more_images_of_a_class(
+    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = ["evaluate", str(bundle), "--data", str(images), "--queries", "3", "--split", "val"]
+    assert main([*measure, "--task", "3x100"]) == 2
+    message = capsys.readouterr().err
+    assert "images; an episode needs 100 + 3" in message
+    assert "--split" not in message
 
 
 @pytest.mark.parametrize(

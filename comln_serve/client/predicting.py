@@ -1,0 +1,197 @@
+"""The calls that predict, each a `Flow` as in `calls`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from comln_serve.client.asking import Session, ask_partially
+from comln_serve.client.calls import classifier as find_classifier
+from comln_serve.client.chain import path_of
+from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
+from comln_serve.client.errors import ComlnError, IncompleteError, InterruptedPredicting
+from comln_serve.client.evaluation import Evaluation, as_classes, evaluation_of, labels_by_image
+from comln_serve.client.folders import Folder, read_class_folders, read_folder
+from comln_serve.client.images import ImageSource, Prepared, Source, sources
+from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Rejected, Skipped
+from comln_serve.client.steps import Flow, Request, do, flag_text
+
+_PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
+
+
+def predict(
+    session: Session,
+    images: Sequence[ImageSource],
+    classifier: str | Classifier,
+    *,
+    top_k: int = 5,
+    unknown: bool = False,
+    on_bad: OnBad = "raise",
+    progress: bool | None = False,
+) -> Flow[Predictions]:
+    """Classify images.
+
+    Args:
+        images: as in `adapt`.
+        classifier: id, name, name@version, or what a call returned.
+        top_k: how many of the likeliest classes to list, at most 100.
+        unknown: say of each image whether it is unlike every class.
+        on_bad: "raise" at an image that cannot be used, or "skip" it.
+        progress: show a bar on standard error; None: if that is a terminal.
+
+    Raises:
+        InputError: the arguments cannot be sent; BadImageError: an image cannot.
+        NotFoundError: there is no such classifier.
+        IncompleteError: it failed after some of several requests; `result` has what they answered.
+        InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
+        ComlnError: the server refused it, or there is no answer.
+    """
+    cuts = Cuts(session, sources(images), on_bad, most=_PREDICTED)
+    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+
+
+def predict_folder(
+    session: Session,
+    folder: Folder,
+    classifier: str | Classifier,
+    *,
+    top_k: int = 5,
+    unknown: bool = False,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Predictions]:
+    """Classify all images of a folder, and of the folders in it.
+
+    Args:
+        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
+        progress: show a bar on standard error; default: if that is a terminal.
+
+    Raises:
+        InputError: there is no such folder, or no image in it. And as `predict`.
+    """
+    paths, skipped = yield from do(lambda: read_folder(folder))
+    refuse_skipped(skipped, on_bad)
+    cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
+    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+
+
+def evaluate(
+    session: Session,
+    images: Sequence[ImageSource],
+    labels: Sequence[str],
+    classifier: str | Classifier,
+    *,
+    unknown: bool = False,
+    on_bad: OnBad = "raise",
+    progress: bool | None = False,
+) -> Flow[Evaluation]:
+    """Classify labelled images and compare. The classifier must not have been adapted to them: it would do too well.
+
+    Args:
+        images, classifier, on_bad, progress: as in `predict`.
+        labels: one for each image, of the classifier's classes.
+        unknown: count the images found unlike every class, too. Images of other classes can be among them then.
+
+    Raises:
+        InputError: labels are of other classes, or no image can be used. And as `predict`.
+    """
+    items, remedy = sources(images, labels), "Correct the labels"
+    return (yield from _evaluate(session, items, (), classifier, on_bad, remedy, unknown=unknown, show=progress))
+
+
+def evaluate_folder(
+    session: Session,
+    folder: Folder,
+    classifier: str | Classifier,
+    *,
+    unknown: bool = False,
+    on_bad: OnBad = "skip",
+    progress: bool | None = None,
+) -> Flow[Evaluation]:
+    """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
+
+    Args:
+        on_bad, progress: as in `predict_folder`.
+
+    Raises:
+        InputError: as `adapt_folder`. And as `evaluate`.
+    """
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    refuse_skipped(skipped, on_bad)
+    items, remedy = sources(paths, labels), f"Rename or move the folders: a label is a folder's path below {folder}"
+    return (yield from _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress))
+
+
+def _predict(
+    session: Session, cuts: Cuts, classifier: str | Classifier, top_k: int, *, unknown: bool, show: bool | None
+) -> Flow[Predictions]:
+    reference = classifier.id if isinstance(classifier, Classifier) else classifier
+    path_of(reference)
+    answers: list[PredictAnswer] = []
+    found: list[Prediction] = []
+
+    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:  # noqa: ARG001 - as of any cut
+        # All by the classifier that answered first, should the name be promoted meanwhile.
+        by = answers[0].classifier if answers else reference
+        request = Request(
+            "POST",
+            "/predict",
+            fields={
+                "classifier": by,
+                "top_k": str(top_k),
+                "unknown": flag_text(unknown),
+                "partial": flag_text(cuts.partial),
+            },
+            images=[item.data for item in cut],
+        )
+        answer, rejected = yield from ask_partially(session, PredictAnswer, request)
+        answers.append(answer)
+        pairs = zip(answer.predictions, cut, strict=True)
+        found.extend(replace(one, image=item.name) for one, item in pairs if one is not None)
+        return rejected
+
+    def result() -> Predictions:
+        stages = dict.fromkeys(stage for answer in answers for stage in answer.timings_ms)
+        timings = {stage: sum(answer.timings_ms.get(stage, 0.0) for answer in answers) for stage in stages}
+        first = answers[0]
+        return Predictions(
+            classifier=first.classifier,
+            predictions=tuple(found),
+            calibrated=first.calibrated,
+            unknown_threshold=first.unknown_threshold,
+            timings_ms=timings,
+            skipped=tuple(cuts.skipped),
+        )
+
+    try:
+        with cuts.bar("predicting", show):
+            yield from cuts.send(send_cut)
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        raise InterruptedPredicting(done=cuts.done, total=cuts.total, result=result()) from None
+    except ComlnError as error:
+        if not answers:
+            raise
+        message = f"Predicting ended after {cuts.done} of {cuts.total} images: {error}"
+        raise IncompleteError(message, error, done=cuts.done, total=cuts.total, result=result()) from error
+    if not answers:
+        raise nothing_left(cuts)
+    return result()
+
+
+def _evaluate(
+    session: Session,
+    items: Sequence[Source],
+    skipped: Sequence[Skipped],
+    reference: str | Classifier,
+    on_bad: OnBad,
+    remedy: str,
+    *,
+    unknown: bool,
+    show: bool | None,
+) -> Flow[Evaluation]:
+    given = labels_by_image(items)
+    known = yield from find_classifier(session, reference)
+    labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
+    cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
+    found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show)
+    return evaluation_of(found, labels, known)
