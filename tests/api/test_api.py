@@ -26,6 +26,7 @@ from tests.support.messages import (
     MAX_IMAGES,
     MAX_LABEL,
     MAX_PIXELS,
+    PAIR,
     RED,
     adapt_form,
     adapt_json,
@@ -185,6 +186,17 @@ def test_a_long_answer_is_written_on_a_thread(client: TestClient, monkeypatch: p
     long = client.post("/predict", **predict_form(RED, GREEN))
     assert long.json()["predictions"] == short.json()["predictions"]
     assert where == [True, False]
+
+
+def test_images_in_json_may_be_data_urls(client: TestClient) -> None:
+    """As `FileReader.readAsDataURL` of a browser makes them."""
+    support = [{"image": f"data:image/png;base64,{b64(data)}", "label": label} for data, label in PAIR]
+    client.post("/adapt", json={"support": support, "name": "known"}).raise_for_status()
+    short = client.post("/predict", json={"images": [b64(RED), b64(GREEN)], "classifier": "known"}).json()
+    urls = [f"data:image/png;charset=x;base64,{b64(RED)}", f"DATA:;base64,{b64(GREEN)}"]
+    long = client.post("/predict", json={"images": urls, "classifier": "known"}).json()
+    assert [one["label"] for one in long["predictions"]] == ["red", "green"]
+    assert long["predictions"] == short["predictions"]
 
 
 def test_a_prediction_whose_answer_would_be_too_large_is_refused(client: TestClient) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from comln_serve.engine.embedding.backbone import open_session
-from comln_serve.errors import StartupError
 from training.backbones.onnx_graph import Layout, read_graph
 from training.backbones.onnx_pooling import weigh_centre
 from training.backbones.onnx_reduction import reduce_output
+from training.backbones.onnx_trial import open_graph
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
@@ -46,13 +45,7 @@ class OnnxFile:
         kind = self.graph.graph.input[0].type.tensor_type.elem_type
         self._dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         self._input = self.graph.graph.input[0].name
-        try:
-            content = self.graph.SerializeToString(deterministic=True)
-            self._session = open_session(content, str(self.path), "auto")
-        except StartupError as error:
-            raise BackboneError(str(error)) from error
-        except Exception as error:  # protobuf's own exception types are not public
-            raise BackboneError(f"{self.path}: over 2 GiB in one piece ({error})") from error
+        self._session, content = open_graph(self.graph, self.path, "auto")
         self.embedding_size, self.flattens = self._try(config.channels_in)
         self.digest = hashlib.sha256(content).digest()
 

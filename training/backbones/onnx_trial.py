@@ -1,15 +1,39 @@
-"""Runs an ONNX graph on an image of noise, for what its declarations leave open."""
+"""Opens an ONNX graph, and runs it on an image of noise, for what its declarations leave open."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
 from comln_serve.engine.embedding.backbone import open_session
+from comln_serve.errors import StartupError
 from training.errors import BackboneError
+
+
+def open_graph(model: ModelProto, path: Path, provider: Literal["auto", "cpu"]) -> tuple[Any, bytes]:
+    """A session of ONNX Runtime, and the graph as bytes.
+
+    Args:
+        path: of the file, for error messages.
+
+    Raises:
+        BackboneError: the graph is too large in one piece, or ONNX Runtime does not know something in it.
+    """
+    try:
+        content = model.SerializeToString(deterministic=True)
+    except Exception as error:  # protobuf's own exception types are not public
+        raise BackboneError(f"{path}: over 2 GiB in one piece ({error})") from error
+    try:
+        return open_session(content, str(path), provider), content
+    except StartupError as error:
+        raise BackboneError(
+            f"{path}: ONNX Runtime {ort.__version__} cannot open this graph. Export the model to an older opset, "
+            f"with operators of the ONNX standard only ({str(error).removeprefix(f'{path}: ').strip()})"
+        ) from error
 
 
 def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArray[Any]]:
@@ -19,7 +43,7 @@ def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArr
         model: from `read_graph`. path: of the file, for error messages.
 
     Raises:
-        BackboneError: the graph does not run.
+        BackboneError: the graph cannot be opened, or does not run.
     """
     probe = ModelProto()
     probe.CopyFrom(model)
@@ -30,8 +54,8 @@ def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArr
     shape = (1, *(dim.dim_value for dim in images.type.tensor_type.shape.dim[1:]))
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, shape) if kind == np.uint8 else rng.standard_normal(shape)
+    session, _ = open_graph(probe, path, "cpu")
     try:
-        session = open_session(probe.SerializeToString(), str(path), "cpu")
         return list(session.run(None, {images.name: noise.astype(kind)}))
     except Exception as error:  # ONNX Runtime's own exception types are not public
         raise BackboneError(

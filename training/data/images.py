@@ -20,6 +20,9 @@ Embed = Callable[[NDArray[Any]], NDArray[np.float32]]
 # server accepts from its callers.
 _READ = (*FORMATS, "PPM")
 
+# Files that an error about several of them names.
+_MOST_NAMED = 20
+
 
 class DataError(ValueError):
     """Data that is missing or not usable; the message names the file."""
@@ -82,7 +85,8 @@ def build_image_set(
     Each file is read just before it is decoded, so the files need not fit in memory together.
 
     Raises:
-        DataError: no class, a class without images, or a file that is not an image.
+        DataError: no class, a class without images, or files that are not images; all of them are tried, so that they
+            can be removed at once.
     """
     if not classes:
         raise DataError("no class was found")
@@ -93,7 +97,18 @@ def build_image_set(
             raise DataError(f"class {name!r} holds no image")
         members.append(np.arange(start, start + len(files)))
         start += len(files)
-    images = _fill(lambda i: _prepare(*flat[i], preprocessing), len(flat), preprocessing)
+    refused: dict[int, str] = {}
+
+    def prepare(i: int) -> NDArray[np.uint8] | int:
+        try:
+            return _prepare(*flat[i], preprocessing)
+        except DataError as error:
+            refused[i] = str(error)
+            return 0
+
+    images = _fill(prepare, len(flat), preprocessing)
+    if refused:
+        raise DataError(_all_of([refused[i] for i in sorted(refused)]))
     names = tuple(name for name, _ in classes)
     paths = tuple(file for _, files in classes for file, _ in files)
     return ImageSet(images, tuple(members), names, rotations, paths)
@@ -107,7 +122,9 @@ def fit_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArr
     return _fill(lambda i: pixel_views(pixels[i], preprocessing), len(pixels), preprocessing)
 
 
-def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+def _fill(
+    make: Callable[[int], NDArray[np.uint8] | int], count: int, preprocessing: Preprocessing
+) -> NDArray[np.uint8]:
     """An array of `count` images made on all CPUs, in place: a list first would double the memory."""
     side, views = preprocessing.image_size, len(preprocessing.shares)
     images = np.empty((count, views, side, side, 3), dtype=np.uint8)
@@ -120,6 +137,16 @@ def _fill(make: Callable[[int], NDArray[np.uint8]], count: int, preprocessing: P
         for _ in tqdm(done, total=count, desc="images", unit="img", leave=False, disable=None):
             pass
     return images if views > 1 else images[:, 0]
+
+
+def _all_of(messages: Sequence[str]) -> str:
+    """What is said of files that cannot be used."""
+    if len(messages) == 1:
+        return messages[0]
+    lines = [f"{len(messages)} files cannot be used; remove or replace them:", *messages[:_MOST_NAMED]]
+    if (left := len(messages) - _MOST_NAMED) > 0:
+        lines.append(f"and {left} more")
+    return "\n  ".join(lines)
 
 
 def _prepare(name: str, read: ReadFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:

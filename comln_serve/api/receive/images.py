@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
 _Given = TypeVar("_Given")
+_DATA_URL = re.compile(r"data:[^,]{0,100};base64,", re.IGNORECASE)
 
 
 def read_image(
@@ -42,11 +44,16 @@ def from_file(where: str, content: bytes, settings: Settings) -> bytes:
 
 
 def from_base64(where: str, text: str, settings: Settings) -> bytes:
-    """Decode an image file; `where` names its place in the request in error messages.
+    """Decode an image file, in base64 or as a data URL of it, as browsers make them.
+
+    Args:
+        where: its place in the request, for error messages.
 
     Raises:
         ServiceError: INVALID_REQUEST, the text is not base64; IMAGE_TOO_LARGE.
     """
+    if url := _DATA_URL.match(text):
+        text = text[url.end() :]
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)
@@ -54,5 +61,5 @@ def from_base64(where: str, text: str, settings: Settings) -> bytes:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"{where} is not base64 ({error}). Send the image file's bytes in standard base64, "
-            "without line breaks or a data: prefix.",
+            "without line breaks; data:image/...;base64, may stand before it.",
         ) from error

@@ -52,7 +52,10 @@ def _not_an_id(name: str) -> str:
 
 
 Label = Annotated[str, AfterValidator(_not_blank)]
-Base64 = Annotated[str, Field(description="An image file, base64.", json_schema_extra={"contentEncoding": "base64"})]
+Base64 = Annotated[
+    str,
+    Field(description="An image file, base64, or a data URL of it.", json_schema_extra={"contentEncoding": "base64"}),
+]
 # `pattern` is for the document alone: Pydantic would report it as a regular expression.
 Name = Annotated[str, AfterValidator(_a_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 ClassifierName = Annotated[

@@ -20,6 +20,13 @@ _OF_SERVER = ("models_dir", "database_url", "config")
 # Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
 _INTERRUPTED = 130
 
+# What to type about an error; the server's message can only name its routes.
+_HINTS = {
+    "unauthorized": "Give the key in the variable COMLN_KEY.",
+    "classifier_not_found": "With this command: comln classifiers ls.",
+    "example_not_found": "With this command: comln examples ls.",
+}
+
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")
 
@@ -54,8 +61,8 @@ class Output:
             click.echo(to_json({"error": error.facts()}))
         else:
             code = "" if error.code is None else f" ({error.code})"
-            hint = " Give the key in the variable COMLN_KEY." if error.code == "unauthorized" else ""
-            self.note(f"comln: {error.message}{code}{hint}")
+            hint = _HINTS.get(error.code or "")
+            self.note(f"comln: {error.message}{code}{f' {hint}' if hint else ''}")
         sys.exit(2 if isinstance(error, InputError) else 1)
 
 

@@ -328,6 +328,11 @@ def divided_by_zero(graph: onnx.GraphProto) -> None:
     graph.node.append(helper.make_node("Div", ["rows", "zero"], ["logits"]))
 
 
+def operator_of_nobody(graph: onnx.GraphProto) -> None:
+    graph.node[-1].output[0] = "rows"
+    graph.node.append(helper.make_node("Frobnicate", ["rows"], ["logits"]))
+
+
 @pytest.mark.parametrize(
     ("model", "keys", "message"),
     [
@@ -349,6 +354,7 @@ def divided_by_zero(graph: onnx.GraphProto) -> None:
         ({"change": labels}, {}, "floating-point numbers; the output logits is int64"),
         ({"change": divided_by_zero}, {}, "NaN or infinity"),
         ({"opset": 7}, {}, "operator set 7; 8 or later"),
+        ({"change": operator_of_nobody}, {}, "cannot open this graph. Export .* operators of the ONNX standard"),
     ],
 )
 def test_graphs_that_cannot_be_backbones_are_refused(

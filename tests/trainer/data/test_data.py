@@ -148,7 +148,18 @@ class TestImageFolder:
     def test_a_broken_image_is_named(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1})
         (tmp_path / "train" / "a" / "broken.jpg").write_bytes(b"not an image")
-        with pytest.raises(DataError, match=r"a/broken\.jpg"):
+        with pytest.raises(DataError, match=r"split train: a/broken\.jpg: "):
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
+
+    def test_all_broken_images_are_named_at_once(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "b": 1})
+        for name in "ab":
+            (tmp_path / "train" / name / "broken.jpg").write_bytes(b"not an image")
+        with pytest.raises(DataError, match=r"2 files cannot be used; .*:\n  a/broken\.jpg: .*\n  b/broken\.jpg: .*$"):
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
+        for i in range(20):
+            (tmp_path / "train" / "b" / f"empty{i}.png").write_bytes(b"")
+        with pytest.raises(DataError, match=r"(?s)22 files cannot be used; .*\n  and 2 more$"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
 
