@@ -37,26 +37,15 @@ class ImageFile:
         picture: its size is the one it will be decoded at.
         kind: its format, one of `FORMATS`.
         described: description of the file for error messages.
-        full_size: stored pixels: before a HEIC or AVIF picture is cropped, or of one tile of a TIFF
-            file if that is larger than the picture.
+        pixels: memory that decoding takes, in pixels of up to 16 bytes.
         formats: the accepted formats, for error messages.
     """
 
     picture: Image.Image
     kind: str
     described: str
-    full_size: int
+    pixels: int
     formats: Sequence[str]
-
-    @property
-    def pixels(self) -> int:
-        """Memory that decoding takes, in pixels of up to 16 bytes."""
-        if self.kind == "JPEG" and not self.picture.info.get("progressive"):
-            return self.picture.width * self.picture.height
-        # All others are decoded whole. A progressive JPEG keeps all coefficients until its last
-        # scan. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
-        deep = self.kind == "AVIF" or self.picture.info.get("bit_depth", 8) > 8
-        return self.full_size * 3 // 2 if deep else self.full_size
 
     def decode(self, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
         """Decode the first page or frame (HEIC: the primary picture), upright, as 8-bit RGB.
@@ -72,6 +61,7 @@ class ImageFile:
         """
         try:
             self.picture.load()
+            _drop_text(self.picture)
             return to_rgb(_upright(self.picture), background)
         except (MemoryError, StoppedError):
             raise
@@ -157,7 +147,7 @@ def open_image(
             image.draft(None, (enough, enough))
         except Exception as error:
             raise _corrupt(described, str(error), formats) from error
-    return ImageFile(image, kind, described, pixels, formats)
+    return ImageFile(image, kind, described, _decoded_pixels(image, kind, pixels), formats)
 
 
 class _RefusedError(ValueError):
@@ -200,6 +190,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         raise _RefusedError(str(error)) from error
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
+        _drop_text(picture)
         _check_exif(picture.info.get("exif", b""))
         file.reads_left = math.inf
         return picture, stored
@@ -208,6 +199,28 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
     from pillow_heif import HeifImageFile  # noqa: PLC0415
 
     return HeifImageFile(file), stored
+
+
+def _decoded_pixels(image: Image.Image, kind: str, stored: int) -> int:
+    """`ImageFile.pixels`.
+
+    Args:
+        stored: pixels before a HEIC or AVIF picture is cropped, or of one tile of a TIFF file if that is larger than
+            the picture.
+    """
+    if kind == "JPEG" and not image.info.get("progressive"):
+        return image.width * image.height
+    # All others are decoded whole. A progressive JPEG keeps all coefficients until its last scan. Samples of 10 or 12
+    # bits take 16 bits first; AVIF files do not tell beforehand.
+    deep = kind == "AVIF" or (kind == "HEIC" and image.info.get("bit_depth", 8) > 8)
+    return stored * 3 // 2 if deep else stored
+
+
+def _drop_text(image: Image.Image) -> None:
+    """Forget a PNG's text that is named as something Pillow keeps at the same place."""
+    for name in ("exif", "transparency"):
+        if isinstance(image.info.get(name), str):
+            del image.info[name]
 
 
 def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:

@@ -3,7 +3,6 @@
 import io
 import struct
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
 from comln_serve.imaging.boxes import announced_pixels
 from tests.imaging.test_image_formats import fails
-from tests.support.image_files import box, encode, tiff, tiff_of, with_size
+from tests.support.image_files import box, encode, png_chunk, tiff, tiff_of, with_size, with_text
 
 LIMIT = 20_000
 SIDE = 200  # squared over the limit
@@ -20,12 +19,6 @@ SIDE = 200  # squared over the limit
 
 def plain(side: int = SIDE) -> Image.Image:
     return Image.new("RGB", (side, side), (200, 30, 30))
-
-
-def chunk() -> bytes:
-    """A text chunk of a PNG file."""
-    text = b"tEXta\0b"
-    return struct.pack(">I", 3) + text + struct.pack(">I", zlib.crc32(text))
 
 
 def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
@@ -45,7 +38,7 @@ def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
 @pytest.mark.parametrize("fmt", ["HEIC", "AVIF"])
 def test_size_of_the_container_is_refused_before_decoding(fmt: str) -> None:
     data = encode(plain(), fmt)
-    assert open_image(data).full_size >= SIDE * SIDE
+    assert open_image(data).pixels >= SIDE * SIDE
     error = fails(with_size(data, (SIDE, SIDE), (9_000, 8_000)), "image_too_large")
     assert error.detail == {"received_pixels": 72_000_000, "allowed_pixels": DEFAULT_MAX_PIXELS}
 
@@ -85,7 +78,7 @@ def test_a_cropped_picture_counts_with_what_is_decoded() -> None:
     cropped = odd[:at] + crop + odd[at + len(crop) :]
     opened = open_image(cropped)
     assert opened.picture.size == (16, 16)
-    assert opened.full_size >= (SIDE - 1) ** 2
+    assert opened.pixels >= (SIDE - 1) ** 2
     fails(cropped, "image_too_large", max_pixels=LIMIT)
     assert open_image(data).decode().size == (SIDE, SIDE)
 
@@ -163,7 +156,7 @@ def test_a_tile_larger_than_its_picture_is_refused() -> None:
     data = tiff_of(samples, t322=30_000, t323=30_000)
     error = fails(data, "image_too_large")
     assert error.detail["received_pixels"] == 900_000_000
-    assert open_image(tiff_of(samples)).full_size == 256
+    assert open_image(tiff_of(samples)).pixels == 256
 
 
 @pytest.mark.parametrize("tag", [273, 258, 320, 339, 282])
@@ -225,7 +218,7 @@ def test_a_strip_that_unpacks_to_too_much_is_cut() -> None:
     at = large.index(struct.pack("<HHI", 257, 3, 1))
     struct.pack_into("<I", large, at + 8, 64)
     assert open_image(data).decode().size == (64, 64)
-    assert open_image(bytes(large)).full_size == 64 * 64
+    assert open_image(bytes(large)).pixels == 64 * 64
 
 
 def jpeg(side: int = 64, **options: object) -> bytes:
@@ -245,12 +238,22 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     [
         ("padding", jpeg()[:2] + 100_000 * b"\xff" + jpeg()[2:]),
         ("segments", jpeg()[:2] + 50_000 * b"\xff\xfe\0\3x" + jpeg()[2:]),
-        ("chunks", encode(plain(), "PNG")[:33] + 50_000 * chunk() + encode(plain(), "PNG")[33:]),
+        ("chunks", encode(plain(), "PNG")[:33] + 50_000 * png_chunk(b"tEXt", b"a\0b") + encode(plain(), "PNG")[33:]),
     ],
 )
 def test_a_header_in_very_many_pieces_is_refused(what: str, data: bytes) -> None:
     """Pillow reads each of them by itself, in Python."""
     assert "thousands of pieces" in fails(data, "invalid_image").message, what
+
+
+@pytest.mark.parametrize("behind", [b"IHDR", b"IDAT"])
+@pytest.mark.parametrize("name", [b"bit_depth", b"exif", b"transparency", b"progressive", b"icc_profile", b"gamma"])
+def test_texts_named_as_what_pillow_keeps_beside_them_change_nothing(name: bytes, behind: bytes) -> None:
+    for mode in ("RGB", "L", "P", "I;16"):
+        opened = open_image(with_text(encode(Image.new(mode, (SIDE, SIDE), 7), "PNG"), name, behind))
+        assert opened.pixels == SIDE * SIDE
+        assert opened.decode().size == (SIDE, SIDE)
+        assert opened.pixels == SIDE * SIDE
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])

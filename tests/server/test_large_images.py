@@ -20,7 +20,7 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 from tests.support import http
-from tests.support.image_files import image_bytes
+from tests.support.image_files import image_bytes, with_text
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import memory, needs_proc
@@ -149,6 +149,15 @@ def test_a_partial_upload_goes_on_without_its_bad_files(decoders: Decoders) -> N
         decode(decoders, bad, partial=True).result(60)
     assert caught.value.message == f"Image 1 of 2: {rejected[0].message}"
     assert [one["index"] for one in caught.value.detail["rejected"]] == [0, 1]
+
+
+@pytest.mark.parametrize("behind", [b"IHDR", b"IDAT"])
+def test_a_text_in_a_large_png_keeps_no_thread_busy(decoders: Decoders, behind: bytes) -> None:
+    """Pillow keeps texts beside what it knows of a picture, under names of the file's choice."""
+    large = solid("RGB")
+    for png in (with_text(large, b"bit_depth", behind), large):
+        np.testing.assert_array_equal(decode(decoders, [png]).result(60)[:, 0], [[200, 30, 30]])
+    assert not decoders.stuck
 
 
 def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoders) -> None:

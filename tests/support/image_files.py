@@ -42,16 +42,22 @@ def colour_support(shots: int = 3) -> list[tuple[bytes, str]]:
     return [(image_bytes(colour, seed=seed), label) for label, colour in colours.items() for seed in range(shots)]
 
 
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
 def png_claiming(width: int, height: int) -> bytes:
     """A PNG of a few bytes whose header claims any size."""
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    pixels = png_chunk(b"IDAT", zlib.compress(bytes(64)))
+    return b"\x89PNG\r\n\x1a\n" + header + pixels + png_chunk(b"IEND", b"")
 
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
-    )
+def with_text(png: bytes, name: bytes, behind: bytes) -> bytes:
+    """A PNG with one more text, behind its last chunk of a kind."""
+    start = png.rindex(behind) - 4
+    end = start + 12 + struct.unpack_from(">I", png, start)[0]
+    return png[:end] + png_chunk(b"tEXt", name + b"\0x") + png[end:]
 
 
 def box(kind: bytes, body: bytes) -> bytes:
