@@ -97,10 +97,12 @@ def create_app(
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database
     app.state.parsing_threads = CapacityLimiter(1)
+    app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     app.state.requests = Admission(engine.settings.max_pending_requests, Count.REQUESTS, engine.shared)
     largest_body = engine.settings.max_body_bytes
     held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared, largest=largest_body)
+    app.state.held = held
     app.state.metrics = Metrics(engine)
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared)
     for router in (*ROUTERS, open_inference):

@@ -82,6 +82,16 @@ async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> Non
     cancellation.cancel()
 
 
+async def read(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Run a call that reads what may become an answer of megabytes, few of them at a time.
+
+    Raises:
+        ServiceError: OVERLOADED, answers that wait for their clients fill the memory allowed.
+    """
+    request.app.state.held.check()
+    return await to_thread.run_sync(call, limiter=request.app.state.reading_threads)
+
+
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:
     """Run a health check on the probe threads, so that it never waits for requests."""
     return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)

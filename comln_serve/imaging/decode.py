@@ -23,6 +23,9 @@ MOST_PIXELS = 178_000_000
 _MOST_SCANS = 200
 # Reads to open a file. Pillow reads a header piece by piece, and padding byte by byte.
 _MOST_READS = 10_000
+# Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million.
+_MOST_IN_RUNS = 1_000_000
+_RUNS = (1, 2)  # values of a BMP's compression
 # Entries of an EXIF block; cameras write about fifty.
 _MOST_EXIF_ENTRIES = 1000
 _EXIF = b"Exif\0\0"
@@ -191,6 +194,8 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
         _drop_text(picture)
+        if kind == "BMP" and picture.info["compression"] in _RUNS and picture.width * picture.height > _MOST_IN_RUNS:
+            raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
         _check_exif(picture.info.get("exif", b""))
         file.reads_left = math.inf
         return picture, stored

@@ -11,7 +11,7 @@ _MINUTE = 60.0
 # Of SQLite's error codes the last byte is the primary one. A full disk is SQLITE_FULL, or SQLITE_IOERR where a file is
 # mapped.
 _PRIMARY = 0xFF
-_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_UNAVAILABLE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS buckets (key TEXT PRIMARY KEY, available REAL, since REAL, taken INTEGER) WITHOUT ROWID
@@ -48,17 +48,19 @@ class RateLimiter:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(_CREATE)
+        # The event loop waits meanwhile. Others hold the lock for less than a millisecond, unless they are stopped.
+        self._database.execute("PRAGMA busy_timeout = 50")
         self._emptied = clock()
 
     def take(self, key_id: str, per_minute: int) -> float:
         """Take a request from a key's bucket. Returns 0, or the seconds until one is available.
 
-        While the disk of the file is full, no request has to wait.
+        While the disk of the file is full, or another process keeps the file locked, no request has to wait.
         """
         try:
             return self._take(key_id, per_minute)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & _PRIMARY not in _NO_ROOM:
+            if error.sqlite_errorcode & _PRIMARY not in _UNAVAILABLE:
                 raise
             return 0.0
 

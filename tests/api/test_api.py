@@ -341,11 +341,17 @@ def test_numbers_and_names_of_any_length_are_refused_in_short(client: TestClient
         assert len(answer.content) < 2000
 
 
-def test_a_list_ends_early_where_labels_are_very_long(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("large", ["labels", "metadata"])
+def test_a_list_ends_early_where_its_classifiers_are_large(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, large: str
+) -> None:
     """A page takes about as much memory as any answer may; `next` leads to the rest."""
-    made = [client.post("/adapt", **adapt_form()).json()["id"] for _ in range(5)]
+    support = [(data, label * (3 if large == "labels" else 1)) for data, label in PAIR]
+    metadata = {"notes": "\x01" * 80} if large == "metadata" else {}  # each takes six bytes in JSON
+    made = [client.post("/adapt", **adapt_json(support, metadata=metadata)).json()["id"] for _ in range(5)]
+    size = len(client.get("/classifiers", params={"limit": 1}).content)
     monkeypatch.setattr(classifiers, "_AT_ONCE", 2)
-    monkeypatch.setattr(classifiers, "MOST_ANSWER_BYTES", 20)  # two have 2 x len("red" + "green")
+    monkeypatch.setattr(classifiers, "MOST_ANSWER_BYTES", 5 * size // 2)
     pages: list[list[str]] = []
     following: int | None = None
     while not pages or following is not None:

@@ -181,6 +181,39 @@ def test_a_body_in_small_pieces_is_large_by_their_sum() -> None:
     assert (received, error.detail["limit"], held.pending) == (56, 560, 0)
 
 
+def test_what_may_be_large_is_refused_while_unread_answers_fill_the_memory(client: TestClient) -> None:
+    """A request without a body takes nothing of that memory itself; its answer would, until it is read."""
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    held: Admission = client.app.state.held  # type: ignore[attr-defined]
+    large = ("/classifiers", "/classifiers/known/examples", "/classifiers/known/export")
+    limit = engine_of(client).settings.max_pending_bytes
+    held.hold(limit)
+    for path in large:
+        check_error(client.get(path), ErrorCode.OVERLOADED)
+    assert client.get("/classifiers/known").status_code == 200
+    held.give_back(limit)
+    assert [client.get(path).status_code for path in large] == [200] * 3
+
+
+def test_that_a_client_left_is_noticed_while_answers_fill_the_memory() -> None:
+    """The end of a request without a body has no bytes that could be refused."""
+    held = Admission(100, Count.BYTES, SharedCounts(), largest=100)
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}, {"type": "http.disconnect"}]
+    received: list[str] = []
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        received.extend([(await receive())["type"], (await receive())["type"]])
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(_message: Message) -> None: ...
+
+    held.hold(200)
+    asyncio.run(Intake(app, held, 60)({"type": "http"}, receive, send))
+    assert received == ["http.request", "http.disconnect"]
+
+
 def test_a_store_that_is_gone_is_503(client: TestClient) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     engine_of(client).store.close()

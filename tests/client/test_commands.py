@@ -295,6 +295,7 @@ def test_ctrl_c_keeps_the_rows_of_a_table(interrupted: Callable[[int], str], pho
     rest = CliRunner().invoke(main, [*to_table, "--resume"])
     assert (rest.exit_code, rest.stdout) == (0, f"1 more predictions in {table}\n")
     assert sorted(files_in(table)) == sorted(map(str, photos.rglob("*.png")))
+    table.write_bytes(table.read_bytes() + b"\r\n")  # as an editor may leave it
     nothing = CliRunner().invoke(main, [*to_table, "--resume"])
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", f"all files are in {table}\n")
     as_json = CliRunner().invoke(main, [*to_table, "--resume", "--json"])
@@ -406,7 +407,7 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     gone = comln("classifiers", "show", "life")
     assert gone.exit_code == 1
     assert gone.stderr.startswith("comln: There is no classifier 'life'")
-    assert gone.stderr.endswith("(classifier_not_found)\n")
+    assert gone.stderr.endswith("(classifier_not_found) With this command: comln classifiers ls.\n")
 
 
 def test_all_versions_are_deleted(comln: Run, photos: Path) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import time
 import weakref
+from contextlib import nullcontext
 from threading import Thread
 
 import numpy as np
@@ -65,12 +67,31 @@ def test_all_views_of_all_images_but_the_skipped_are_waited_for() -> None:
 )
 def test_time_limits_end_it(limits: JobLimits, runs: bool, code: ErrorCode, awaited: bool) -> None:
     job = Job(1, limits)
-    if runs:
-        job.begin(None)
-    with pytest.raises(ServiceError) as caught:
+    with job.running() if runs else nullcontext(), pytest.raises(ServiceError) as caught:
         result_of(job, awaited=awaited)
     assert caught.value.code is code
     assert job.over
+
+
+def test_a_stuck_image_ends_it_though_others_are_decoded_meanwhile() -> None:
+    job = Job(2, JobLimits(SOON, 0.2))
+    meanwhile = 0
+
+    def decode_others() -> None:
+        nonlocal meanwhile
+        while not job.over and meanwhile < 500:
+            meanwhile += 1
+            with job.running():
+                time.sleep(0.01)
+
+    others = Thread(target=decode_others)
+    with job.running():
+        others.start()
+        with pytest.raises(ServiceError) as caught:
+            job.wait()
+    others.join()
+    assert caught.value.code is ErrorCode.INFERENCE_TIMEOUT
+    assert meanwhile < 500
 
 
 @pytest.mark.parametrize("awaited", [True, False])

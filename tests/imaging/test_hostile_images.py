@@ -233,6 +233,21 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     assert "scans, at most 200 are allowed" in error.message
 
 
+def test_a_large_bmp_in_runs_is_refused() -> None:
+    """Pillow decodes runs in Python, a second for a million pixels."""
+
+    def in_runs(width: int, height: int) -> bytes:
+        data = bytearray(encode(Image.new("P", (width, height)), "BMP"))
+        (pixels,) = struct.unpack_from("<I", data, 10)
+        struct.pack_into("<I", data, 30, 1)  # the compression
+        longest = b"\xff\5" * (width // 255)
+        return bytes(data[:pixels]) + (longest + bytes([width % 255, 5, 0, 0])) * height + b"\0\1"
+
+    assert open_image(in_runs(1000, 500)).decode().size == (1000, 500)
+    assert "compressed in runs" in fails(in_runs(1001, 1000), "invalid_image").message
+    assert open_image(encode(plain(1200), "BMP")).decode().size == (1200, 1200)
+
+
 @pytest.mark.parametrize(
     ("what", "data"),
     [

@@ -1,9 +1,11 @@
 """The rate limit of each key."""
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +78,23 @@ def test_buckets_that_are_full_again_are_forgotten(tmp_path: Path) -> None:
         clock.now += 60.0
         limiter.take("another", 1)
         assert database.execute("SELECT count(*) FROM buckets").fetchone() == (1,)
+
+
+def test_while_another_process_keeps_the_file_locked_nobody_waits(tmp_path: Path) -> None:
+    """As one that was stopped in the middle. Any other failure is an error."""
+    file = tmp_path / "buckets.sqlite"
+    limiter = RateLimiter(file, Clock())
+    limiter.take("a", 1)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        assert limiter.take("a", 1) == 0.0
+        assert time.monotonic() - began < 4  # seconds; SQLite itself would wait for five
+        other.execute("ROLLBACK")
+        assert limiter.take("a", 1) > 0
+        other.execute("DROP TABLE buckets")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        limiter.take("a", 1)
 
 
 def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> None:

@@ -339,6 +339,8 @@ def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -
         "cuda",
         "--database-url",
         f"sqlite:///{tmp_path / 'classifiers.db'}",
+        "--port",
+        "0",
     )
     assert done.returncode == 2
     assert "provider is cuda, but ONNX Runtime could not use CUDA" in done.stderr
@@ -380,7 +382,9 @@ def test_configuration_errors_name_the_setting(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = [str(models_dir) if flag == "MODELS" else flag for flag in flags]
-    assert main([*arguments, *([] if "--provider" in flags else ["--provider", "cpu"])]) == 2
+    usual = {"--provider": "cpu", "--port": "0"}  # the default port may be in use
+    arguments += [part for flag, value in usual.items() if flag not in flags for part in (flag, value)]
+    assert main(arguments) == 2
     output = capsys.readouterr()
     assert expected in output.err
     assert output.err.startswith("comln-serve: ")

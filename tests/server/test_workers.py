@@ -166,7 +166,7 @@ def test_the_signal_to_stop_reaches_all_and_they_finish_what_runs(server: LiveSe
     processes = workers(server)
 
     def ask(_: int) -> int:
-        body = predict_form(*[QUERY] * 40, classifier=identifier)
+        body = predict_form(*[QUERY] * 250, classifier=identifier)  # enough to be seen at work
         return http.post(f"{server.url}/predict", **body).status_code
 
     with ThreadPoolExecutor(6) as threads:

@@ -50,8 +50,9 @@ class Intake:
             except TimeoutError as error:
                 raise receive_timeout(self._max_seconds) from error
             size = len(message.get("body", b""))
-            self._held.take(size, before=taken)
-            taken += size
+            if size:  # that a client has left must not be refused
+                self._held.take(size, before=taken)
+                taken += size
             complete = not message.get("more_body", False)
             return message
 

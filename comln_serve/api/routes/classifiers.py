@@ -1,5 +1,6 @@
 """Routes that list, show, delete, promote and roll back classifiers."""
 
+import json
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,24 +10,25 @@ from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
 from comln_serve.api.receive.requests import Name
-from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, change
-from comln_serve.api.work import engine_of
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, as_json, change
+from comln_serve.api.work import engine_of, read
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter(tags=["classifiers"])
 
 # Classifiers read at once: each may have megabytes of labels.
-_AT_ONCE = 100
+_AT_ONCE = 50
 
 
 @router.get(
     "/classifiers",
+    response_model=schemas.ClassifierPage,
     summary="List classifiers, newest first",
-    responses=error_responses(ErrorCode.INVALID_REQUEST, *WAITING_ERRORS),
+    responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.OVERLOADED, *WAITING_ERRORS),
 )
 @needs(*USING)
-def classifiers(
+async def classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, le=2**62, description="`next` of the page before.")] = None,
@@ -34,30 +36,38 @@ def classifiers(
     model: Annotated[
         str | None, Query(pattern=r"^[^\x00]+$", description="Only classifiers adapted on this model.")
     ] = None,
-) -> schemas.ClassifierPage:
-    """A page has fewer classifiers than `limit` if their labels are very long; `next` leads on."""
+) -> Response:
+    """A page has fewer classifiers than `limit` if they are very large together; `next` leads on."""
     stored = engine_of(request).classifiers.of(tenant_of(request))
-    listed: list[schemas.ClassifierInfo] = []
-    following, size = before, 0
-    while len(listed) < limit and size < MOST_ANSWER_BYTES:
-        page, following = stored.page(
-            limit=min(limit - len(listed), _AT_ONCE), before=following, name=name, model=model
-        )
-        listed += [schemas.ClassifierInfo.model_validate(item) for item in page]
-        size += sum(len(label) for item in page for label in item.labels)
-        if following is None:
-            break
-    return schemas.ClassifierPage(classifiers=listed, next=following)
+
+    def listed() -> Response:
+        written: list[bytes] = []  # one by one, as the classes of a thousand take far more memory as objects
+        following, size = before, 0
+        while len(written) < limit and size < MOST_ANSWER_BYTES:
+            page, following = stored.page(
+                limit=min(limit - len(written), _AT_ONCE), before=following, name=name, model=model
+            )
+            for record in page:
+                written.append(schemas.ClassifierInfo.model_validate(record).model_dump_json().encode())
+                size += len(written[-1])
+            if following is None:
+                break
+        body = b'{"classifiers":[%b],"next":%b}' % (b",".join(written), json.dumps(following).encode())
+        return Response(body, media_type="application/json")
+
+    return await read(request, listed)
 
 
 @router.get(
     "/classifiers/{ref}",
+    response_model=schemas.ClassifierDetail,
     summary="Show a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(*USING)
-def classifier(request: Request, ref: Ref) -> schemas.ClassifierDetail:
-    return schemas.ClassifierDetail.model_validate(engine_of(request).classifiers.of(tenant_of(request)).describe(ref))
+def classifier(request: Request, ref: Ref) -> Response:
+    found = engine_of(request).classifiers.of(tenant_of(request)).describe(ref)
+    return as_json(schemas.ClassifierDetail.model_validate(found))
 
 
 @router.delete(

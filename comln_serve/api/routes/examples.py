@@ -13,8 +13,8 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_again, read_examples
 from comln_serve.api.rejected import Sent
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
-from comln_serve.api.work import engine_of
+from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, as_json, make
+from comln_serve.api.work import engine_of, read
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -34,15 +34,21 @@ _CHANGE_ERRORS = (
 
 @router.get(
     "/classifiers/{ref}/examples",
+    response_model=schemas.ExampleList,
     summary="List the examples a classifier was adapted to",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
 )
 @needs(*USING)
-def examples(request: Request, ref: Ref) -> schemas.ExampleList:
+async def examples(request: Request, ref: Ref) -> Response:
     """The server keeps the images' embeddings, not the images."""
-    found, listed = engine_of(request).classifiers.of(tenant_of(request)).examples(ref)
-    examples = [schemas.Example(number=number, label=label) for number, label in listed]
-    return schemas.ExampleList(classifier=found.id, revision=found.revision, examples=examples)
+    stored = engine_of(request).classifiers.of(tenant_of(request))
+
+    def listed() -> Response:
+        found, numbered = stored.examples(ref)
+        examples = [schemas.Example(number=number, label=label) for number, label in numbered]
+        return as_json(schemas.ExampleList(classifier=found.id, revision=found.revision, examples=examples))
+
+    return await read(request, listed)
 
 
 @router.get(

@@ -47,6 +47,7 @@ async def export(
     """See docs/export.md for the files' contents and how to run them."""
     engine = engine_of(request)
     tenant = tenant_of(request)
+    request.app.state.held.check()  # a file counts there until its client has read it
     with request.app.state.exports.admit():
         name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
     return Response(content, media_type=_MEDIA_TYPE, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -138,7 +138,7 @@ def _files_in(path: Path, top_k: int) -> set[str]:
         raise InputError(f"{path}: cannot be read as a table: {error}") from error
     if rows and rows[0] != _head(top_k):
         raise InputError(f"{path}: is not a table of this command; --resume needs one written with the same --top-k")
-    return {row[0] for row in rows[1:]}
+    return {row[0] for row in rows[1:] if row}  # a spreadsheet may leave empty lines
 
 
 def _head(top_k: int) -> list[str]:

@@ -44,6 +44,12 @@ class Run(Protocol):
         """Called once for each job that is over; the last call stops the run."""
 
 
+class _Decoding:
+    """One image's decoding, which `Job.check` stops."""
+
+    def leave(self) -> None: ...
+
+
 class Job:
     """The embeddings (count, views, d) of a request's images, or the error that ends it.
 
@@ -65,7 +71,7 @@ class Job:
         self._lock = Lock()
         self._ended: futures.Future[None] = futures.Future()  # done once the job is over
         self._waits_from = time.monotonic()
-        self._runs: dict[Run | None, list[float]] = {}  # start times
+        self._runs: dict[Run, float] = {}  # start times
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._skipped: list[int] = []
@@ -117,30 +123,28 @@ class Job:
     @contextmanager
     def running(self) -> Generator[None, None, None]:
         """Count the block as work on the job."""
-        self.begin(None)
+        decoding = _Decoding()
+        self.begin(decoding)
         try:
             yield
         finally:
-            self.end(None)
+            self.end(decoding)
 
-    def begin(self, run: Run | None) -> None:
+    def begin(self, run: Run) -> None:
         """Start counting work on the job. Calls `run.leave` if the job is over already."""
         with self._lock:
             now = time.monotonic()
             if self.waited_s is None:
                 self.waited_s = now - self._waits_from
-            self._runs.setdefault(run, []).append(now)
+            self._runs[run] = now
             over = self.over
-        if over and run is not None:
+        if over:
             run.leave()
 
-    def end(self, run: Run | None) -> None:
+    def end(self, run: Run) -> None:
         """Stop counting the work that `begin` started."""
         with self._lock:
-            began = self._runs[run]
-            began.pop(0)
-            if not began:
-                del self._runs[run]
+            del self._runs[run]
             self._waits_from = time.monotonic()
 
     def deliver(self, position: int, view: int, embedding: NDArray[np.float32]) -> None:
@@ -170,7 +174,7 @@ class Job:
             if self.over:
                 return
             self._error = error
-            runs = [run for run in self._runs if run is not None]
+            runs = list(self._runs)
             self._ended.set_result(None)
         for run in runs:
             run.leave()
@@ -195,8 +199,7 @@ class Job:
     def _next_check(self) -> float:
         """The time at which a limit may have passed."""
         if self._runs:
-            oldest = min(began[0] for began in self._runs.values())
-            return oldest + self._limits.max_run_s
+            return min(self._runs.values()) + self._limits.max_run_s
         # Work may begin before the next look, and then exceed max_run_s.
         now = time.monotonic()
         return min(self._waits_from + self._limits.max_queue_s, now + self._limits.max_run_s)
