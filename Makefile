@@ -19,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)
 
-.PHONY: demo serve test test-fast test-slow coverage lint format bench bench-peers paper docs site notebook browser screenshots ops-tools clean
+.PHONY: demo serve test test-fast test-slow test-alone coverage lint format bench bench-peers paper docs site notebook browser screenshots ops-tools clean
 
 demo: $(VENV)/.server  ## start a server, adapt it to example images, print its accuracy
 	$(BIN)/python examples/demo.py
@@ -27,17 +27,21 @@ demo: $(VENV)/.server  ## start a server, adapt it to example images, print its 
 serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
 	$(BIN)/comln-serve --port $(PORT)
 
-test: $(VENV)/.dev  ## the whole suite, but for tests that take minutes
-	$(PYTEST) -m "not slow"
+test: $(VENV)/.dev  ## the suite, but for its slow tests: a few minutes
+	$(PYTEST) -m "not slow and not alone"
 
 test-fast: $(VENV)/.dev  ## the server in one process, on SQLite: under a minute, while you work
-	$(PYTEST) -m "not slow and not process and not postgresql" $(FAST)
+	$(PYTEST) -m "not slow and not alone and not process and not postgresql" $(FAST)
 
-coverage: $(VENV)/.dev  ## `make test`, and which lines and branches of the server it runs
-	$(PYTEST) -m "not slow" --cov --cov-report=term
+test-slow: $(VENV)/.dev  ## the tests that `make test` leaves out, in browsers, with servers, of networks
+	$(PYTEST) -m "slow and not alone"
+	$(MAKE) test-alone
 
-test-slow: $(VENV)/.dev  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+test-alone: $(VENV)/.dev  ## of these, the ones that need the machine for themselves
+	$(BIN)/python -m pytest -m alone
+
+coverage: $(VENV)/.dev  ## all tests but these, and which lines and branches of the server they run
+	$(PYTEST) -m "not alone" --cov --cov-report=term
 
 lint: $(VENV)/.dev  ## style, lint and types
 	$(BIN)/ruff format --check .

@@ -140,6 +140,7 @@ def test_an_uncalibrated_model_says_so(client: TestClient) -> None:
     assert [model["calibration"] for model in models] == [None] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("body", [predict_form, predict_json])
 def test_characters_outside_the_task_are_unknown(

@@ -102,6 +102,7 @@ def test_every_route_with_a_key_is_in_the_tables_above(keyed: TestClient) -> Non
     assert asked == set(ABOUT_ONE) | OF_A_TENANT | OF_NOBODY
 
 
+@pytest.mark.slow
 def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     """By name, version and id: every byte and header, but for the reference that was asked for."""
 

@@ -71,6 +71,7 @@ def run_commands(block: str) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_python(server: LiveServer, workplace: Path) -> None:
     """As one program, in their order."""
     parts = blocks(DOCUMENT, "python")

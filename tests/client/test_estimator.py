@@ -19,6 +19,8 @@ from comln_serve.client.estimator import ComlnClassifier
 from tests.support.image_files import image_bytes
 from tests.support.live import live_server
 
+pytestmark = pytest.mark.slow
+
 SIZE = 16
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 

@@ -21,6 +21,8 @@ from tests.support.live import LiveServer, live_server
 from tests.support.messages import GREEN, RED, adapt_form, predict_form
 from tests.support.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("letters", "digits", "tools")
 FILE = "comln-serve.db"
 KEEPING = "--keep-thumbnails"

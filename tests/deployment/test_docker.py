@@ -170,7 +170,7 @@ def test_another_variant_is_refused() -> None:
     assert "received 'tpu'; the variants are common, cpu, cuda" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("variant", ["cpu", "cuda"])
 def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> None:
     """What pip would install, of wheels, into an empty environment."""
@@ -211,7 +211,7 @@ def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> 
     assert any(name.startswith("nvidia-") for name in found) == (variant == "cuda")
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_the_steps_of_the_cpu_image_make_a_server_that_starts(models_dir: Path, tmp_path: Path) -> None:
     """Carried out in order under a folder in place of /opt; then the server starts from it."""

@@ -21,7 +21,7 @@ GROCERIES = REPOSITORY / "examples" / "groceries"
 CLASSES = ("banana", "cucumber", "aubergine")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(missing() != "", reason=f"building an image needs {missing()}"),
 ]

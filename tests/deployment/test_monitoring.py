@@ -33,6 +33,8 @@ from tests.support.paths import REPOSITORY
 from tests.support.tools import tool
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 FOLDER = REPOSITORY / "deploy" / "monitoring"
 ALERTS = FOLDER / "alerts.yaml"
 DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())

@@ -176,6 +176,7 @@ def system_calls(group: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @needs_systemd
 @needs_strace
 def test_the_server_makes_only_the_system_calls_it_is_allowed(models_dir: Path, tmp_path: Path) -> None:

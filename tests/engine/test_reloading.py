@@ -171,6 +171,7 @@ def test_the_default_model_of_the_settings_has_to_stay(
     assert "tiny" in engine.models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["predict", "adapt", "add examples"])
 def test_a_running_request_finishes_on_the_model_it_began_with(
     embedding_threads: EmbeddingThreads, live: Engine, folder: Path, operation: str

@@ -149,6 +149,7 @@ def policy_models(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return root
 
 
+@pytest.mark.slow
 def test_every_policy_answers_as_predict(
     policy_models: Path, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
@@ -162,6 +163,7 @@ def test_every_policy_answers_as_predict(
             assert_same_answers(client, adapted.json()["id"], paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [path.name for path in find_bundles(REPOSITORY / "models")])
 def test_shipped_bundles_answer_as_predict(
     model: str, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]

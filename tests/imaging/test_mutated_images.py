@@ -19,6 +19,8 @@ from tests.support.image_files import decode_image, encode, image_bytes
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import forget_the_highest, memory
 
+pytestmark = pytest.mark.slow
+
 COUNT = 400  # of each format
 MAX_PIXELS = 1_000_000
 # A picture of that many pixels is decoded, converted and laid over a background: 4 bytes each, in

@@ -50,15 +50,16 @@ with warnings.catch_warnings():
 
 # Ray's own: sockets and processes it leaves to the garbage collector, calls it has deprecated.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-cluster = pytest.mark.slow  # replicas are killed or stopped, which Ray Serve notices after many seconds
+cluster = pytest.mark.alone  # replicas are killed or stopped, which Ray Serve notices after many seconds
 
-DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
+DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.alone))
 SUPPORT = colour_support(2)
 QUERIES = [
     image_bytes(colour, seed=seed) for seed in range(10, 13) for colour in ((210, 40, 30), (30, 210, 40), (40, 30, 210))

@@ -129,6 +129,7 @@ def share_found(engine: Engine, classes: dict[str, list[bytes]], rng: np.random.
     return found / tasks
 
 
+@pytest.mark.slow
 def test_a_wrong_photo_among_thirteen_is_listed(photos: Engine) -> None:
     """Of products that are unlike; it was 12 of these 15 while only scores from 0.95 were listed."""
     names = ("arla-standard-milk", "aubergine", "banana", "bravo-orange-juice", "cucumber", "royal-gala")

@@ -17,6 +17,8 @@ from benchmarks.contenders import Case, build, embeddings, reference
 from benchmarks.measure import relative_errors
 from benchmarks.meta_gradient_rows import Row
 
+pytestmark = pytest.mark.slow
+
 SMALL = Case("embeddings", 3, 2, 200, d=12)
 
 

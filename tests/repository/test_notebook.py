@@ -12,6 +12,8 @@ from nbformat import NotebookNode
 from tests.support.notebook import NOTEBOOK
 from tests.support.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 LARGEST_BYTES = 400_000
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

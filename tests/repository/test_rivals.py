@@ -28,6 +28,8 @@ from benchmarks.rivals.tasks import PROBLEMS, Task
 from benchmarks.rivals.training import episodes, train
 from tests.support.characters import characters
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = PROBLEMS["omniglot"]
 WAYS, SHOTS, D = 3, 2, 64
 

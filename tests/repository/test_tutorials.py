@@ -13,6 +13,8 @@ import pytest
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 MODELS = REPOSITORY / "models"
 ADDRESS = "http://localhost:8000"
 

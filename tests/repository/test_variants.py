@@ -12,6 +12,7 @@ from benchmarks.variants import ComlnVariant, Variant
 from tests.support.characters import characters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [Variant(T=0.5), Variant(T=0.5, euler=True), Variant(T=0.5, learned=False)])
 def test_a_variant_is_trained_as_it_says_and_stored_and_drawn(
     variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

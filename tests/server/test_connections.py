@@ -113,6 +113,7 @@ def is_dropped(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", [LIVE, b"GET / HTTP/1.1\r\n\r\n"], ids=["probe", "short"])
 def test_clients_that_never_read_answers_are_dropped(server: LiveServer, request_: bytes) -> None:
     connections = [connect(server) for _ in range(10)]
@@ -205,6 +206,7 @@ def test_endless_trailers_and_chunk_extensions_are_refused(server: LiveServer, e
             assert read_all(connection).split()[1] in (b"415", b"431")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", [b"/predict", b"/nothing"])
 def test_bodies_in_tiny_chunks_keep_nobody_waiting(server: LiveServer, route: bytes) -> None:
     """A chunk of a byte costs as much time as one of thousands. Also where the body was refused."""
@@ -222,6 +224,7 @@ def test_trailers_do_not_count_as_headers(server: LiveServer) -> None:
     assert statuses_of(answer) == [415, 200]
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_would_lose_the_body_is_refused(server: LiveServer) -> None:
     """As curl --http2 and Java's HttpClient ask for it. A request without a body is answered as if it had not asked."""
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
@@ -265,6 +268,7 @@ def export_status(server: LiveServer) -> int:
     return http.get(f"{server.url}/classifiers/wide/export").status_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [0, 4000], ids=["unread", "trickled"])
 def test_exports_that_are_hardly_read_keep_no_others_out_and_are_dropped(server: LiveServer, reads: int) -> None:
     """Where it reads something it is 50 kB a second or so, of the 85 needed."""
@@ -292,6 +296,7 @@ def test_exports_that_are_hardly_read_keep_no_others_out_and_are_dropped(server:
         wait_until(given_up)
 
 
+@pytest.mark.slow
 def test_a_slow_download_finishes(server: LiveServer) -> None:
     """It takes longer than a client may stand still."""
     whole = http.get(f"{server.url}/classifiers/wide/export").content

@@ -148,7 +148,8 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
         assert promoted["version"] == there[0] >= max(made)
 
 
-@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), pytest.param(15, 2000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), (15, 2000)])
 def test_killed_at_random_moments_of_adapting(
     models_dir: Path,
     tmp_path: Path,

@@ -45,6 +45,7 @@ def progressive(side: int = SIDE) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.timeout(300)
 def test_large_images_at_once_take_the_memory_of_one(models_dir: Path, tmp_path: Path) -> None:
@@ -205,6 +206,7 @@ def test_decoding_stops_when_it_is_told_to(picture: bytes) -> None:
     assert reads == 2
 
 
+@pytest.mark.slow
 def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path, tmp_path: Path) -> None:
     """Files of 3 kB with 64 million pixels each."""
     buffer = io.BytesIO()

@@ -20,7 +20,7 @@ from tests.support.processes import needs_proc, open_files_and_threads
 from tests.support.serving import Held, served
 from tests.support.waiting import wait_until
 
-pytestmark = needs_proc
+pytestmark = [pytest.mark.slow, needs_proc]
 
 CLIENTS = 8
 TIMES = 50  # for each kind

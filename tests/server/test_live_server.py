@@ -93,6 +93,7 @@ def adapt_body() -> bytes:
     return json.dumps(adapt_json(colour_support(), name="drained")["json"]).encode()
 
 
+@pytest.mark.slow
 def test_a_classifier_survives_the_death_of_the_process(models_dir: Path, tmp_path: Path) -> None:
     """Once 201 is sent, `kill -9` loses nothing, and a restart answers to the last bit alike."""
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
@@ -142,6 +143,7 @@ def test_sigterm_gives_running_requests_a_limited_time(models_dir: Path, tmp_pat
     assert json.loads(line)["status"] == 503
 
 
+@pytest.mark.slow
 def test_readiness_ends_before_the_server_stops_accepting(models_dir: Path, tmp_path: Path) -> None:
     """A load balancer that asks `/health/ready` has time to turn away, and nobody is refused."""
     flags = ("--default-model", "tiny", "--drain-delay-seconds", "3")
@@ -165,6 +167,7 @@ def test_readiness_ends_before_the_server_stops_accepting(models_dir: Path, tmp_
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
 def test_the_delay_can_be_skipped(models_dir: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     with live_server(models_dir, tmp_path, "--drain-delay-seconds", "600") as server:
@@ -175,6 +178,7 @@ def test_the_delay_can_be_skipped(models_dir: Path, tmp_path: Path, signals: lis
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_thread_that_hangs_does_not_keep_the_process(models_dir: Path, tmp_path: Path) -> None:
     """What is stored is safe; nothing else is worth waiting for."""
     hangs = (
@@ -194,6 +198,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(models_dir: Path, tmp_pat
     assert "giving up what still runs" in server.log.read_text()
 
 
+@pytest.mark.slow
 def test_port_0_picks_a_free_one_and_says_which_and_a_public_address_is_warned_of(
     models_dir: Path, tmp_path: Path
 ) -> None:
@@ -260,6 +265,7 @@ def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
 
 
+@pytest.mark.slow
 def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
     port = str(urlsplit(server.url).port)
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
@@ -407,6 +413,7 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--models-dir" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
     """It would otherwise stay alive and never ready."""
     models = Path(shutil.copytree(models_dir, tmp_path / "models"))
@@ -444,6 +451,7 @@ def test_only_its_own_host_names_and_pages_are_answered(server: LiveServer) -> N
     assert server.url.startswith("http://127.0.0.1:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_every_line_of_the_log_has_one_format(models_dir: Path, tmp_path: Path, log_format: str) -> None:
     """uvicorn's lines included; a request has one line, not another from uvicorn."""

@@ -25,6 +25,8 @@ from tests.support.relay import Relay
 from tests.support.serving import served
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 MakeUrl = Callable[[str], str]
 RED = image_bytes()
 

@@ -149,6 +149,7 @@ def test_requests_beyond_the_limit_are_429(settings: Settings, make_engine: Make
         assert http.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
 
 
+@pytest.mark.slow
 def test_lasting_overload_gets_200_and_429_only(small: tuple[str, Engine, Held]) -> None:
     """Ten times as many clients as fit, each trying again at once: nothing but 200 and 429."""
     url, engine, _ = small

@@ -16,7 +16,7 @@ from tests.support.live import LiveServer, live_server
 from tests.support.paths import REPOSITORY
 from tests.support.tools import tool
 
-pytestmark = pytest.mark.slow  # half a minute each on a busy machine
+pytestmark = pytest.mark.alone  # half a minute each on a busy machine
 
 GROCERIES = REPOSITORY / "examples" / "groceries"
 VIEWS = {

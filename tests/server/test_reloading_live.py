@@ -23,6 +23,8 @@ from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import needs_proc
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LOGGER = "comln_serve.engine.engine"
 QUERY = image_bytes((220, 30, 30), seed=5)
 

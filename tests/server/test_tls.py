@@ -15,6 +15,8 @@ from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
 
+pytestmark = pytest.mark.slow
+
 Files = tuple[Path, Path]
 
 

@@ -29,6 +29,8 @@ from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, free_port, live_server
 from tests.support.messages import adapt_form, predict_form
 
+pytestmark = pytest.mark.slow
+
 # The SDK sends what it has this often, in ms.
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -30,7 +30,7 @@ from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import needs_proc
 from tests.support.waiting import wait_until
 
-pytestmark = [needs_proc, pytest.mark.process]
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.process]
 
 # Newer Pythons warn of threads beside a fork, and so does JAX where a test before imported it; the child of these
 # tests uses none.
@@ -219,7 +219,7 @@ def test_processes_whose_parent_was_killed_end(server: LiveServer) -> None:
     wait_until(lambda: not any(map(alive, processes)))
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_process_that_hangs_is_replaced(server: LiveServer) -> None:
     stopped = workers(server)[0]
     os.kill(stopped, signal.SIGSTOP)
@@ -227,7 +227,7 @@ def test_a_process_that_hangs_is_replaced(server: LiveServer) -> None:
     wait_until(lambda: metric(server, "comln_workers") == 2)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_processes_that_were_all_stopped_go_on(server: LiveServer) -> None:
     """As by `docker pause`, for longer than one that hangs is waited for."""
     processes = [server.process.pid, *workers(server)]

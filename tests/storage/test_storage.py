@@ -379,6 +379,7 @@ def test_rolling_back_an_unknown_name_leaves_nothing(mine: TenantStore, store: S
     assert add(mine, "clf_b", "cats").version == 2
 
 
+@pytest.mark.slow
 def test_a_list_of_examples_reads_no_embeddings(mine: TenantStore, database_url: str) -> None:
     """Which take megabytes: forty readers at once would take hundreds of these."""
     add(mine, "clf_a", "cats")

@@ -42,6 +42,7 @@ def comln_train(*arguments: object, absent: tuple[str, ...] = EXTRAS["train"]) -
     )
 
 
+@pytest.mark.slow
 def test_a_model_is_wrapped_measured_and_calibrated(tmp_path: Path) -> None:
     photos, bundle = tmp_path / "photos", tmp_path / "models" / "mine"
     for label, colour in {**COLOURS, "grey": (90, 90, 90), "white": (250, 250, 250), "black": (5, 5, 5)}.items():
@@ -68,6 +69,7 @@ def test_a_model_is_wrapped_measured_and_calibrated(tmp_path: Path) -> None:
     assert manifest.calibration is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "report", "export", "wrap", "evaluate", "calibrate", "study"])
 def test_every_command_says_how_it_is_used(command: str) -> None:
     found = comln_train(command, "--help")

@@ -10,6 +10,8 @@ from tests.support.browser import Visitor
 from tests.support.live import LiveServer
 from tests.support.pages import Colours, adapt_with, focused, get, undo, violations
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_accessibility(

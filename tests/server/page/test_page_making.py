@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import httpx2
+import pytest
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
@@ -13,6 +14,8 @@ from tests.support.image_files import frame, image_bytes
 from tests.support.live import LiveServer
 from tests.support.pages import HOSTILE, Colours, focused, get, requests_of
 from tests.support.paths import REPOSITORY
+
+pytestmark = pytest.mark.slow
 
 
 def test_from_images_to_sorted_photos(

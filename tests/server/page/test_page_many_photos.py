@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.browser import Visitor
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.pages import Colours, adapt_with, get, requests_of
+
+pytestmark = pytest.mark.slow
 
 
 def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
@@ -13,6 +14,8 @@ from tests.support.image_files import image_bytes
 from tests.support.keyed import bearer, new_key
 from tests.support.live import LiveServer, live_server
 from tests.support.pages import HOSTILE, SHOWN, Colours, adapt_with, get, requests_of, violations
+
+pytestmark = pytest.mark.slow
 
 LOADED = "return performance.getEntriesByType('resource').map((e) => e.name).filter((n) => n.endsWith('/thumbnail'))"
 

@@ -30,6 +30,8 @@ from training.runs.embedded import embed_once
 from training.runs.episodes import MetaBatch, episode_loss
 from training.runs.fit import fit
 
+pytestmark = pytest.mark.slow
+
 
 def frozen_config(backbone: dict[str, object], start: str = "prototype", size: int = SIZE) -> Config:
     tree = tiny_config(start, ways=4, image_size=size).model_dump(mode="json")

@@ -31,6 +31,8 @@ from training.errors import BackboneError
 from training.model import MetaModel
 from training.runs.fit import fit
 
+pytestmark = pytest.mark.slow
+
 # Its convolutions pad like TensorFlow's, depending on the size of the image.
 TINY = "tf_mobilenetv3_small_minimal_100"
 LITE0 = "tf_efficientnet_lite0"

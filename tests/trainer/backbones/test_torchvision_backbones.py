@@ -17,6 +17,8 @@ from training.backbones.backbone import Backbone
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
+pytestmark = pytest.mark.slow
+
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 

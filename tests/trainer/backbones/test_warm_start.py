@@ -23,6 +23,8 @@ from training.model import MetaModel
 from training.runs.fit import fit
 from training.runs.validate import validate
 
+pytestmark = pytest.mark.slow
+
 
 def started(bundle: Path, **changes: object) -> Config:
     tree = tiny_config().model_dump(mode="json")

@@ -38,6 +38,8 @@ from training.cli import main
 from training.config import Config
 from training.data import DataError
 
+pytestmark = pytest.mark.slow
+
 
 def save_run(folder: Path, config: Config) -> Path:
     """A run folder with an untrained model."""

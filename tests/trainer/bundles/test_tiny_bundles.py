@@ -9,6 +9,8 @@ from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import BUNDLES, tiny_config, write_bundle
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", BUNDLES)
 def test_committed_bundles_are_what_the_exporter_makes(models_dir: Path, tmp_path: Path, name: str) -> None:

@@ -72,6 +72,7 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
+@pytest.mark.slow
 def test_all_heads_in_one_table(run: Run) -> None:
     out = run("--task", "3x2", "--task", "4x1-3", "--baselines", "all")
     for words in ("3-way 2-shot", "4-way 1-to-3-shot"):
@@ -120,6 +121,7 @@ def test_tables() -> None:
     assert markdown(["a", "b"], [["c", "d"]]) == "| a | b |\n|---|---|\n| c | d |"
 
 
+@pytest.mark.slow
 def test_choosing_says_what_it_chose(run: Run) -> None:
     options = ("--task", "3x1", "--baselines", "logistic,svm-l2,cosine", "--format", "json")
     (usual,) = json.loads(run(*options))["tasks"]

@@ -20,6 +20,8 @@ from training.config import Config
 from training.runs.distributed import Group, share_batch_norm
 from training.runs.pretrain import PRETRAINING
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -19,6 +19,8 @@ from training.config import Config
 from training.model import MetaModel
 from training.runs.fit import fit
 
+pytestmark = pytest.mark.slow
+
 # Probabilities over HTTP against torch: float32 embeddings from two libraries, a head stored in
 # float32, and a solve to 1e-6 against one to 1e-8.
 TOLERANCE = 1e-4

@@ -210,6 +210,7 @@ def test_predictions_do_not_depend_on_the_rest_of_the_batch() -> None:
     np.testing.assert_allclose(backwards, together, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image_size", [16, 32, 84])
 def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) -> None:
     model = write_bundle(tmp_path / "bundle", tiny_config(image_size=image_size))
@@ -221,6 +222,7 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
         np.testing.assert_allclose(session.embed(images), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "size", "half"),
     [
