@@ -1,6 +1,7 @@
 """Entry point of `comln`: checks for the client's packages, then runs the command."""
 
 import sys
+import warnings
 from importlib import util
 
 _NEEDED = ("click", "httpx2", "PIL", "tqdm")
@@ -12,7 +13,11 @@ def main() -> int:
     if missing:
         print(f'comln: {", ".join(missing)} not installed: pip install "comln-serve[client]"', file=sys.stderr)
         return 2
-    from comln_serve.client.commands import main as command  # noqa: PLC0415 - needs what was looked for
+    from PIL import Image  # noqa: PLC0415 - needs what was looked for
 
+    from comln_serve.client.commands import main as command  # noqa: PLC0415
+
+    # Large images are shrunk before they are sent, and the server refuses what is too large.
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     command(prog_name="comln")
     return 0

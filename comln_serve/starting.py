@@ -101,7 +101,9 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
 
 def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
     models = load_models(settings, shared.processes)
-    engine = Engine(settings, models, open_store(settings.database_url), shared)
+    store = open_store(settings.database_url)
+    logger.info("classifiers in %s", store.description)
+    engine = Engine(settings, models, store, shared)
     if settings.require_keys and not engine.store.keys.any_valid():
         logger.warning(
             "API keys are required, and there is no valid one: every request will be refused. Make "

@@ -189,10 +189,18 @@ def _error_of(session: Session, request: Request, answer: httpx2.Response) -> Co
         to = f" to {answer.headers['location']}" if "location" in answer.headers else ""
         return ComlnError(
             f"{session.url} answered {request.method} {request.path} with {status}{to}, but not as comln-serve does: "
-            "a proxy before it, or another program at this address",
+            f"a proxy before it, or another program at this address{_root(session.url)}",
             status=status,
             request_id=request_id,
         )
+    if code == "route_not_found":
+        message = f"{message} {session.url} must be the address of the server itself{_root(session.url)}"
     kind = NotFoundError if status == 404 else ComlnError
     known = cast("Mapping[str, Any]", detail) if isinstance(detail, dict) else {}
     return kind(str(message), code=str(code), detail=known, status=status, request_id=request_id)
+
+
+def _root(url: str) -> str:
+    """What to try where an address has a path."""
+    parsed = httpx2.URL(url)
+    return "" if parsed.path in ("", "/") else f"; perhaps {parsed.copy_with(raw_path=b'/')}"

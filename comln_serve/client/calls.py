@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from comln_serve.client.results import (
 from comln_serve.client.steps import Flow, Request, do, flag_text
 
 _PAGE = 1000  # most classifiers that the server lists at a time
+_SUFFIXES: Mapping[str, Literal["onnx", "safetensors"]] = {".onnx": "onnx", ".safetensors": "safetensors"}
 
 Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
@@ -310,16 +312,21 @@ def export(
 
     Args:
         path: a file, which is replaced once all has arrived, or a folder, where the server names the file.
-        format: default: "safetensors" for a path that ends so, else "onnx".
+        format: default: as the path ends, .onnx or .safetensors; "onnx" for a folder.
 
     Returns:
         The file's path.
 
     Raises:
         NotFoundError: there is no such classifier.
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, or its name says nothing of its format.
     """
-    kind = format or ("safetensors" if Path(path).suffix == ".safetensors" else "onnx")
+    if os.fspath(path).endswith("/") and not Path(path).is_dir():
+        raise InputError(f"{path}: there is no such folder")
+    suffix = "" if Path(path).is_dir() else Path(path).suffix
+    if format is None and suffix not in ("", *_SUFFIXES):
+        raise InputError(f"{path}: ends neither in .onnx nor in .safetensors; say the format, or name the file so")
+    kind = format or _SUFFIXES.get(suffix, "onnx")
     answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": kind}))
     return (yield from do(lambda: _write(Path(path), answer)))
 

@@ -27,6 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_RETRY_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 _Call = Callable[Concatenate[Session, _P], Flow[_T]]
 
@@ -76,7 +77,7 @@ class _Base(Generic[_Transport]):
         transport: what carries requests, in place of connections.
 
     Raises:
-        InputError: url or key cannot be used.
+        InputError: url, key or timeout cannot be used.
     """
 
     def __init__(
@@ -91,6 +92,10 @@ class _Base(Generic[_Transport]):
         transport: _Transport | None = None,
     ) -> None:
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
+        if not timeout > 0:
+            raise InputError(f"timeout is {timeout}; give seconds, more than 0")
+        if transport is None and httpx2.URL(address).host in _LOOPBACK:
+            transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
         self._session = Session(address, retry_seconds, max_side)
         self._connect(
             base_url=address,
@@ -106,6 +111,9 @@ class _Base(Generic[_Transport]):
         return self._session.url
 
     def _connect(self, **options: Any) -> None:
+        raise NotImplementedError
+
+    def _direct(self, verify: ssl.SSLContext | bool) -> _Transport:
         raise NotImplementedError
 
 
@@ -147,6 +155,9 @@ class Client(_Base[httpx2.BaseTransport]):
 
     def _connect(self, **options: Any) -> None:
         self._http = httpx2.Client(**options)
+
+    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.BaseTransport:
+        return httpx2.HTTPTransport(verify=verify)
 
     def _run(self, flow: Flow[_T]) -> _T:
         try:
@@ -209,6 +220,9 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     def _connect(self, **options: Any) -> None:
         self._http = httpx2.AsyncClient(**options)
 
+    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport(verify=verify)
+
     async def _run(self, flow: Flow[_T]) -> _T:
         try:
             step = next(flow)
@@ -238,6 +252,8 @@ def _checked_url(url: str) -> str:
         raise InputError(f"url is {url!r}: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
+    if parsed.port is not None and not 0 < parsed.port < 65536:
+        raise InputError(f"url is {url!r}; ports go from 1 to 65535")
     return url.rstrip("/")
 
 

@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import Source
-from comln_serve.client.results import Classifier, Predictions, Skipped, interval_of
+from comln_serve.client.results import ClassCount, Classifier, Predictions, Skipped, interval_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,7 @@ class ClassScore:
 
     Attributes:
         images: of the class.
+        examples: that the classifier was adapted to.
         recall: share of them that is predicted right; None without images.
         precision: share right of the images predicted as this class; None if none is.
         taken_for: what the others were taken for, most first.
@@ -50,6 +51,7 @@ class ClassScore:
 
     label: str
     images: int
+    examples: int
     recall: float | None
     precision: float | None
     taken_for: tuple[Mistaken, ...]
@@ -163,7 +165,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     known = [item for item in images if item.right is not None]
     if not known:
         raise InputError("no image of the classifier's classes could be used")
-    scores = tuple(_score(label, known) for label in classifier.labels)
+    scores = tuple(_score(one, known) for one in classifier.classes)
     recalls = [score.recall for score in scores if score.recall is not None]
     accuracy = sum(item.right is True for item in known) / len(known)
     return Evaluation(
@@ -181,7 +183,8 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     )
 
 
-def _score(label: str, known: Sequence[Judged]) -> ClassScore:
+def _score(one: ClassCount, known: Sequence[Judged]) -> ClassScore:
+    label = one.label
     own = [item for item in known if item.label == label]
     right = sum(item.right is True for item in own)
     predicted = sum(item.predicted == label for item in known)
@@ -189,6 +192,7 @@ def _score(label: str, known: Sequence[Judged]) -> ClassScore:
     return ClassScore(
         label=label,
         images=len(own),
+        examples=one.examples,
         recall=right / len(own) if own else None,
         precision=right / predicted if predicted else None,
         taken_for=tuple(Mistaken(label=other, images=count) for other, count in mistaken.most_common()),

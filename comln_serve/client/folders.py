@@ -16,6 +16,8 @@ Folder: TypeAlias = str | PathLike[str]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
 _NO_FILE = "is no file that can be read: a broken link, a pipe, a device, or in a folder that may not be entered"
+# Names of the parts of a data set, of which each holds folders of the same classes.
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 # What file managers leave in folders, and archives made by them.
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
@@ -23,12 +25,13 @@ _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
     """The images of a folder of class folders, their labels, and the files that were left out.
 
-    A class is a folder that holds images itself; its label is its path below `folder`. The images are in the order
-    in which they are sent: the first of every class, then the second of every class, and so on, so that a part of
-    them is a fair sample of all. Hidden files are ignored.
+    A class is a folder that holds images itself; its label is its path below `folder`. Two folders named as parts of
+    a data set, such as `train` and `test`, are refused: each of them holds the same classes. The images are in the
+    order in which they are sent: the first of every class, then the second of every class, and so on, so that a part
+    of them is a fair sample of all. Hidden files are ignored.
 
     Raises:
-        InputError: no such folder, no class in it, or a class folder without an image.
+        InputError: no such folder, no class in it, a class folder without an image, or parts of a data set.
     """
     root = _folder(folder)
     skipped: list[Skipped] = []
@@ -43,6 +46,13 @@ def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Ski
             classes[inner.relative_to(root).as_posix()] = images
         elif not has_folders:
             raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
+    tops = {label.partition("/")[0] for label in classes}
+    parts = sorted((top for top in tops if top.lower() in _PARTS), key=lambda top: "train" not in top.lower())
+    if len(parts) > 1:
+        raise InputError(
+            f"{root}: {', '.join(parts)} look like parts of a data set, not like classes; give {root}/{parts[0]} to "
+            f"adapt to, and measure the result with {root}/{parts[-1]}"
+        )
     if not classes:
         raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"

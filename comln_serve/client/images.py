@@ -24,6 +24,7 @@ _SERVERS_NAME = {"MPO": "JPEG", "HEIF": "HEIC"}
 # Pictures of other modes (16 bits, CMYK) are not shrunk: the server converts them by rules of its own.
 _SHRINKABLE = {"1", "L", "LA", "P", "RGB", "RGBA"}
 _JPEG_QUALITY = 92
+_MOST_PIXELS = 178_956_970  # of Pillow
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
 
 
 def _name(item: ImageSource, number: int) -> str:
+    if isinstance(item, str) and item.startswith("data:"):
+        return f"image {number}"  # a data URL has no name, and is long
     return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
 
 
@@ -123,6 +126,9 @@ def _kind(value: object) -> str:
 def _read(name: str, content: ImageSource) -> bytes:
     if isinstance(content, bytes | bytearray):
         return bytes(content)
+    if isinstance(content, str) and content.startswith(("data:", "http://", "https://")):
+        remedy = "decode it" if content.startswith("data:") else "download the image"
+        raise BadImageError(name, f"is an address, not a path; {remedy} and give the bytes")
     if isinstance(content, str | os.PathLike):
         try:
             return Path(content).read_bytes()
@@ -159,6 +165,8 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
             if not fits and max_side is not None:
                 picture.draft(None, (max_side, max_side))  # decodes a JPEG at a reduced size
             return _encode(picture, None if fits else max_side, lossless=fits)
+    except Image.DecompressionBombError:
+        raise BadImageError(name, f"has more than {_MOST_PIXELS} pixels; make it smaller") from None
     except UnidentifiedImageError:
         if data[4:8] == b"ftyp":
             return data  # HEIC, which Pillow does not read without a plugin; the server may

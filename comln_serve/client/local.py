@@ -8,7 +8,7 @@ import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from comln_serve.client.clients import Client
-from comln_serve.client.errors import InputError
+from comln_serve.client.errors import InputError, NotFoundError
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
         InputError: the server cannot be started so, or is not installed.
     """
     try:
-        app = _application(arguments)
+        app, database = _application(arguments)
     except ModuleNotFoundError as error:
         raise InputError(
             f"--local needs the server, and {error.name} is not installed: pip install 'comln-serve[cpu]'"
@@ -33,12 +33,17 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
         try:
             with Client("http://localhost", transport=_InProcess(app, portal)) as client:
                 yield client
+        except NotFoundError as error:
+            if error.code == "classifier_not_found":
+                error.message += f" The database is {database}."
+            raise
         finally:
             # Whatever ended the block, the server closes: a process that exits while its threads compute aborts.
             lifespan.__exit__(None, None, None)
 
 
-def _application(arguments: Sequence[str]) -> Any:
+def _application(arguments: Sequence[str]) -> tuple[Any, str]:
+    """The server's application, and what its database is called."""
     import logging  # noqa: PLC0415
 
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
@@ -51,11 +56,14 @@ def _application(arguments: Sequence[str]) -> Any:
     from comln_serve.storage import open_store  # noqa: PLC0415
 
     configure_logs("warning", "text")
+    logging.getLogger("comln_serve.requests").setLevel(logging.CRITICAL)  # the command itself says what failed
     logging.getLogger("comln_serve.engine.compilation").setLevel(logging.INFO)  # it takes seconds, once
     threadpool_limits(1, "blas")  # as in comln_serve.starting
     try:
         settings = read_configuration(list(arguments))
-        return create_app(Engine(settings, load_models(settings), open_store(settings.database_url)))
+        store = open_store(settings.database_url)
+        # Another server may use the database: what it keeps is not for a command to delete.
+        return create_app(Engine(settings, load_models(settings), store, keeps_house=False)), store.description
     except (StartupError, ServiceError) as error:
         raise InputError(f"--local: {error}") from error
 
@@ -68,7 +76,12 @@ class _InProcess(httpx2.BaseTransport):
         self._portal = portal
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return self._portal.call(self._answer, request)
+        answer = self._portal.start_task_soon(self._answer, request)
+        try:
+            return answer.result()
+        except BaseException:
+            answer.cancel()  # Ctrl-C ends the work that is under way, too
+            raise
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         answer = await self._transport.handle_async_request(request)

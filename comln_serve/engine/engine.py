@@ -87,17 +87,25 @@ class Engine:
     """
 
     def __init__(
-        self, settings: Settings, models: Mapping[str, Model], store: Store, shared: SharedCounts | None = None
+        self,
+        settings: Settings,
+        models: Mapping[str, Model],
+        store: Store,
+        shared: SharedCounts | None = None,
+        *,
+        keeps_house: bool = True,
     ) -> None:
         """Set up the threads.
 
         Args:
             shared: the counts of all processes of the server; default: there is only this one.
+            keeps_house: whether to delete from the store what expired, and thumbnails that are not to be kept.
 
         Raises:
             StartupError: the default model does not exist, or no accepted format can be decoded.
         """
         self.settings = settings
+        self._keeps_house = keeps_house
         self.shared = shared = shared or SharedCounts()
         self._served = ServedModels(Models(settings, models))
         self.store = store
@@ -150,7 +158,8 @@ class Engine:
                 compile_flow()
                 with ThreadPoolExecutor(usable_cpus()) as threads:  # ONNX Runtime plans a graph on one core
                     list(threads.map(lambda model: model.warm(), self.models.values()))
-                self._housekeeping = Housekeeping(self.store, keep_thumbnails=self.settings.keep_thumbnails)
+                if self._keeps_house:
+                    self._housekeeping = Housekeeping(self.store, keep_thumbnails=self.settings.keep_thumbnails)
                 self.ready = True
             except Exception as error:
                 logger.exception("the server cannot get ready")

@@ -34,6 +34,7 @@ from tests.client.wires import Wire, client_on, hurry, times, wire_to
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
+from tests.support.live import live_server
 from tests.support.messages import GREEN, RED
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
@@ -294,6 +295,17 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
     comln.adapt(*PAIR, name="pair")
     with pytest.raises(InputError, match=r"missing/x.onnx: cannot be written: No such file"):
         comln.export("pair", tmp_path / "missing" / "x.onnx", "safetensors")
+    with pytest.raises(InputError, match=r"missing/: there is no such folder"):
+        comln.export("pair", f"{tmp_path}/missing/")
+    with pytest.raises(InputError, match=r"x\.txt: ends neither in \.onnx nor in \.safetensors"):
+        comln.export("pair", tmp_path / "x.txt")
+    assert comln.export("pair", tmp_path / "x.txt", "safetensors").name == "x.txt"
+    for address in ("data:image/png;base64," + "A" * 10_000, "https://example.org/x.png"):
+        with pytest.raises(BadImageError, match="is an address, not a path") as caught:
+            comln.predict([address], "pair")
+        assert len(str(caught.value)) < 200
+    with pytest.raises(InputError, match="timeout is 0"):
+        Client(timeout=0)
 
 
 def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
@@ -347,7 +359,9 @@ def test_a_class_that_loses_all_its_images(comln: Client, line: Wire) -> None:
     assert line.requests == ["POST /classifiers/pair/examples"] * 2
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1", "http://host:99999"]
+)
 def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMLN_URL", raising=False)
     if url == "":
@@ -355,6 +369,32 @@ def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> N
         return
     with pytest.raises(InputError, match="url is"):
         Client(url)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_environments_proxies_are_not_for_this_machine(
+    models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        url = server.url.replace("127.0.0.1", host)
+        with Client(url) as client:
+            assert client.models()
+
+        async def ask() -> int:
+            async with AsyncClient(url) as client:
+                return len(await client.models())
+
+        assert asyncio.run(ask()) > 0
+
+
+def test_an_address_of_a_page_of_the_server(comln: Client, line: Wire) -> None:
+    """As one copied from a browser."""
+    with pytest.raises(ComlnError, match=r"must be the address of the server itself; perhaps http://[\w.:]+/$"):
+        Client(f"{comln.url}/docs", transport=line).models()
 
 
 def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -309,6 +310,10 @@ def test_ctrl_c_keeps_the_rows_of_a_table(interrupted: Callable[[int], str], pho
         refused = CliRunner().invoke(main, more)
         assert refused.exit_code == 2
         assert said in refused.stderr
+    with Client(url) as client:
+        client.adapt(sorted(photos.rglob("*.png"))[:4], ["blue", "blue", "blue", "lime"], name="other")
+    of_another = [*arguments[:2], "--classifier", "other", *arguments[4:], "--csv", str(table), "--resume"]
+    assert "has predictions of another classifier, such as 'green'" in CliRunner().invoke(main, of_another).stderr
     interrupted(0)
     nothing_done = CliRunner().invoke(main, to_table)
     assert (nothing_done.exit_code, nothing_done.stderr) == (130, "comln: interrupted\n")
@@ -378,7 +383,7 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert [item["id"] for item in listed["classifiers"]] == [second.id]
     shown = comln("classifiers", "show", "life@1").stdout
     assert shown.startswith(f"life@1 ({first.id}): 3 classes, 9 images, model tiny-prototype, not promoted\n")
-    assert "blue   3\n" in shown
+    assert "blue   3       3 of 3\n" in shown
     assert comln("classifiers", "rollback", "life").stdout == "life stands for life@1 now\n"
     assert comln("classifiers", "promote", "life@2").stdout == "life stands for life@2 now\n"
     assert printed(comln("classifiers", "promote", "life@2", "--json"))["promoted"]
@@ -528,6 +533,58 @@ main(["predict", {str(photos)!r}, "--classifier", "own", "--json", *{local!r}], 
     assert done.stdout.startswith("own@1 (clf_")
     found = json.loads(done.stdout[done.stdout.index("{") :])
     assert [item["label"] for item in found["predictions"]] == ["blue"] * 3 + ["green"] * 3 + ["red"] * 3
+
+
+def test_a_command_without_a_server_deletes_nothing_and_names_its_database(
+    models_dir: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Another server may use the database, and keep thumbnails there."""
+    database = tmp_path / "own.db"
+    local = ["--models-dir", str(models_dir), "--database-url", f"sqlite:///{database}"]
+    environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype"}
+    comln = [sys.executable, "-m", "comln_serve.client"]
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [*comln, *arguments, "--local", *local]
+        kept = {**environment, **more}
+        return subprocess.run(command, env=kept, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    assert run("adapt", str(photos), "--name", "own", COMLN_KEEP_THUMBNAILS="true").returncode == 0
+    assert run("classifiers", "ls").returncode == 0
+    shown = json.loads(run("classifiers", "show", "own", "--json", COMLN_KEEP_THUMBNAILS="true").stdout)
+    assert all(item["thumbnail"] is not None for item in shown["classes"])
+    missing = run("predict", str(photos), "--classifier", "absent")
+    assert missing.returncode == 1
+    assert f"The database is {database}." in missing.stderr
+    assert len(missing.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_ends_the_work_of_a_command_without_a_server() -> None:
+    """What the application does for the request is cancelled, not waited for."""
+    script = """
+import anyio, os, signal, threading
+from anyio.from_thread import start_blocking_portal
+from comln_serve.client.local import _InProcess
+import httpx2
+
+async def app(scope, receive, send):
+    try:
+        await anyio.sleep(60)
+    except BaseException:
+        print("cancelled", flush=True)
+        raise
+
+with start_blocking_portal() as portal:
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        httpx2.Client(transport=_InProcess(app, portal)).get("http://localhost")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ("cancelled" in done.stdout, "interrupted" in done.stdout) == (True, True), done.stderr
+    assert time.monotonic() - began < 60
 
 
 def test_the_server_in_the_process_closes_after_ctrl_c(models_dir: Path, tmp_path: Path) -> None:

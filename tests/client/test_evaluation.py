@@ -168,6 +168,8 @@ def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
         assert (code, beside) == (0, "")
         assert text.splitlines()[3].startswith("found unknown: ")
         assert text.splitlines()[3].endswith(" of 12 images of its classes")
+        code, text, beside = run("evaluate", tmp_path / "more", "--classifier", "shop@1")
+        assert (code, beside.startswith("these are as many images of each class as")) == (0, True)
         (held_out / "red").rename(held_out / "pink")
         code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown")
         assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)

@@ -189,6 +189,20 @@ def test_very_deep_folders(tmp_path: Path) -> None:
     os.removedirs(folder)  # pytest could not: Python 3.11 removes folders by recursion
 
 
+@pytest.mark.parametrize("names", [("train", "test"), ("Testing", "valid", "Training")])
+def test_parts_of_a_data_set_are_not_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name / "lemon").mkdir(parents=True)
+        (tmp_path / name / "lemon" / "1.png").write_bytes(b"")
+    first = next(name for name in names if "train" in name.lower())
+    with pytest.raises(InputError, match=rf"parts of a data set.*; give .*/{first} to adapt to, and ") as found:
+        read_class_folders(tmp_path)
+    assert str(found.value).rpartition("/")[2] in set(names) - {first}
+    for name in names[1:]:  # one alone may be a class
+        (tmp_path / name).rename(tmp_path / f"{name}s")
+    assert set(read_class_folders(tmp_path)[1]) == {f"{names[0]}/lemon", *(f"{name}s/lemon" for name in names[1:])}
+
+
 def test_folders_that_have_no_classes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gone: there is no such folder"):
         read_class_folders(tmp_path / "gone")

@@ -150,6 +150,14 @@ def test_of_many_images_only_the_first_views_are_examples(monkeypatch: pytest.Mo
     assert [any("only one view" in note for note in of_one) for of_one in notes] == [False, True, False]
 
 
+def test_labels_that_differ_only_in_case_or_blanks_are_named() -> None:
+    made = adapt(PROTOTYPE, clusters(CLASSES), CLASSES, 4)
+    first, *_ = make_report(made, CLASSES, ["Lemon", "lemon ", "red", "Straße"], own_horizon=True).notes
+    assert first == "Labels that differ only in case or blanks are different classes: 'Lemon' and 'lemon '."
+    notes = make_report(made, CLASSES, ["lemon", "lemons", "red", "rad"], own_horizon=True).notes
+    assert not any("differ only" in note for note in notes)
+
+
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
 def test_large_support_sets_are_held_out_some_folds_at_a_time(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     phi, left_out = clusters(CLASSES, d), assign(CLASSES, ALONE, 4, 6)

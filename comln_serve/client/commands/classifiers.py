@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, table
 from comln_serve.client.errors import InputError
-from comln_serve.client.results import Classifier
+from comln_serve.client.results import Classifier, ClassifierDetail
 
 
 @click.group()
@@ -53,8 +52,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
 def show(client: Client, output: Output, ref: str) -> None:
     """Show a classifier, its classes and its report."""
     found = client.classifier(ref)
-    counts = [[item.label, str(item.examples)] for item in found.classes]
-    output.show(found, lambda: f"{described(found)}\n\n{table(['CLASS', 'IMAGES'], counts)}")
+    output.show(found, lambda: f"{described(found)}\n\n{_classes(found)}")
 
 
 @classifiers.command()
@@ -107,17 +105,29 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
 
 @classifiers.command()
 @click.argument("ref")
-@click.option("--output", "-o", "path", type=click.Path(path_type=Path), default=".", help="File, or folder for it.")
+@click.option("--output", "-o", "path", default=".", help="File, or folder for it.")
 @click.option(
     "--format",
     type=click.Choice(["onnx", "safetensors"]),
-    help="Kind of file.  [default: safetensors for an output that ends so, else onnx]",
+    help="Kind of file.  [default: as the output ends; onnx for a folder]",
 )
 @connected
-def export(client: Client, output: Output, ref: str, *, path: Path, **options: Any) -> None:
+def export(client: Client, output: Output, ref: str, *, path: str, **options: Any) -> None:
     """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
     file = client.export(ref, path, **options)
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
+
+
+def _classes(found: ClassifierDetail) -> str:
+    """The classes, and what their images were taken for when they were held out."""
+    held = None if found.report is None else found.report.held_out
+    head = ["CLASS", "IMAGES", *(["RIGHT, HELD OUT", "TAKEN FOR"] if held else [])]
+    rows = [[item.label, str(item.examples)] for item in found.classes]
+    for own, (row, counts) in enumerate(zip(rows, held.confusion if held else (), strict=False)):
+        others = {found.classes[i].label: count for i, count in enumerate(counts) if count and i != own}
+        likeliest = sorted(others.items(), key=lambda item: -item[1])[:3]
+        row += [f"{counts[own]} of {sum(counts)}", ", ".join(f"{label} {count}" for label, count in likeliest)]
+    return table(head, rows)
 
 
 def _versions(client: Client, name: str) -> list[Classifier]:

@@ -35,6 +35,11 @@ def evaluate(client: Client, output: Output, folder: Path, *, unknown: bool, **o
     output.show(found, lambda: _lines(found))
     if unknown and found.unknown is None:
         output.note("the classifier has no threshold by which an image is unknown: docs/reports.md")
+    if not output.as_json and all(score.images == score.examples for score in found.classes):
+        output.note(
+            "these are as many images of each class as the classifier was adapted to: if they are the same ones, this "
+            "says nothing about new photos"
+        )
     if found.skipped and not output.as_json:
         output.note(left_out(found.skipped))
 

@@ -48,7 +48,13 @@ def predict(
     if resume:
         if csv_file in (None, "-"):
             raise InputError("--resume needs the file of a table, --csv FILE")
-        done = _files_in(Path(csv_file), options["top_k"])
+        done, labels = _rows_of(Path(csv_file), options["top_k"])
+        others = labels.difference(client.classifier(options["classifier"]).labels) if labels else ()
+        if others:
+            raise InputError(
+                f"{csv_file}: has predictions of another classifier, such as {min(others)!r}; give the one that began "
+                "it, or another file"
+            )
         files = [file for file in files if name_of(file) not in done]
         skipped = [item for item in skipped if item.image not in done]
         if not files:
@@ -127,18 +133,21 @@ def _check_writable(path: Path) -> None:
         path.unlink()
 
 
-def _files_in(path: Path, top_k: int) -> set[str]:
-    """The files that a table has rows of, those that could not be used included; none if there is no table yet."""
+def _rows_of(path: Path, top_k: int) -> tuple[set[str], set[str]]:
+    """The files that a table has rows of, those that could not be used included, and the labels predicted for them.
+    There are none if there is no table yet.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
     except FileNotFoundError:
-        return set()
+        return set(), set()
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a table: {error}") from error
     if rows and rows[0] != _head(top_k):
         raise InputError(f"{path}: is not a table of this command; --resume needs one written with the same --top-k")
-    return {row[0] for row in rows[1:] if row}  # a spreadsheet may leave empty lines
+    filled = [row for row in rows[1:] if row]  # an editor may leave empty lines
+    return {row[0] for row in filled}, {row[1] for row in filled if row[1]}
 
 
 def _head(top_k: int) -> list[str]:
