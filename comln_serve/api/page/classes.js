@@ -4,7 +4,7 @@ import { announce, complain } from "./announce.js";
 import { hasCamera, openCamera } from "./camera.js";
 import { checkLabel, trimmed } from "./checks.js";
 import { button, byId, el, theirs } from "./dom.js";
-import { ACCEPT, byFolder, chosen, onDrop, transferred } from "./files.js";
+import { ACCEPT, byLabel, chosen, onDrop, transferred } from "./files.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { undoable } from "./undo.js";
 import { addClass, addImages, classNamed, isDraft, onChange, removeClass, removeImage, rename, work } from "./work.js";
@@ -185,16 +185,25 @@ function takeFolders({ images, others }) {
     complain("There was no image in what was dropped. Drop photos, or folders that hold some.");
     return;
   }
-  const found = byFolder(images);
-  for (const [label, files] of found) {
+  const folders = new Map(); // by the class that their images went to
+  for (const [label, files] of byLabel(images)) {
     const owner = classNamed(label);
     owner.label ||= trimmed(label);
     put(owner, files);
+    if (label) folders.set(owner, [...(folders.get(owner) ?? []), label]);
   }
-  const labels = [...found.keys()].filter(Boolean).map(quoted);
-  const text = labels.length
+  const labels = [...folders.keys()].map(({ label }) => quoted(label));
+  const sentences = [labels.length
     ? `${counted(images.length, "image")} in ${counted(labels.length, "class", "classes")}: ${listed(labels, 6)}.`
-    : `${counted(images.length, "image")} added. Say what they show.`;
+    : `${counted(images.length, "image")} added. Say what they show.`];
+  for (const [{ label }, names] of folders) {
+    if (names.length > 1) sentences.push(`The folders ${listed(names.map(quoted))} are one class, ${quoted(label)}: blanks around a label are left out.`);
+  }
+  const outer = images.find(({ folders: path }) => path.length > 0)?.folders[0];
+  if (labels.length > 1 && images.every(({ folders: [top = outer] }) => top === outer) && images.some(({ label }) => label === outer)) {
+    sentences.push(`${quoted(outer)} holds photos itself, beside its folders, so it is a class, too, and all labels begin with its name.`);
+  }
+  const text = sentences.join(" ");
   byId("classes-note").textContent = text;
   announce(text);
 }

@@ -1,22 +1,38 @@
 // Files and folders that the user chooses, drops or pastes.
 
 const IMAGE = /\.(jpe?g|png|webp|bmp|gif|heic|heif|avif|tiff?)$/i;
-const HIDDEN = /(^|\/)(\.[^/]*|Thumbs\.db|desktop\.ini)$/i;
+// What file managers leave in folders, and archives made by them.
+const LITTER = /^(\..*|Thumbs\.db|desktop\.ini|__MACOSX)$/i;
 
 export const ACCEPT = "image/*,.heic,.heif,.avif,.tif,.tiff";
 
-/** Files with the folders they lie in: [{file, folders}], and the names of those that are no images. */
+const isHidden = ({ file, folders }) => [...folders.slice(1), file.name].some((name) => LITTER.test(name));
+
+/** Of files with the folders they lie in, the images: [{file, folders, path, label}], and the paths of the others.
+ * Hidden files are neither, but for images that were chosen one by one. */
 function sortOut(found) {
   const images = [];
   const others = [];
-  for (const { file, folders } of found) {
+  for (const one of found) {
+    const { file, folders } = one;
     const path = [...folders, file.name].join("/");
-    if (file.type.startsWith("image/") || IMAGE.test(file.name)) images.push({ file, folders, path });
-    else if (!HIDDEN.test(path)) others.push(path);
+    const isImage = file.type.startsWith("image/") || IMAGE.test(file.name);
+    if (isHidden(one) && !(isImage && folders.length === 0)) continue;
+    if (isImage) images.push({ file, folders, path });
+    else others.push(path);
   }
   const order = new Intl.Collator(undefined, { numeric: true });
   images.sort((a, b) => order.compare(a.path, b.path));
+  setLabels(images);
   return { images, others };
+}
+
+/** A class is a folder that holds images itself. Its label is its path below the folder that was chosen or dropped; the
+ * label begins with that folder's name if that folder holds images itself, or if several were dropped. "": in no folder. */
+function setLabels(images) {
+  const tops = new Set(images.filter(({ folders }) => folders.length > 0).map(({ folders }) => folders[0]));
+  const above = tops.size === 1 && !images.some(({ folders }) => folders.length === 1) ? 1 : 0;
+  for (const image of images) image.label = image.folders.slice(above).join("/");
 }
 
 /** Of an <input type=file>, with or without `webkitdirectory`. */
@@ -61,22 +77,10 @@ async function walk(folder, above, found) {
   }
 }
 
-/** Images by the folder that names their class: Map of label to files; "" for files in no folder.
- *
- * The folders that all have in common name nothing, unless an image lies in the last of them. */
-export function byFolder(images) {
-  const inFolders = images.filter(({ folders }) => folders.length > 0);
-  let common = inFolders[0]?.folders ?? [];
-  for (const { folders } of inFolders) {
-    let same = 0;
-    while (same < common.length && common[same] === folders[same]) same += 1;
-    common = common.slice(0, same);
-  }
+/** Map of label to files. */
+export function byLabel(images) {
   const classes = new Map();
-  for (const { file, folders } of images) {
-    const label = folders.length === 0 ? "" : (folders[common.length] ?? common.at(-1));
-    classes.set(label, [...(classes.get(label) ?? []), file]);
-  }
+  for (const { file, label } of images) classes.set(label, [...(classes.get(label) ?? []), file]);
   return classes;
 }
 

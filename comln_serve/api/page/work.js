@@ -175,7 +175,8 @@ export function addClass(label = "") {
 /** The class of this label, made if there is none. An empty class without a label is used first. */
 export function classNamed(label) {
   const wanted = trimmed(label);
-  const found = work.classes.find((one) => one.label === wanted && wanted !== "");
+  // A stored classifier may have been given labels with blanks around them.
+  const found = [label, wanted].map((text) => work.classes.find((one) => one.label === text && wanted !== "")).find(Boolean);
   if (found) return found;
   const empty = work.classes.find((one) => one.label === "" && one.images.length === 0);
   if (!empty) return addClass(wanted);

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
+from comln_serve.client.folders import read_class_folders
 from tests.support.browser import Visitor
 from tests.support.image_files import frame, image_bytes
 from tests.support.live import LiveServer
@@ -229,9 +230,9 @@ def test_twelve_classes_fit(visitor: Visitor, server: LiveServer, tmp_path: Path
 def test_dropped_folders_are_classes(visitor: Visitor, colours: Colours, broken: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for label, paths in colours.items():
-        (root / label / "deeper").mkdir(parents=True)
+        (root / label).mkdir(parents=True)
         for path in paths:
-            shutil.copy(path, root / label / "deeper")
+            shutil.copy(path, root / label)
     (root / "notes.txt").write_text("not an image")
     (root / ".DS_Store").write_text("hidden")
     shutil.copy(broken, root / "red")
@@ -249,6 +250,48 @@ def test_dropped_folders_are_classes(visitor: Visitor, colours: Colours, broken:
     visitor.step("images")
     assert visitor.text(".bad .mark").startswith("holiday.heic: ")
     assert visitor.complaints() == [], "the request is not refused for it"
+
+
+@pytest.mark.parametrize("way", ["drop", "choose"])
+def test_a_class_is_a_folder_that_holds_images_itself(
+    visitor: Visitor, colours: Colours, tmp_path: Path, way: str
+) -> None:
+    """As for the command line: its label is its path below the folder that was dropped or chosen."""
+    one, two, three = colours["red"]
+
+    def give(*roots: Path) -> list[str]:
+        visitor.visit()
+        if way == "drop":
+            visitor.drop("#intake", roots)
+        else:
+            visitor.send(visitor.one("#folder"), roots)
+        visitor.wait(lambda: visitor.text("#classes-note"))
+        return [str(node.get_property("value")) for node in visitor.all("input.label")]
+
+    def place(image: Path, path: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, tmp_path / path)
+
+    place(one, "grocery/Lemon/day1/x.png")
+    place(two, "grocery/Lemon/y.png")
+    place(three, "grocery/Pear/day1/morning/z.png")
+    place(three, "grocery/.hidden/z.png")
+    place(three, "grocery/Pear/__MACOSX/z.png")
+    root = tmp_path / "grocery"
+    images, labels, *_ = read_class_folders(root)
+    assert sorted(labels) == ["Lemon", "Lemon/day1", "Pear/day1/morning"]
+    assert sorted(give(root)) == sorted(labels)
+    assert len(visitor.all(".thumbnails li")) == len(images)
+    assert visitor.text("#classes-note").startswith("3 images in 3 classes: ")
+    # The name of an outer folder that holds images itself is a class, too.
+    assert sorted(give(root / "Lemon")) == ["Lemon", "Lemon/day1"]
+    assert "“Lemon” holds photos itself, beside its folders, so it is a class, too" in visitor.text("#classes-note")
+    assert give(root / "Pear/day1/morning") == ["morning", ""]
+    # Several can only be dropped, and only Chromium's driver can drop several.
+    if (way, visitor.browser.name) == ("drop", "chromium"):
+        assert sorted(give(root / "Lemon", root / "Pear")) == ["Lemon", "Lemon/day1", "Pear/day1/morning"]
+        assert "holds photos itself" not in visitor.text("#classes-note")
+    assert visitor.complaints() == []
 
 
 def test_a_class_of_bad_images_only(visitor: Visitor, colours: Colours, broken: Path) -> None:
