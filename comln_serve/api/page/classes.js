@@ -4,7 +4,7 @@ import { announce, complain } from "./announce.js";
 import { hasCamera, openCamera } from "./camera.js";
 import { checkLabel, trimmed } from "./checks.js";
 import { button, byId, el, theirs } from "./dom.js";
-import { ACCEPT, byLabel, chosen, onDrop, transferred } from "./files.js";
+import { ACCEPT, byLabel, chosen, onDrop, partsOf, transferred } from "./files.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { undoable } from "./undo.js";
 import { addClass, addImages, classNamed, isDraft, onChange, removeClass, removeImage, rename, work } from "./work.js";
@@ -178,11 +178,24 @@ function takeInto(owner, { images, others }) {
   announce(`${counted(images.length, "image")} added to ${titleOf(owner)}.`);
 }
 
+/** "“grocery” holds the folders “train” and “test”, which look like parts of a data set, not classes." */
+export function partsWords({ root, parts }) {
+  const names = listed(parts.map(quoted), 6);
+  return root ? `${quoted(root)} holds the folders ${names}, which look like parts of a data set, not classes.`
+    : `The folders ${names} look like parts of a data set, not classes.`;
+}
+
 /** Makes classes of folders; images in no folder make a class without a label yet. */
 function takeFolders({ images, others }) {
   sayOthers(others);
   if (images.length === 0) {
     complain("There was no image in what was dropped. Drop photos, or folders that hold some.");
+    return;
+  }
+  const split = partsOf(images);
+  if (split) {
+    complain(theirs(`${partsWords(split)} Nothing was added. Choose the folder ${quoted(split.train)} here, and keep ` +
+      `${quoted(split.test)} to check the result with: drop it on step 3, Sort photos. If they are classes, choose them one at a time.`));
     return;
   }
   const folders = new Map(); // by the class that their images went to

@@ -77,6 +77,22 @@ async function walk(folder, above, found) {
   }
 }
 
+const PART = /^(train(ing)?|val(id|idation)?|test(ing)?)$/i;
+
+/** The folders of images that look like the parts of a data set: {root, parts, train, test}, null if there are none.
+ * parts: names of two or more, below the folders that all images have in common; root: the last of these, "" if none.
+ * train, test: the parts to make a classifier of, and to measure it with. */
+export function partsOf(images) {
+  const paths = images.map(({ folders }) => folders).filter((folders) => folders.length > 0);
+  let depth = 0;
+  while (paths.length > 0 && paths.every((path) => path.length > depth && path[depth] === paths[0][depth])) depth += 1;
+  const parts = [...new Set(paths.map((path) => path[depth]))].filter((name) => PART.test(name ?? ""));
+  if (parts.length < 2) return null;
+  const train = parts.find((name) => /^tr/i.test(name)) ?? parts.find((name) => /^v/i.test(name)) ?? parts[0];
+  const others = parts.filter((name) => name !== train);
+  return { root: paths[0][depth - 1] ?? "", parts, train, test: others.find((name) => /^te/i.test(name)) ?? others[0] };
+}
+
 /** Map of label to files. */
 export function byLabel(images) {
   const classes = new Map();

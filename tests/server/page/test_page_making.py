@@ -294,6 +294,43 @@ def test_a_class_is_a_folder_that_holds_images_itself(
     assert visitor.complaints() == []
 
 
+def test_parts_of_a_data_set_are_no_classes(visitor: Visitor, colours: Colours, tmp_path: Path) -> None:
+    for part, image in (("Train", 0), ("test", 1)):
+        for label, paths in colours.items():
+            place = tmp_path / "archive" / "grocery" / part / label
+            place.mkdir(parents=True)
+            shutil.copy(paths[image], place)
+    root = tmp_path / "archive" / "grocery"
+
+    def labels() -> list[str]:
+        return [str(node.get_property("value")) for node in visitor.all("input.label")]
+
+    for chosen in (root, root.parent):
+        visitor.visit()
+        visitor.drop("#intake", [chosen])
+        visitor.wait(visitor.messages)
+        assert (
+            "“grocery” holds the folders “test” and “Train”, which look like parts of a data set" in visitor.messages()
+        )
+        assert "Choose the folder “Train” here, and keep “test” to check the result with" in visitor.messages()
+        assert labels() == ["", ""]
+    # Its parts alone have classes, and so have folders of which only one has such a name.
+    visitor.drop("#intake", [root / "Train"])
+    visitor.wait(lambda: labels() == ["blue", "green", "red"])
+    (root / "Train").rename(root / "bus")
+    visitor.visit()
+    visitor.send(visitor.one("#folder"), [root])
+    visitor.wait(lambda: len(labels()) == 6)
+    assert labels() == [f"{first}/{label}" for first in ("bus", "test") for label in ("blue", "green", "red")]
+    for folder in ("bus", "test"):
+        (root / folder).rename(root / {"bus": "validation", "test": "valid"}[folder])
+    visitor.visit()
+    visitor.send(visitor.one("#folder"), [root])
+    visitor.wait(visitor.messages)
+    assert "holds the folders “valid” and “validation”" in visitor.messages()
+    assert visitor.complaints() == []
+
+
 def test_a_class_of_bad_images_only(visitor: Visitor, colours: Colours, broken: Path) -> None:
     visitor.add_classes({**colours, "odd": [broken]})
     visitor.adapt()
