@@ -1,8 +1,9 @@
 // Names and labels, checked where they are written.
 
-import { quoted } from "./words.js";
+import { counted, listed, quoted } from "./words.js";
 
 const LONGEST_LABEL = 256;
+const MOST_ALIKE = 5; // groups of labels, named
 /** What the server takes as a classifier's name, but for those that begin as ids do. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
@@ -36,4 +37,18 @@ export function checkLabel(label, images) {
   if (length > LONGEST_LABEL) return `A label has at most ${LONGEST_LABEL} characters; this one has ${length}.`;
   if (label === "" && images > 0) return "Say what these images show.";
   return "";
+}
+
+/** Names the labels that differ only in capitals, blanks or composition: they are of separate classes. "": none do. */
+export function alikeWords(labels) {
+  const groups = new Map();
+  for (const label of new Set(labels)) {
+    const key = label.normalize("NFC").replace(/\s+/g, "").toLowerCase();
+    if (key) groups.set(key, [...(groups.get(key) ?? []), label]);
+  }
+  const found = [...groups.values()].filter(({ length }) => length > 1);
+  if (found.length === 0) return "";
+  const names = found.slice(0, MOST_ALIKE).map((group) => listed(group.map(quoted), 4));
+  if (found.length > MOST_ALIKE) names.push(counted(found.length - MOST_ALIKE, "more group"));
+  return `${names.join("; ")}: separate classes, though their labels differ only in capitals, blanks or the encoding of letters.`;
 }

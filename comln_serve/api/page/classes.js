@@ -2,7 +2,7 @@
 
 import { announce, complain } from "./announce.js";
 import { hasCamera, openCamera } from "./camera.js";
-import { checkLabel, trimmed } from "./checks.js";
+import { alikeWords, checkLabel, trimmed } from "./checks.js";
 import { button, byId, el, theirs } from "./dom.js";
 import { ACCEPT, byLabel, chosen, onDrop, partsOf, transferred } from "./files.js";
 import { hasKept, keptPicture } from "./kept.js";
@@ -136,11 +136,9 @@ function named(owner, field) {
     return;
   }
   field.value = label;
-  const alike = work.classes.find((one) => one !== owner && one.label.toLowerCase() === label.toLowerCase() && label);
-  const text = alike ? `${quoted(alike.label)} and ${quoted(label)} are two classes. Give both the same label to make them one.` : "";
-  byId("classes-note").textContent =
-    text || (written !== label ? `The blanks around ${quoted(label)} were left out.` : "");
-  announce(byId("classes-note").textContent);
+  byId("classes-note").textContent = written !== label ? `The blanks around ${quoted(label)} were left out.` : "";
+  const alike = work.classes.filter((one) => one === owner || alikeWords([one.label, label]));
+  announce(`${byId("classes-note").textContent} ${alikeWords(alike.map((one) => one.label))}`.trim());
 }
 
 function takeAway(owner) {
@@ -218,7 +216,7 @@ function takeFolders({ images, others }) {
   }
   const text = sentences.join(" ");
   byId("classes-note").textContent = text;
-  announce(text);
+  announce(`${text} ${byId("alike-note").textContent}`.trim());
 }
 
 /** Pasted images go to the class used last, else to the first without images. */
@@ -247,6 +245,10 @@ function draw() {
     if (list.children[place] !== node) list.insertBefore(node, list.children[place] ?? null);
     cards.get(owner).draw();
   });
+  const alike = alikeWords(work.classes.map(({ label }) => label));
+  const text = alike && isDraft() ? `${alike} To make them one class, give them the same label.` : alike;
+  if (byId("alike-note").textContent !== text) byId("alike-note").textContent = text;
+  byId("alike-note").hidden = text === "";
 }
 
 /** What keeps the classes from being sent, in words, and the field that it is about. */
@@ -268,7 +270,7 @@ export function obstacle() {
 
 export function installClasses() {
   onChange(draw);
-  byId("classes").after(el("p", { id: "classes-note", class: "hint" }));
+  byId("classes").after(el("p", { id: "classes-note", class: "hint" }), el("p", { id: "alike-note", class: "note warn", hidden: true }));
   byId("add-class").addEventListener("click", () => {
     const added = addClass();
     cards.get(added).label.focus();

@@ -13,7 +13,7 @@ from comln_serve.client.folders import read_class_folders
 from tests.support.browser import Visitor
 from tests.support.image_files import frame, image_bytes
 from tests.support.live import LiveServer
-from tests.support.pages import HOSTILE, Colours, focused, get, requests_of
+from tests.support.pages import HOSTILE, Colours, focused, get, requests_of, violations
 from tests.support.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -328,6 +328,43 @@ def test_parts_of_a_data_set_are_no_classes(visitor: Visitor, colours: Colours, 
     visitor.send(visitor.one("#folder"), [root])
     visitor.wait(visitor.messages)
     assert "holds the folders “valid” and “validation”" in visitor.messages()
+    assert visitor.complaints() == []
+
+
+def test_labels_that_are_nearly_the_same_are_named(visitor: Visitor, colours: Colours, tmp_path: Path) -> None:
+    """Blanks around a label make no other class; capitals and blanks within it do, which is said."""
+    red, green, blue = (paths[0] for paths in colours.values())
+    for label, path in {
+        "Banana": red,
+        "banana ": red,
+        "banana": green,
+        "le mon": green,
+        "Lemon": blue,
+        "kiwi": blue,
+    }.items():
+        place = tmp_path / "goods" / label
+        place.mkdir(parents=True)
+        shutil.copy(path, place)
+    assert not visitor.one("#alike-note").is_displayed()
+    visitor.drop("#intake", [tmp_path / "goods"])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 6)
+    assert "6 images in 5 classes: " in visitor.text("#classes-note")
+    assert "The folders “banana ” and “banana” are one class, “banana”: blanks around" in visitor.text("#classes-note")
+    said = visitor.text("#alike-note")
+    assert "separate classes, though their labels differ only in capitals, blanks or the encoding of letters." in said
+    assert "“banana” and “Banana”" in said
+    assert "“le mon” and “Lemon”" in said
+    assert "kiwi" not in said
+    assert violations(visitor) == []
+    visitor.make()
+    assert visitor.text(".alike") in said
+    visitor.step("images")
+    for label in ("banana", "le mon"):
+        visitor.write(f"[aria-label='Class {label}'] input.label", f"another {label}")
+    assert not visitor.one("#alike-note").is_displayed()
+    visitor.write("[aria-label='Class kiwi'] input.label", "LEMON")
+    assert visitor.text("#alike-note").startswith("“LEMON” and “Lemon”: separate classes")
+    visitor.wait(lambda: "“LEMON” and “Lemon”" in str(visitor.one("#announcer").get_property("textContent")))
     assert visitor.complaints() == []
 
 
