@@ -9,11 +9,13 @@ export function bar(share, className = "") {
   return el("span", { class: `track ${className}`, "aria-hidden": "true" }, fill);
 }
 
+const Z = 1.959964; // of a normal distribution, 95 % lie within so many standard deviations
+
 /** Wilson's 95 % interval of a share. */
 export function interval(right, judged) {
-  const z2 = 1.96 ** 2;
+  const z2 = Z ** 2;
   const middle = (right + z2 / 2) / (judged + z2);
-  const half = (1.96 / (judged + z2)) * Math.sqrt((right * (judged - right)) / judged + z2 / 4);
+  const half = (Z / (judged + z2)) * Math.sqrt((right * (judged - right)) / judged + z2 / 4);
   return [Math.max(0, middle - half), Math.min(1, middle + half)];
 }
 

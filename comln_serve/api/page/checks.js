@@ -50,5 +50,5 @@ export function alikeWords(labels) {
   if (found.length === 0) return "";
   const names = found.slice(0, MOST_ALIKE).map((group) => listed(group.map(quoted), 4));
   if (found.length > MOST_ALIKE) names.push(counted(found.length - MOST_ALIKE, "more group"));
-  return `${names.join("; ")}: separate classes, though their labels differ only in capitals, blanks or the encoding of letters.`;
+  return `${names.join("; ")} are separate classes, though their labels differ only in capitals, blanks or the encoding of letters.`;
 }

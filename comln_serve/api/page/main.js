@@ -186,7 +186,7 @@ byId("starter").addEventListener("click", async () => {
     const absent = others.filter(({ name }) => !holdsPhoto(name));
     if (empty.length + absent.length === 0) return announce("The example photos are here already.");
     for (const { label, files } of empty) addImages(classNamed(label), files);
-    if (absent.length > 0) await addPhotos({ images: absent.map((file) => ({ file, path: file.name })), others: [] });
+    if (absent.length > 0) await addPhotos({ images: absent.map((file) => ({ file, folders: [], path: file.name, label: "" })), others: [] });
     announce("The example photos were added.");
     byId("adapt").focus();
   } catch (error) {

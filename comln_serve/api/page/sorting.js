@@ -2,18 +2,19 @@
 
 import { announce, complain } from "./announce.js";
 import { bar } from "./charts.js";
-import { picture, sayOthers } from "./classes.js";
+import { partsWords, picture, sayOthers } from "./classes.js";
 import { csvOf, save } from "./csv.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
-import { chosen, onDrop, transferred } from "./files.js";
+import { chosen, onDrop, partsOf, transferred } from "./files.js";
+import { classesOfFolders, measured } from "./folder-check.js";
 import * as memory from "./memory.js";
 import { inPieces, small } from "./pieces.js";
 import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
 import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
 import { undoable } from "./undo.js";
 import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
-import { counted, listed, megabytes, percent } from "./words.js";
+import { counted, listed, megabytes, percent, quoted } from "./words.js";
 
 const KEY = "sort";
 const TOP = 5;
@@ -27,8 +28,14 @@ let shown = PAGE;
 let running = null;
 let threshold = null; // of the last answer
 let calibrated = true;
+let classesOf = new Map(); // by folder, as classesOfFolders says
 
 const unsorted = () => photos.filter(({ result, problem }) => result === null && !problem);
+/** The class that a wrong photo is of, by its folder; "" where the folder says none, or the photo is right. */
+function missed({ folder, result }) {
+  const label = classesOf.get(folder);
+  return label && result?.classifier === work.classifier?.id && result.label !== label ? label : "";
+}
 const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
 
 // --- Sending ------------------------------------------------------------------------------------
@@ -113,7 +120,7 @@ async function sort(all = false) {
   if (done > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
   if (!calibrated) lines.push("The probabilities are not calibrated.");
   byId("sort-status").textContent = lines.join(" ");
-  announce(lines[0]);
+  announce([lines[0], ...drawMeasured().slice(0, 1)].join(" "));
 }
 
 function predict(id, piece, signal, progress) {
@@ -153,6 +160,7 @@ function drawTile(photo) {
       bar(result.probability, refused ? "dim" : ""));
     if (refused) face.append(el("span", { class: "badge warn" }, isUnknown(result) ? "unlike every class" : "refused"));
     tile.classList.toggle("refused", refused);
+    if (missed(photo)) face.append(el("span", { class: "mark" }, "wrong: it is in the folder ", theirs(photo.folder)));
   } else {
     face.append(el("span", { class: "best hint" }, "waiting"));
   }
@@ -169,6 +177,7 @@ function openPhoto(photo) {
   const content = [
     el("div", { class: "frame big-frame" }, picture(photo)),
     photo.problem && el("p", { class: "problem" }, photo.problem),
+    missed(photo) && el("p", { class: "problem" }, "Wrong: it is in the folder ", theirs(photo.folder), "."),
     result && el("ul", { class: "bars" }, result.top.map(({ label, probability }) => el("li", {},
       el("span", { class: "name", title: label }, theirs(label)), bar(probability), el("span", { class: "value" }, percent(probability, 1))))),
     result && el("p", { class: "hint" }, `Similarity ${result.similarity.toFixed(3)}${result.threshold === null ? "" : `; unlike every class below ${result.threshold.toFixed(3)}`}.`),
@@ -200,6 +209,7 @@ function selected() {
     refused: ({ result }) => result && isRefused(result),
     unknown: ({ result }) => result && isUnknown(result),
     failed: ({ result }) => !result,
+    wrong: missed,
   }[state];
   const found = photos.filter((photo) => fits(photo) && (label === "" || photo.result?.label === label.slice(1)));
   const share = ({ result }) => result?.probability ?? 0;
@@ -218,6 +228,20 @@ function drawFilter() {
   field.value = [...field.options].some(({ value }) => value === before) ? before : "";
 }
 
+/** Says how good the classifier is on photos whose folders have names of its classes; returns the sentences. */
+function drawMeasured() {
+  classesOf = classesOfFolders(photos, (work.classifier?.classes ?? []).map(({ label }) => label));
+  const sentences = measured(photos, classesOf, work.classifier?.id);
+  const text = sentences.join(" ");
+  byId("measured").textContent = text;
+  byId("measured").hidden = text === "";
+  const state = byId("filter-state");
+  const option = [...state.options].find(({ value }) => value === "wrong");
+  if (text && !option) state.append(new Option("wrong by folder", "wrong"));
+  if (!text) option?.remove(); // if it was chosen, all are shown
+  return sentences;
+}
+
 function draw() {
   byId("sorted").hidden = photos.length === 0;
   if (photos.length === 0) byId("sort-status").textContent = work.classifier ? "" : "Make or open a classifier first; photos added here wait for it.";
@@ -226,6 +250,7 @@ function draw() {
   byId("similarity-field").hidden = done.length === 0;
   spread(done, threshold);
   drawFilter();
+  drawMeasured();
   drawGrid();
   const old = done.filter(({ classifier }) => classifier !== work.classifier?.id).length;
   byId("again").hidden = !work.classifier || photos.length === 0;
@@ -255,7 +280,9 @@ export async function addPhotos({ images, others }) {
     if (others.length === 0) complain("There was no image in what was dropped.");
     return;
   }
-  const added = images.map(({ file, path }) => Object.assign(newImage(file, { later: true }), { name: path }));
+  const split = partsOf(images);
+  if (split) complain(theirs(`${partsWords(split)} To see how many photos are right, drop the folder ${quoted(split.test)} alone.`));
+  const added = images.map(({ file, path, label }) => Object.assign(newImage(file, { later: true }), { name: path, folder: label }));
   photos.push(...added);
   draw();
   if (work.classifier === null) {

@@ -81,9 +81,9 @@ const made = (label, id = newId(), stored = 0) => ({ id, label, stored, images: 
 
 // --- Images -------------------------------------------------------------------------------------
 
-function imageOf({ id, name, blob, small = blob, order, problem = "", number = null, result = null }) {
+function imageOf({ id, name, blob, small = blob, order, problem = "", number = null, result = null, folder = "" }) {
   const url = URL.createObjectURL(small);
-  return { id, name, blob, small, order, problem, number, result, url, ready: Promise.resolve() };
+  return { id, name, blob, small, order, problem, number, result, folder, url, ready: Promise.resolve() };
 }
 
 /** An image of a file; its `blob`, what is sent, and `url` are there once it is `ready`. */
@@ -113,6 +113,7 @@ export const recordOf = (image, key, owner = null) => ({
   problem: image.problem,
   number: image.number,
   result: image.result,
+  folder: image.folder,
 });
 
 export const restored = imageOf;

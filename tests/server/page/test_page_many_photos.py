@@ -1,15 +1,18 @@
 """The page in a browser: hundreds of photos, a server of low limits, thresholds."""
 
 import os
+import shutil
 from pathlib import Path
+from unicodedata import normalize
 
 import httpx2
 import pytest
 
+from comln_serve.client.results import interval_of
 from tests.support.browser import Visitor
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
-from tests.support.pages import Colours, adapt_with, get, requests_of
+from tests.support.pages import Colours, adapt_with, get, requests_of, violations
 
 pytestmark = pytest.mark.slow
 
@@ -121,4 +124,75 @@ def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: Live
     assert visitor.text("#threshold-says").startswith(f"Would refuse {refused} of 4 photos")
     visitor.choose("#filter-state", "kept")
     assert len(visitor.all("#results > li")) == 4 - refused
+    assert visitor.complaints() == []
+
+
+def test_folders_named_as_classes_tell_how_many_photos_are_right(
+    visitor: Visitor, server: LiveServer, colours: Colours, tmp_path: Path
+) -> None:
+    """Two classes of the page, one of whose names is composed otherwise in the folder, and photos in wrong folders."""
+    red, green, blue = colours.values()
+    made = adapt_with(server, {"rojo é": red, "green": green, "blue": blue}, model="tiny-far")
+    visitor.visit(f"/?classifier={made['id']}&step=sort")
+    root = tmp_path / "test"
+
+    def put(folder: str, paths: list[Path]) -> None:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            shutil.copy(path, root / folder)
+
+    put(normalize("NFD", "rojo é"), [*red, green[0]])
+    put("green", green[1:])
+    put("blue ", [*blue[:2], red[0]])
+    put("other things", blue[2:])
+    visitor.drop("#query-drop", [root])
+    visitor.wait_sorted()
+    assert len(visitor.all("#results .share")) == 10
+    low, high = (f"{100 * bound:.0f}" for bound in interval_of(7 / 9, 9))
+    assert visitor.text("#measured") == (
+        f"The folders have names of your classes: 7 of 9 photos are right (78 %, 95% interval {low} % to "
+        f"{high} %). Not counted: 1 photo of other folders (“other things”). Photos that the classifier was made "
+        "from must not be among them: they would make it look better than it is."
+    )
+    visitor.wait(lambda: "7 of 9 photos are right" in str(visitor.one("#announcer").get_property("textContent")))
+    assert violations(visitor) == []
+
+    def marks() -> list[str]:
+        return sorted(normalize("NFC", mark) for mark in visitor.texts("#results .mark"))
+
+    expected = ["wrong: it is in the folder blue", "wrong: it is in the folder rojo é"]
+    assert marks() == expected
+    visitor.resize(390)
+    assert visitor.run("return document.documentElement.scrollWidth") <= 390
+    visitor.resize(1280)
+    visitor.choose("#filter-state", "wrong")
+    assert len(visitor.all("#results > li")) == 2
+    visitor.all("#results .face")[0].click()
+    assert "Wrong: it is in the folder blue" in visitor.text("#dialog")
+    visitor.click("#dialog [aria-label=Close]")
+
+    # It outlives a reload; photos in no folder are not counted.
+    visitor.visit(f"/?classifier={made['id']}&step=sort", anew=False)
+    assert marks() == expected
+    visitor.sort(red[:1])
+    assert "7 of 9 photos are right" in visitor.text("#measured")
+    assert "(“other things”), 1 photo in no folder. " in visitor.text("#measured")
+    # Another classifier has other classes: nothing is said where fewer than two thirds of the folders have their names.
+    put("more things", blue[2:])
+    visitor.click("#clear")
+    visitor.drop("#query-drop", [root])
+    visitor.wait_sorted()
+    assert not visitor.one("#measured").is_displayed()
+    assert not visitor.all("#results .mark, #filter-state [value=wrong]")
+    # A folder alone is named as well as several; of one with parts, the part to choose is named.
+    visitor.click("#clear")
+    visitor.drop("#query-drop", [root / "green"])
+    visitor.wait_sorted()
+    assert "2 of 2 photos are right (100 %" in visitor.text("#measured")
+    for folder, part in (("green", "train"), ("blue ", "test")):
+        (root / folder).rename(root / part)
+    visitor.drop("#query-drop", [root])
+    visitor.wait(visitor.messages)
+    assert "“test” holds the folders “test” and “train”" in visitor.messages()
+    assert "drop the folder “test” alone" in visitor.messages()
     assert visitor.complaints() == []
