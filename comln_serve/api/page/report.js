@@ -2,7 +2,6 @@
 
 import { announce } from "./announce.js";
 import { bars, horizonChart, interval, intervalChart } from "./charts.js";
-import { alikeWords } from "./checks.js";
 import { picture } from "./classes.js";
 import { confusionTable, mistakes, mistakeWords, NARROW } from "./confusion.js";
 import { openDialog } from "./dialog.js";
@@ -207,8 +206,6 @@ async function draw(again = false) {
   const choice = detail.report?.horizon_choice ?? null;
   const labels = detail.classes.map(({ label }) => label);
   const parts = [headline(detail)];
-  const alike = alikeWords(labels);
-  if (alike) parts.push(el("p", { class: "note warn wide alike" }, theirs(alike)));
   if (detail.report?.contradictory?.length) parts.push(contradictory(detail.report.contradictory));
   if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (heldOut) {
