@@ -35,6 +35,7 @@ from comln_serve.client.steps import Flow, Request, do, flag_text
 
 _PAGE = 1000  # most classifiers that the server lists at a time
 _SUFFIXES: Mapping[str, Literal["onnx", "safetensors"]] = {".onnx": "onnx", ".safetensors": "safetensors"}
+_MOST_NUMBERS = 500  # most examples that the server removes at a time
 
 Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
@@ -160,15 +161,17 @@ def add_examples_folder(
 def remove_examples(
     session: Session, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
 ) -> Flow[Adapted]:
-    """Adapt a classifier without some of its examples.
+    """Adapt a classifier, once, without some of its examples. A class goes with its last one.
+
+    More than 500 are removed by several requests, with one version in the end, as in `adapt`.
 
     Args:
         numbers: of the examples, as `examples()` and the suspects of a report have them.
         promote: as in `adapt`.
 
     Raises:
-        NotFoundError: there is no such classifier or example.
-        IncompleteError: it failed after some of them. And as `adapt`.
+        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
+        IncompleteError: it failed after some of several requests. And as `adapt`.
     """
     if isinstance(numbers, int):
         raise InputError(f"numbers is {numbers}; give a list of the numbers of examples")
@@ -176,15 +179,16 @@ def remove_examples(
     if not wanted:
         raise InputError("numbers is empty; give the numbers of the examples to remove")
     chain = Chain(session)
+    parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
 
     def remove() -> Flow[None]:
-        for number in wanted:
-            path = path_of(chain.last if len(chain) else classifier, "examples", number)
-            promotes = {"promote": flag_text(promote and len(wanted) == 1)}
-            request = Request("DELETE", path, promotes, repeatable=False)
+        for part in parts:
+            path = path_of(chain.last if len(chain) else classifier, "examples")
+            parameters = {"number": part, "promote": flag_text(promote and len(parts) == 1)}
+            request = Request("DELETE", path, parameters, repeatable=False)
             chain.add((yield from ask_for(session, Adapted, request)))
 
-    yield from chain.build(remove(), "Removing", lambda: (len(chain), len(wanted)))
+    yield from chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
     return (yield from chain.finish(promote=promote, total=len(wanted)))
 
 

@@ -18,6 +18,7 @@ class Request:
     """A request to the server.
 
     Attributes:
+        parameters: of the query; one with several values is repeated.
         fields: of a form.
         images: image files of the form.
         content: of a JSON body, where there is no form.
@@ -26,7 +27,7 @@ class Request:
 
     method: str
     path: str
-    parameters: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    parameters: Mapping[str, str | int | Sequence[int]] = field(default_factory=dict[str, str | int | Sequence[int]])
     fields: Mapping[str, str | Sequence[str]] = field(default_factory=dict[str, str | Sequence[str]])
     images: Sequence[bytes] = ()
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])

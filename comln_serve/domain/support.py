@@ -1,6 +1,6 @@
 """The support set of a classifier, stored to adapt again without the images."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,20 +107,21 @@ class SupportSet:
             {**self.thumbnails, **added},
         )
 
-    def without(self, number: int) -> "SupportSet":
-        """The support set without one example, and without the thumbnail made of it.
+    def without(self, numbers: Collection[int]) -> "SupportSet":
+        """The support set without some of its examples, and without the thumbnails made of them.
 
         Raises:
-            KeyError: no example has that number.
+            KeyError: no examples have these numbers, the error's arguments.
         """
-        if number not in self.numbers:
-            raise KeyError(number)
-        i = self.numbers.index(number)
+        if absent := sorted(set(numbers).difference(self.numbers)):
+            raise KeyError(*absent)
+        removed = set(numbers)
+        left = [i for i, number in enumerate(self.numbers) if number not in removed]
         return SupportSet(
-            np.delete(self.embeddings, i, axis=0),
-            self.hashes[:i] + self.hashes[i + 1 :],
-            self.labels[:i] + self.labels[i + 1 :],
-            self.numbers[:i] + self.numbers[i + 1 :],
+            self.embeddings[left],
+            tuple(self.hashes[i] for i in left),
+            tuple(self.labels[i] for i in left),
+            tuple(self.numbers[i] for i in left),
             self.next_number,
-            {one: jpeg for one, jpeg in self.thumbnails.items() if one != number},
+            {number: jpeg for number, jpeg in self.thumbnails.items() if number not in removed},
         )

@@ -7,7 +7,7 @@ tenant's classifier.
 
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -259,17 +259,17 @@ class Engine:
                 models, reference, support, caller or Caller(), promote=promote, partial=partial
             )
 
-    def remove_example(
-        self, reference: str, number: int, caller: Caller | None = None, *, promote: bool = True
+    def remove_examples(
+        self, reference: str, numbers: Collection[int], caller: Caller | None = None, *, promote: bool = True
     ) -> Adapted:
-        """Adapt a classifier anew without one of its examples, by number. See `add_examples`.
+        """Adapt a classifier anew, once, without some of its examples, by their numbers. See `add_examples`.
 
         Raises:
             ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
         """
         self._need_ready()
         with self._served.using() as models:
-            return self._maker.remove_example(models, reference, number, caller or Caller(), promote=promote)
+            return self._maker.remove_examples(models, reference, numbers, caller or Caller(), promote=promote)
 
     def adapt_again(
         self,

@@ -81,6 +81,24 @@ def test_keys_are_described_where_they_are_required(service: TestClient, keyed: 
     }
 
 
+def test_a_parameter_that_may_be_repeated(service: TestClient) -> None:
+    operation = service.get("/openapi.json").json()["paths"]["/classifiers/{ref}/examples"]["delete"]
+    number, promote = [item for item in operation["parameters"] if item["in"] == "query"]
+    assert (number["name"], number["required"], promote["name"], promote["required"]) == (
+        "number",
+        True,
+        "promote",
+        False,
+    )
+    assert {key: number["schema"][key] for key in ("type", "minItems", "maxItems")} == {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 500,
+    }
+    assert number["schema"]["items"] == {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+    assert "example_not_found" in codes(operation, 404)
+
+
 def references_of(references: set[str]) -> set[str]:
     return {reference.rpartition("/")[2] for reference in references}
 

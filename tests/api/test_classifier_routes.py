@@ -147,6 +147,35 @@ def test_examples_are_listed_added_and_removed(client: TestClient) -> None:
     check_error(client.delete(f"{path}/2"), ErrorCode.CANNOT_ADAPT)
 
 
+def test_several_examples_are_removed_by_one_request(client: TestClient) -> None:
+    client.post("/adapt", **adapt_form([*PAIR, *PAIR, *THIRD], name="letters"))
+    path = "/classifiers/letters/examples"
+    absent = check_error(client.delete(f"{path}?number=9&number=1&number=8"), ErrorCode.EXAMPLE_NOT_FOUND)
+    assert absent["detail"] == {"received": [8, 9]}
+    check_error(client.delete(f"{path}?number=1&number=3&number=5"), ErrorCode.CANNOT_ADAPT)
+    assert [item["number"] for item in client.get(path).json()["examples"]] == [*range(1, 6)]
+    answer = client.delete(f"{path}?number=5&number=2&number=5&promote=false")
+    assert answer.status_code == 200, answer.text
+    removed = answer.json()
+    assert (removed["version"], removed["promoted"]) == (2, False)
+    assert [(item["label"], item["examples"]) for item in removed["classes"]] == [("red", 2), ("green", 1)]
+    assert set(removed["timings_ms"]) == {"solve", "report", "store", "total"}
+    assert promoted(client) == 1
+    by_one = client.delete(f"{path}?number=5").json()
+    assert (by_one["version"], by_one["promoted"]) == (3, True)
+
+
+def test_so_many_examples_are_removed_by_one_request(client: TestClient) -> None:
+    adapt(client, name="letters")
+    query = "&".join(f"number={number}" for number in range(100_001, 100_501))
+    assert len(query) < 8000
+    path = "/classifiers/letters/examples"
+    absent = check_error(client.delete(f"{path}?{query}"), ErrorCode.EXAMPLE_NOT_FOUND)
+    assert len(absent["detail"]["received"]) == 500
+    error = check_error(client.delete(f"{path}?{query}&number=1"), ErrorCode.INVALID_REQUEST)
+    assert "at most 500 items" in error["message"]
+
+
 def test_examples_of_a_name_make_versions(client: TestClient) -> None:
     adapt(client, name="letters")
     path = "/classifiers/letters/examples"
@@ -222,6 +251,12 @@ def test_what_adapting_again_does_not_take(
         ("DELETE", "/classifiers/letters/examples/0", ErrorCode.INVALID_REQUEST),
         ("DELETE", "/classifiers/letters/examples/x", ErrorCode.INVALID_REQUEST),
         ("DELETE", "/classifiers/letters/examples/1?promote=maybe", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/absent/examples?number=1", ErrorCode.CLASSIFIER_NOT_FOUND),
+        ("DELETE", "/classifiers/letters/examples", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples?number=1&number=0", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples?number=1&number=x", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples?number=1,2", ErrorCode.INVALID_REQUEST),
+        ("DELETE", "/classifiers/letters/examples?number=", ErrorCode.INVALID_REQUEST),
         ("PUT", "/classifiers/letters/promote", ErrorCode.METHOD_NOT_ALLOWED),
     ],
 )

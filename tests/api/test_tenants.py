@@ -38,6 +38,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): {},
     ("POST", "/classifiers/{ref}/examples"): adapt_form(),
     ("DELETE", "/classifiers/{ref}/examples/{number}"): {},
+    ("DELETE", "/classifiers/{ref}/examples"): {"params": {"number": 2}},
     ("GET", "/classifiers/{ref}/export"): {"params": {"format": "safetensors"}},
     ("GET", "/v2/models/{model}"): {},
     ("GET", "/v2/models/{model}/ready"): {},
@@ -150,7 +151,7 @@ def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, the
     before = state(keyed, mine)
     for _ in range(3):
         adapt(keyed, theirs, name=NAME)
-    asks = [route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith("{number}")] + [
+    asks = [route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith(("{number}", "/examples"))] + [
         ("DELETE", "/classifiers/{ref}")
     ]
     for route in asks:

@@ -115,21 +115,38 @@ def test_the_list_is_read_page_by_page(comln: Client, line: Wire, monkeypatch: p
     assert comln.classifiers(name="none") == []
 
 
-def test_several_examples_are_removed_as_one_change(comln: Client, line: Wire) -> None:
+def test_several_examples_are_removed_by_one_request(comln: Client, line: Wire) -> None:
     comln.adapt([RED, GREEN] * 3, ["red", "green"] * 3, name="pair")
+    line.requests.clear()
     changed = comln.remove_examples("pair", [1, 2, 2])
+    assert line.requests == ["DELETE /classifiers/pair/examples"]
+    assert (changed.version, changed.promoted) == (2, True)
     assert [item.number for item in comln.examples(changed)] == [3, 4, 5, 6]
-    assert [item.version for item in comln.classifiers(name="pair")] == [3, 1]
+    assert not comln.remove_examples("pair", np.array([3, 4]), promote=False).promoted
     assert comln.classifier("pair").id == changed.id
     with pytest.raises(InputError, match="numbers is 3; give a list"):
         comln.remove_examples("pair", 3)  # type: ignore[arg-type]
-    with pytest.raises(NotFoundError, match="no example 9") as caught:
-        comln.remove_examples("pair", [9, 3])
-    assert type(caught.value) is NotFoundError  # nothing was done before it
-    with pytest.raises(ComlnError, match=r"Removing ended after 1 of 2 images: .* 'pair' is what it was before"):
-        comln.remove_examples("pair", [3, 9])
+    with pytest.raises(NotFoundError, match=r"no examples 8, 9; nothing was removed"):
+        comln.remove_examples("pair", [9, 3, 8])
     assert comln.classifier("pair").id == changed.id
-    assert [item.version for item in comln.classifiers(name="pair")] == [3, 1]
+
+
+def test_very_many_examples_are_removed_by_several_requests(
+    comln: Client, line: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one change all the same: the versions in between are deleted, and all of them if one request fails."""
+    monkeypatch.setattr("comln_serve.client.calls._MOST_NUMBERS", 2)
+    comln.adapt([RED, GREEN] * 4, ["red", "green"] * 4, name="pair")
+    line.requests.clear()
+    changed = comln.remove_examples("pair", [1, 2, 5, 6, 7])
+    assert line.requests.count("DELETE /classifiers/pair/examples") == 1
+    assert [item.number for item in comln.examples(changed)] == [3, 4, 8]
+    assert [item.version for item in comln.classifiers(name="pair")] == [4, 1]
+    assert comln.classifier("pair").id == changed.id
+    with pytest.raises(ComlnError, match=r"Removing ended after 2 of 3 images: .* 'pair' is what it was before"):
+        comln.remove_examples("pair@1", [1, 2, 9])
+    assert comln.classifier("pair").id == changed.id
+    assert [item.version for item in comln.classifiers(name="pair")] == [4, 1]
 
 
 def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:

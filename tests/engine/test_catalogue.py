@@ -67,7 +67,7 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monk
     monkeypatch.setattr(References, "seconds", 1e9)
     made = engine.adapt(colour_support()).classifier
     assert used(engine, made.id) == made.id
-    changed = engine.remove_example(made.id, 1).classifier
+    changed = engine.remove_examples(made.id, [1]).classifier
     found = predict(engine, [image_bytes()], made.id).classifier
     assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
 

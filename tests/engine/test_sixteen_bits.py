@@ -43,7 +43,7 @@ def test_it_adapts_to_what_it_stores(halved: Settings, make_engine: MakeEngine) 
     np.testing.assert_array_equal(extended.W, made.W)
     np.testing.assert_array_equal(embeddings(engine, in_parts.id), embeddings(engine, made.id))
     engine.add_examples(made.id, [(image_bytes(seed=9), support[0][1])])
-    again = engine.remove_example(made.id, len(support) + 1).classifier
+    again = engine.remove_examples(made.id, [len(support) + 1]).classifier
     np.testing.assert_array_equal(again.W, made.W)
 
 

@@ -74,7 +74,7 @@ def test_examples_come_and_go_as_if_they_had_come_at_once(views: Settings, make_
     assert not np.array_equal(parts.W, whole.W)
     np.testing.assert_array_equal(engine.add_examples(parts.id, support[-1:]).classifier.W, whole.W)
     engine.add_examples(parts.id, [(image_bytes(seed=9), support[0][1])])
-    np.testing.assert_array_equal(engine.remove_example(parts.id, len(support) + 1).classifier.W, whole.W)
+    np.testing.assert_array_equal(engine.remove_examples(parts.id, [len(support) + 1]).classifier.W, whole.W)
 
 
 def test_the_report_counts_images(views: Settings, make_engine: MakeEngine) -> None:

@@ -72,7 +72,7 @@ def test_frames_added_later_are_recognised(photos: Engine) -> None:
     added = photos.add_examples("shop", [(frame(support[0][0], 1), label)]).classifier.report
     assert added is not None
     assert added.near_duplicates == [[1, len(support) + 1]]
-    removed = photos.remove_example("shop", 1).classifier.report
+    removed = photos.remove_examples("shop", [1]).classifier.report
     assert removed is not None
     assert removed.near_duplicates == []
     assert made.report is not None

@@ -89,6 +89,8 @@ def make_sensible(case: Any, data: st.DataObject, newest: int) -> None:
             case.body.pop("outputs", None)
     if "number" in case.path_parameters:
         case.path_parameters["number"] = data.draw(st.integers(1, 4))
+    if "number" in (case.query or {}):
+        case.query["number"] = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))
     if case.path.endswith("/rollback"):
         case.path_parameters["ref"] = "known"
     if "Idempotency-Key" in (case.headers or {}) and data.draw(st.booleans()):

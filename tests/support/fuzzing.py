@@ -15,6 +15,7 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/classifiers/{ref}/examples"),
     ("GET", "/classifiers"),
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"),
+    ("DELETE", "/classifiers/{ref}/examples"),
     ("GET", "/classifiers/{ref}/export"),
     ("POST", "/v2/models/{model}/infer"),
     ("POST", "/v2/models/{model}/versions/{version}/infer"),

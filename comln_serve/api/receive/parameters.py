@@ -1,4 +1,5 @@
-"""Refuses unknown query parameters, query parameters and headers sent more than once, and bodies that nobody reads.
+"""Refuses unknown query parameters, query parameters and headers sent more than once (but for lists), and bodies that
+nobody reads.
 
 FastAPI ignores what the route does not declare and takes one of several values: a misspelt or
 misplaced parameter would have no effect, without an error. Query models that forbid further fields
@@ -6,8 +7,8 @@ would be needed in every route, and would take one of several values, too.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_origin
 
 from fastapi import Request
 
@@ -58,10 +59,12 @@ async def check_parameters(request: Request) -> None:
             raise _repeated(f"header {header.alias}", len(values))
     # Most requests have no query and skip the check.
     if request.scope["query_string"] and not takes_any_query(request.scope["endpoint"]):
-        _check_query(request, [p.alias for p in declared.query_params])
+        _check_query(request, {p.alias: get_origin(p.field_info.annotation) is list for p in declared.query_params})
 
 
-def _check_query(request: Request, allowed: list[str]) -> None:
+def _check_query(request: Request, declared: Mapping[str, bool]) -> None:
+    """Check the query against the declared parameters, each with whether it may be repeated."""
+    allowed = list(declared)
     counts = Counter(name for name, _ in request.query_params.multi_items())
     unknown = [name[:_MAX_SHOWN] for name in counts if name not in allowed][:_MAX_NAMES]
     if unknown:
@@ -74,7 +77,7 @@ def _check_query(request: Request, allowed: list[str]) -> None:
             allowed=allowed,
         )
     for name, count in counts.items():
-        if count > 1:
+        if count > 1 and not declared[name]:
             raise _repeated(f"query parameter {name!r}", count)
 
 

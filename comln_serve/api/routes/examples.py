@@ -4,6 +4,7 @@ from hashlib import sha256
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import Field
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -22,13 +23,24 @@ router = APIRouter(tags=["examples"])
 
 _JPEG = "image/jpeg"
 
+Promote = Annotated[bool, Query(description="Let the name stand for the new version at once.")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+# So many numbers of six digits are a URL of 7 kB; proxies take 8.
+_MOST_NUMBERS = 500
 
 _CHANGE_ERRORS = (
     ErrorCode.CLASSIFIER_NOT_FOUND,
     ErrorCode.CANNOT_ADAPT,
     ErrorCode.MODEL_CHANGED,
     ErrorCode.TOO_MANY_CLASSIFIERS,
+)
+_REMOVAL_ERRORS = (
+    *ONE_CLASSIFIER_ERRORS,
+    *_CHANGE_ERRORS,
+    ErrorCode.EXAMPLE_NOT_FOUND,
+    ErrorCode.OVERLOADED,
+    ErrorCode.QUEUE_TIMEOUT,
 )
 
 
@@ -106,30 +118,49 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
 
 
 @router.delete(
+    "/classifiers/{ref}/examples",
+    response_model=schemas.AdaptResponse,
+    summary="Adapt a classifier without some of its examples",
+    responses=error_responses(*_REMOVAL_ERRORS),
+)
+@needs(Scope.ADAPT)
+async def remove_examples(
+    request: Request,
+    ref: Ref,
+    number: Annotated[
+        list[Annotated[int, Field(ge=1, le=2**31 - 1)]],
+        Query(
+            min_length=1,
+            max_length=_MOST_NUMBERS,
+            description="Of an example; repeated, `number=3&number=7`, of several. One given twice counts once.",
+        ),
+    ],
+    promote: Promote = True,
+) -> Response:
+    """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. Removing the last
+    example of a class removes the class. If one of the numbers does not exist, nothing is removed.
+    """
+    return await _remove(request, ref, number, promote=promote)
+
+
+@router.delete(
     "/classifiers/{ref}/examples/{number}",
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier without one of its examples",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS,
-        *_CHANGE_ERRORS,
-        ErrorCode.EXAMPLE_NOT_FOUND,
-        ErrorCode.OVERLOADED,
-        ErrorCode.QUEUE_TIMEOUT,
-    ),
+    responses=error_responses(*_REMOVAL_ERRORS),
 )
 @needs(Scope.ADAPT)
-async def remove_example(
-    request: Request,
-    ref: Ref,
-    number: Number,
-    promote: Annotated[bool, Query(description="Let the name stand for the new version at once.")] = True,
-) -> Response:
+async def remove_example(request: Request, ref: Ref, number: Number, promote: Promote = True) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """
+    return await _remove(request, ref, [number], promote=promote)
+
+
+async def _remove(request: Request, ref: str, numbers: list[int], *, promote: bool) -> Response:
     engine = engine_of(request)
     current_record().operation = "adapt"
-    return await make(request, lambda caller: engine.remove_example(ref, number, caller, promote=promote))
+    return await make(request, lambda caller: engine.remove_examples(ref, numbers, caller, promote=promote))
 
 
 @router.post(

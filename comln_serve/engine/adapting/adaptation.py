@@ -1,6 +1,6 @@
 """Makes classifiers, from images or from the support set of an existing one."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
-from comln_serve.domain.support import SupportSet, labels_to_show
+from comln_serve.domain.support import MIN_CLASSES, SupportSet, labels_to_show
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.adapting.seen import Seen
@@ -56,6 +56,8 @@ Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
 
 # A solve with thousands of support images takes hundreds of megabytes.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
+# Numbers of examples that an error's message names; its detail has all.
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -145,15 +147,20 @@ class ClassifierMaker:
         call = self._begin(caller, models, "examples", support, options, partial=partial)
         return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
 
-    def remove_example(self, models: Models, reference: str, number: int, caller: Caller, *, promote: bool) -> Adapted:
-        """See `Engine.remove_example`."""
+    def remove_examples(
+        self, models: Models, reference: str, numbers: Collection[int], caller: Caller, *, promote: bool
+    ) -> Adapted:
+        """See `Engine.remove_examples`."""
         call = _Call(caller, models)
 
         def shrink(_stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
             try:
-                return examples.without(number)
-            except KeyError:
-                raise _no_example(reference, number) from None
+                left = examples.without(numbers)
+            except KeyError as error:
+                raise _no_examples(reference, error.args) from None
+            if not len(left):
+                raise _nothing_left(reference)
+            return left
 
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
 
@@ -370,12 +377,25 @@ def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Se
     )
 
 
-def _no_example(reference: str, number: int) -> ServiceError:
+def _no_examples(reference: str, numbers: Sequence[int]) -> ServiceError:
+    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    if len(numbers) > _MOST_NAMED:
+        named += f" and {len(numbers) - _MOST_NAMED} more"
     return ServiceError(
         ErrorCode.EXAMPLE_NOT_FOUND,
-        f"Classifier {reference!r} has no example {number}. GET /classifiers/{reference}/examples "
-        "lists them; a number that was removed is not given again.",
-        received=number,
+        f"Classifier {reference!r} has no example{'s' * (len(numbers) > 1)} {named}; nothing was removed. "
+        f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
+        received=list(numbers),
+    )
+
+
+def _nothing_left(reference: str) -> ServiceError:
+    return ServiceError(
+        ErrorCode.CANNOT_ADAPT,
+        f"Without these examples classifier {reference!r} would have none left; it needs at least two classes. "
+        f"To delete the classifier, DELETE /classifiers/{reference}.",
+        received_classes=0,
+        least_classes=MIN_CLASSES,
     )
 
 
