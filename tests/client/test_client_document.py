@@ -35,8 +35,9 @@ def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def workplace(tmp_path: Path, models_dir: Path, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with what the blocks name: photos, kept-apart, new-photos, models."""
+    """The working folder, with what the blocks name: photos, more-photos, kept-apart, new-photos, models."""
     class_folder(tmp_path / "photos", each=4)
+    class_folder(tmp_path / "more-photos", each=2)
     class_folder(tmp_path / "kept-apart", each=2)
     (tmp_path / "new-photos").mkdir()
     for number, colour in enumerate(COLOURS.values(), 1):
@@ -92,6 +93,7 @@ def test_commands(server: LiveServer, workplace: Path) -> None:
     with_server, without = blocks(DOCUMENT, "bash")
     run_commands("comln adapt photos --name shop")  # so that there is a shop@1
     shown = run_commands(with_server)
+    assert "new classes: sky blue\n" in shown
     with (workplace / "predictions.csv").open(encoding="utf-8", newline="") as file:
         assert [row["label"] for row in csv.DictReader(file)] == list(COLOURS)
     assert (workplace / "shop.onnx").stat().st_size > 0

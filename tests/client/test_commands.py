@@ -123,8 +123,11 @@ def test_examples(comln: Run, photos: Path, tmp_path: Path) -> None:
     (more / "green" / "blue.png").write_bytes(image_bytes(COLOURS["blue"], seed=9))
     result = comln("examples", "add", "growing", more)
     assert result.exit_code == 0
-    # Suspects are named by their numbers: the files of the first examples are not known here.
-    assert re.search(r"  example \d+: green, or rather blue", result.stdout), result.stdout
+    # Suspects are named by their numbers, and by their files where these were just sent.
+    suspects = re.findall(r"^  example \d+ \((.*)\): green, or rather blue", result.stdout, flags=re.MULTILINE)
+    assert str(more / "green" / "blue.png") in suspects, result.stdout
+    assert "compared with growing@1: " in result.stdout
+    assert "new classes: pink\n" in result.stdout
     assert "): 4 classes, 28 images, model tiny-prototype, promoted" in result.stdout
     assert result.stdout.startswith("growing@2 (clf_")
     assert "1 file was skipped" in result.stderr

@@ -1,7 +1,7 @@
 """`comln adapt`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,14 @@ def adapt(
         progress=False if output.as_json else None,
         **options,
     )
-    show_made(output, made, files=made.images)
+    show_made(output, made, files=dict(enumerate(made.images, 1)))
 
 
-def show_made(output: Output, made: Adapted, files: Sequence[str] = ()) -> None:
+def show_made(
+    output: Output, made: Adapted, files: Mapping[int, str] | None = None, changes: Sequence[str] = ()
+) -> None:
     """Show what was made, what was left out, and what could not be cleaned up. See `described`."""
-    output.show(made, lambda: described(made, files))
+    output.show(made, lambda: described(made, files, changes))
     if made.leftover:
         output.note(
             f"partial versions could not be deleted: {', '.join(made.leftover)}; comln classifiers rm deletes them"
@@ -83,5 +85,7 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str] | None:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise InputError(f"--metadata is {pair!r}; give KEY=VALUE")
+        if key in found:
+            raise InputError(f"--metadata has {key!r} twice, as {found[key]!r} and as {value!r}; give it once")
         found[key] = value
     return found or None

@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import FOLDER, ON_BAD, show_made
+from comln_serve.client.commands.adapt import ON_BAD, show_made
+from comln_serve.client.commands.changes import added_files, changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import table
+from comln_serve.client.errors import InputError
 
 PROMOTE = click.option(
     "--promote/--no-promote",
@@ -36,16 +38,43 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 
 @examples.command()
 @click.argument("ref")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--label", metavar="CLASS", help="Class of files, one that the classifier has or a new one.")
 @PROMOTE
 @ON_BAD
 @connected
-def add(client: Client, output: Output, ref: str, folder: Path, **options: Any) -> None:
-    """Adapt a classifier to more images, DIR/<class>/<image>, of its classes or of new ones.
+def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, label: str | None, **options: Any) -> None:
+    """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or --label CLASS FILES.
 
     A classifier with a name gets a new version; one without changes in place.
     """
-    show_made(output, client.add_examples_folder(ref, folder, progress=False if output.as_json else None, **options))
+    _check(paths, label)
+    before = promoted_before(client, output, ref)
+    if label is None:
+        progress = False if output.as_json else None
+        made = client.add_examples_folder(ref, paths[0], progress=progress, **options)
+    else:
+        made = client.add_examples(ref, paths, [label] * len(paths), **options)
+    files = added_files(client, output, made)
+    show_made(output, made, files, [] if before is None else changed(before, made, files))
+
+
+def _check(paths: Sequence[Path], label: str | None) -> None:
+    """Refuse paths that are not what the form of the command takes.
+
+    Raises:
+        InputError: some are not.
+    """
+    if label is not None:
+        folder = next((path for path in paths if path.is_dir()), None)
+        if folder is not None:
+            raise InputError(f"{folder} is a folder; give the files of class {label!r}, or {folder} without --label")
+        return
+    file = next((path for path in paths if not path.is_dir()), None)
+    if file is not None:
+        raise InputError(f"{file} is a file; say of which class it is: --label CLASS")
+    if len(paths) > 1:
+        raise InputError(f"received {len(paths)} folders; give one at a time, that of the class folders")
 
 
 @examples.command()
@@ -58,4 +87,6 @@ def rm(client: Client, output: Output, ref: str, numbers: Sequence[int], **optio
 
     A classifier with a name gets a new version; one without changes in place.
     """
-    show_made(output, client.remove_examples(ref, numbers, **options))
+    before = promoted_before(client, output, ref)
+    made = client.remove_examples(ref, numbers, **options)
+    show_made(output, made, changes=[] if before is None else changed(before, made, {}))

@@ -1,11 +1,13 @@
 """Lines and columns for people."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from comln_serve.client.results import Classifier, ClassifierDetail, Report, Skipped
+from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
 
 MOST_LISTED = 20
+# Of a report: with more of each, the accuracy would scroll away.
+_MOST_OF_REPORT = 5
 _MOST_OF_A_GROUP = 3
 
 
@@ -33,11 +35,12 @@ def interval(ends: tuple[float, float]) -> str:
     return f"95% interval {percent(ends[0])} to {percent(ends[1])}"
 
 
-def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
+def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, changes: Sequence[str] = ()) -> str:
     """A classifier and what its report says, in lines.
 
     Args:
-        files: of example 1, 2 and so on; suspects are named by them. Others are named by their numbers.
+        files: of examples, by number; they are named by these. If all are known, the numbers are left out.
+        changes: lines of what was changed, to be shown beside the accuracy.
     """
     images = sum(item.examples for item in made.classes)
     state = "" if made.name is None else ", promoted" if made.promoted else ", not promoted"
@@ -49,24 +52,50 @@ def described(made: ClassifierDetail, files: Sequence[str] = ()) -> str:
     lines.append(f"horizon: {horizon_of_one(made)}")
     report = made.report
     if report is None:
-        return "\n".join(lines)
-    lines += _expected(report, files)
+        return "\n".join([*lines, *changes])
+    if report.held_out is not None:
+        held = report.held_out
+        judged = f"of {held.judged} images classified without themselves"
+        lines.append(f"expected accuracy: {percent(held.accuracy)} ({interval(held.interval)}), {judged}")
+    lines += changes
+    names = _Names(made, files or {})
+    lines += _suspects(made, names)
     lines += map(shown, report.notes)
-    lines += _groups("one photo, different labels", report.contradictory, files)
-    lines += _groups("nearly the same", report.near_duplicates, files)
+    lines += _groups("one photo, different labels", report.contradictory, names)
+    lines += _groups("nearly the same", report.near_duplicates, names)
     return "\n".join(lines)
 
 
-def _groups(what: str, groups: Sequence[Sequence[int]], files: Sequence[str]) -> list[str]:
-    """Lines of groups of examples whose files are known."""
-    known = [group for group in groups if max(group) <= len(files)]
+class _Names:
+    """What the examples of a classifier are called."""
+
+    def __init__(self, made: ClassifierDetail, files: Mapping[int, str]) -> None:
+        """Note the files that are known, by number."""
+        self._files = files
+        self._numbered = len(files) < sum(item.examples for item in made.classes)
+        self.all_of = f"(comln classifiers show {made.reference} --json lists all)"
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._files
+
+    def of(self, number: int) -> str:
+        """An example's number, its file, or both where some files are not known."""
+        file = self._files.get(number)
+        if file is None:
+            return f"example {number}"
+        return f"example {number} ({file})" if self._numbered else file
+
+
+def _groups(what: str, groups: Sequence[Sequence[int]], names: _Names) -> list[str]:
+    """Lines of groups of examples, of which files are known."""
+    known = [group for group in groups if any(number in names for number in group)]
     lines: list[str] = []
-    for group in known[:MOST_LISTED]:
-        first = ", ".join(files[number - 1] for number in group[:_MOST_OF_A_GROUP])
+    for group in known[:_MOST_OF_REPORT]:
+        first = ", ".join(map(names.of, group[:_MOST_OF_A_GROUP]))
         rest = len(group) - _MOST_OF_A_GROUP
         lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
-    if len(known) > MOST_LISTED:
-        lines.append(f"  and {len(known) - MOST_LISTED} more groups (--json lists all)")
+    if len(known) > _MOST_OF_REPORT:
+        lines.append(f"  and {_count(len(known) - _MOST_OF_REPORT, 'more group', 'more groups')} {names.all_of}")
     return lines
 
 
@@ -75,20 +104,17 @@ def horizon_of_one(classifier: Classifier) -> str:
     return f"{classifier.horizon:.4g} ({classifier.horizon_rule})"
 
 
-def _expected(report: Report, files: Sequence[str]) -> list[str]:
-    """Lines of the accuracy to expect and of images that look mislabelled."""
-    held = report.held_out
-    if held is None:
+def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
+    """Lines of images that look mislabelled."""
+    held = made.report.held_out if made.report else None
+    if held is None or not held.suspects:
         return []
-    judged = f"of {held.judged} images classified without themselves"
-    lines = [f"expected accuracy: {percent(held.accuracy)} ({interval(held.interval)}), {judged}"]
-    if held.suspects:
-        lines.append(f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:")
-        for item in held.suspects[:MOST_LISTED]:
-            which = files[item.number - 1] if item.number <= len(files) else f"example {item.number}"
-            lines.append(shown(f"  {which}: {item.label}, or rather {item.likelier} ({percent(item.score)})"))
-        if len(held.suspects) > MOST_LISTED:
-            lines.append(f"  and {len(held.suspects) - MOST_LISTED} more (--json lists all)")
+    lines = [f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:"]
+    for item in held.suspects[:_MOST_OF_REPORT]:
+        which = f"{names.of(item.number)}: {item.label}, or rather {item.likelier}"
+        lines.append(shown(f"  {which} ({percent(item.score)})"))
+    if len(held.suspects) > _MOST_OF_REPORT:
+        lines.append(f"  and {len(held.suspects) - _MOST_OF_REPORT} more {names.all_of}")
     return lines
 
 

@@ -1,0 +1,93 @@
+"""What changed in a classifier, against what its name stood for before."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from comln_serve.client.clients import Client
+from comln_serve.client.commands.connection import Output
+from comln_serve.client.commands.tables import percent, shown
+from comln_serve.client.errors import ComlnError
+from comln_serve.client.results import Adapted, ClassifierDetail
+
+_MOST_LABELS = 5
+
+
+def promoted_before(client: Client, output: Output, reference: str) -> ClassifierDetail | None:
+    """What to compare a change of a classifier with, asked for before it: the version that its name stands for; of one
+    without a name itself. None where the output is for programs, which can ask themselves.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+    """
+    if output.as_json:
+        return None
+    found = client.classifier(reference)
+    return found if found.name is None or found.promoted else client.classifier(found.name)
+
+
+def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]:
+    """Files of the examples that were just added, by number. Empty where nothing is said of examples."""
+    report = made.report
+    if output.as_json or report is None:
+        return {}
+    held = report.held_out
+    if not ((held and held.suspects) or report.near_duplicates or report.contradictory):
+        return {}
+    with suppress(ComlnError):  # the examples are added: only their names are missing
+        numbers = [item.number for item in client.examples(made)]
+        if len(numbers) == _images(made):  # else somebody has changed a classifier without a name meanwhile
+            return dict(zip(numbers[-len(made.images) :], made.images, strict=True))
+    return {}
+
+
+def changed(before: ClassifierDetail, made: ClassifierDetail, added: Mapping[int, str]) -> list[str]:
+    """Lines of what is different, and how to go back where it got worse.
+
+    Args:
+        before: from `promoted_before`.
+        added: from `added_files`.
+    """
+    name = before.reference if before.name is not None else f"revision {before.revision}"
+    old, new = _accuracy(before), _accuracy(made)
+    sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {_images(before)} -> {_images(made)}"
+    lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}"]
+    labels = [
+        *_labels("new classes", (label for label in made.labels if label not in before.labels)),
+        *_labels("classes that are gone", (label for label in before.labels if label not in made.labels)),
+    ]
+    if labels:
+        lines.append("; ".join(labels))
+    known = _known(made, added)
+    if known and 2 * known >= len(added):
+        lines.append(f"{known} of {len(added)} images are in it already, or nearly the same photos are")
+    fell = old is not None and new is not None and _text(new) != _text(old) and new < old
+    if made.name is not None and made.promoted and (fell or known == len(added) > 0):
+        lines.append(f"to go back to {name}: comln classifiers rollback {made.name}")
+    return lines
+
+
+def _known(made: ClassifierDetail, added: Mapping[int, str]) -> int:
+    """How many of the added images are nearly the same photos as examples of their class that were there before."""
+    groups = made.report.near_duplicates if made.report else ()
+    return sum(number in added for group in groups if any(one not in added for one in group) for number in group)
+
+
+def _accuracy(classifier: ClassifierDetail) -> float | None:
+    held = classifier.report.held_out if classifier.report else None
+    return None if held is None else held.accuracy
+
+
+def _text(accuracy: float | None) -> str:
+    return "not known" if accuracy is None else percent(accuracy)
+
+
+def _images(classifier: ClassifierDetail) -> int:
+    return sum(item.examples for item in classifier.classes)
+
+
+def _labels(what: str, labels: Iterable[str]) -> list[str]:
+    found = list(labels)
+    if not found:
+        return []
+    more = f" and {len(found) - _MOST_LABELS} more" if len(found) > _MOST_LABELS else ""
+    return [shown(f"{what}: {', '.join(found[:_MOST_LABELS])}{more}")]
