@@ -391,6 +391,7 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert comln("classifiers", "promote", "life@2").stdout == "life stands for life@2 now\n"
     assert printed(comln("classifiers", "promote", "life@2", "--json"))["promoted"]
     again = comln("classifiers", "adapt", "life", "--horizon", "2.5", "--no-promote").stdout
+    assert "\ncompared with life@2: expected accuracy " in again
     assert again.startswith("life@3 (")
     assert "\nhorizon: 2.5 (given)\n" in again
     assert " 2.5 (given) " in comln("classifiers", "ls", "--name", "life").stdout
@@ -459,6 +460,7 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
         (["adapt", "{photos}", "--horizon", "far"], 2, "--horizon is 'far'; give a number"),
         (["adapt", "{photos}", "--horizon", "nan"], 2, "--horizon is 'nan'; give a number"),
         (["adapt", "{photos}", "--metadata", "x"], 2, "--metadata is 'x'; give KEY=VALUE"),
+        (["adapt", "{photos}", "--metadata", "a=1", "--metadata", "a=2"], 2, "has 'a' twice, as '1' and as '2'"),
         (["adapt", "{photos}", "--model", "none"], 1, "(model_not_found)"),
         (["classifiers", "rollback", "none"], 1, "(classifier_not_found)"),
         (["classifiers", "adapt", "none"], 1, "(classifier_not_found)"),

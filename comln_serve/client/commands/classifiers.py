@@ -8,6 +8,7 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import horizon_of, show_made
+from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, table
@@ -100,7 +101,9 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
     """
-    show_made(output, client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote))
+    before = promoted_before(client, output, ref)
+    made = client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote)
+    show_made(output, made, changes=[] if before is None else changed(before, made, {}))
 
 
 @classifiers.command()
