@@ -140,8 +140,8 @@ def test_added_files_are_named_beside_their_numbers(run: Run, comln: Client, tmp
     lines = lines_of(run("examples", "add", "shop", more))
     sent = dict(enumerate(["one", "other", "one", "one"], 9))
     assert {item.number: item.label for item in comln.examples("shop")} == {**numbers, **sent}
-    assert f"  nearly the same: example 5, example 11 ({again})" in lines, lines
-    assert f"  one photo, different labels: example 4, example 12 ({wrong})" in lines, lines
+    assert f"  nearly the same: example 11 ({again}), example 5" in lines, lines
+    assert f"  one photo, different labels: example 12 ({wrong}), example 4" in lines, lines
 
 
 def test_photos_that_are_in_it_already(run: Run, comln: Client, tmp_path: Path) -> None:

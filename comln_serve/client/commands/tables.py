@@ -87,11 +87,12 @@ class _Names:
 
 
 def _groups(what: str, groups: Sequence[Sequence[int]], names: _Names) -> list[str]:
-    """Lines of groups of examples, of which files are known."""
+    """Lines of groups of examples of which files are known; of each group these come first."""
     known = [group for group in groups if any(number in names for number in group)]
     lines: list[str] = []
     for group in known[:_MOST_OF_REPORT]:
-        first = ", ".join(map(names.of, group[:_MOST_OF_A_GROUP]))
+        known_first = sorted(group, key=lambda number: number not in names)
+        first = ", ".join(map(names.of, known_first[:_MOST_OF_A_GROUP]))
         rest = len(group) - _MOST_OF_A_GROUP
         lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
     if len(known) > _MOST_OF_REPORT:
