@@ -216,6 +216,31 @@ def adapt_again(
     return (yield from ask_for(session, Adapted, request))
 
 
+def rename_classes(
+    session: Session, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
+) -> Flow[Adapted]:
+    """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
+
+    No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is adapted
+    again. A classifier with a name gets a new version; one without changes in place.
+
+    Args:
+        labels: new labels, by the label that a class has.
+        promote: as in `adapt`.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+        ComlnError: the server refused it, as for a label that no class has; or there is no answer.
+    """
+    request = Request(
+        "POST",
+        path_of(classifier, "labels"),
+        content={"labels": dict(labels), "promote": promote},
+        headers={"Idempotency-Key": uuid.uuid4().hex},
+    )
+    return (yield from ask_for(session, Adapted, request))
+
+
 def classifiers(
     session: Session, *, name: str | None = None, model: str | None = None, limit: int | None = None
 ) -> Flow[list[Classifier]]:

@@ -5,6 +5,7 @@ version; `letters@3` is version 3 of that name.
 """
 
 import re
+import uuid
 from dataclasses import dataclass
 
 ID_PREFIX = "clf_"
@@ -20,6 +21,11 @@ class Reference:
     id: str | None = None
     name: str | None = None
     version: int | None = None
+
+
+def new_id() -> str:
+    """An id that no classifier has yet."""
+    return ID_PREFIX + uuid.uuid4().hex
 
 
 def parse_reference(text: str) -> Reference | None:

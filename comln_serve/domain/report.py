@@ -1,6 +1,13 @@
 """The report on a classifier: made when it is adapted, stored with it and sent as JSON."""
 
+import re
+from collections.abc import Mapping, Sequence
+from unicodedata import normalize
+
 from pydantic import BaseModel, ConfigDict, Field
+
+_ALIKE = "Labels that differ only in case or blanks are different classes: "
+_MOST_NAMED = 10
 
 
 class _Part(BaseModel):
@@ -86,3 +93,37 @@ class Report(_Part):
         description="Similarity below which an image is unknown, from the images left out; null: "
         "these were too few, and the threshold is that of the model's calibration, where it applies."
     )
+
+    def renamed(self, labels: Mapping[str, str]) -> "Report":
+        """The report with new labels, in its suspects and wherever its notes quote one.
+
+        Args:
+            labels: new label of every class, by label.
+        """
+        # Notes quote labels by repr(). A literal ends where its quote does, so none is found within another, as long as
+        # all labels are looked for.
+        quoted = {repr(label): repr(new) for label, new in labels.items()}
+        any_label = re.compile("|".join(map(re.escape, quoted)))
+        held_out = self.held_out
+        if held_out is not None:
+            suspects = [
+                one.model_copy(update={"label": labels[one.label], "likelier": labels[one.likelier]})
+                for one in held_out.suspects
+            ]
+            held_out = held_out.model_copy(update={"suspects": suspects})
+        kept = [note for note in self.notes if not note.startswith(_ALIKE)]
+        notes = [
+            *note_of_alike(list(labels.values())),
+            *(any_label.sub(lambda one: quoted[one[0]], note) for note in kept),
+        ]
+        return self.model_copy(update={"held_out": held_out, "notes": notes})
+
+
+def note_of_alike(labels: Sequence[str]) -> list[str]:
+    """A note of the labels that differ only in case or in blanks; none if there are no such."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault("".join(normalize("NFKC", label).casefold().split()), []).append(repr(label))
+    alike = [" and ".join(group[:_MOST_NAMED]) for group in groups.values() if len(group) > 1]
+    more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
+    return [f"{_ALIKE}{'; '.join(alike[:_MOST_NAMED])}{more}. Rename one to make them one class."] if alike else []

@@ -1,7 +1,7 @@
 """The support set of a classifier, stored to adapt again without the images."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,21 @@ class SupportSet:
             following,
             {**self.thumbnails, **added},
         )
+
+    def renamed(self, labels: Mapping[str, str]) -> "SupportSet":
+        """The support set under other labels. Classes that get the same label are merged.
+
+        A merged class keeps the first of its thumbnails.
+
+        Args:
+            labels: new labels, by the label that a class has; the other classes keep theirs.
+        """
+        new = tuple(labels.get(label, label) for label in self.labels)
+        kept: dict[str, int] = {}
+        for label, number in zip(new, self.numbers, strict=True):
+            if number in self.thumbnails:
+                kept.setdefault(label, number)
+        return replace(self, labels=new, thumbnails={number: self.thumbnails[number] for number in kept.values()})
 
     def without(self, numbers: Collection[int]) -> "SupportSet":
         """The support set without some of its examples, and without the thumbnails made of them.

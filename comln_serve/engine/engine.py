@@ -294,6 +294,26 @@ class Engine:
         with self._served.using() as models:
             return self._maker.adapt_again(models, reference, caller or Caller(), horizon=horizon, promote=promote)
 
+    def rename_classes(
+        self, reference: str, labels: Mapping[str, str], caller: Caller | None = None, *, promote: bool = True
+    ) -> Adapted:
+        """Give classes of a classifier other labels. Classes that get the same label are merged.
+
+        Without a merge, the weights and the report stay, whatever model is served now. With one, the classifier is
+        adapted again, as by `remove_example`. A named classifier gets a new version; an unnamed one changes in place.
+
+        Args:
+            labels: new labels, by the label that a class has.
+            promote: let the name stand for the new version.
+
+        Raises:
+            ServiceError: INVALID_REQUEST, it has no class of such a label, or no label would change; CANNOT_ADAPT, too
+                few classes are left; and others.
+        """
+        self._need_ready()
+        with self._served.using() as models:
+            return self._maker.rename_classes(models, reference, labels, caller or Caller(), promote=promote)
+
     async def predict(
         self,
         images: Sequence[File],

@@ -1,13 +1,12 @@
 """Makes the report of an adaptation."""
 
 from collections.abc import Sequence
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Calibration
-from comln_serve.domain.report import HeldOutReport, Report, Suspect
+from comln_serve.domain.report import HeldOutReport, Report, Suspect, note_of_alike
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
 from comln_serve.report.folds import count_distinct
@@ -40,8 +39,9 @@ def make_report(
     found, solution = adaptation.found, adaptation.solution
     numbers = numbers or range(1, len(classes) + 1)
     near = _near_duplicates(adaptation.groups)
-    notes = _contradictions(adaptation.contradictory, numbers, [labels[int(c)] for c in classes])
-    notes += _alike(labels)
+    # Notes quote labels by repr(): so `Report.renamed` finds them.
+    notes = note_of_alike(labels)
+    notes += _contradictions(adaptation.contradictory, numbers, [labels[int(c)] for c in classes])
     notes += _not_judged(labels, per_class, distinct)
     if near:
         notes.append(_named(near, numbers, [labels[int(classes[group[0]])] for group in near]))
@@ -84,17 +84,6 @@ def _contradictions(photos: Sequence[NDArray[np.intp]], numbers: Sequence[int], 
     named = [" and ".join(f"{numbers[i]} ({labels[i]!r})" for i in photo[:_MOST_NAMED]) for photo in photos]
     what = "A photo was" if len(photos) == 1 else f"{len(photos)} photos were"
     return [f"{what} sent under different labels: {_listed(named, '; ')}. Remove the examples whose label is wrong."]
-
-
-def _alike(labels: Sequence[str]) -> list[str]:
-    """A note of labels that differ only in case or in blanks."""
-    groups: dict[str, list[str]] = {}
-    for label in labels:
-        groups.setdefault("".join(normalize("NFKC", label).casefold().split()), []).append(repr(label))
-    alike = [" and ".join(group[:_MOST_NAMED]) for group in groups.values() if len(group) > 1]
-    if not alike:
-        return []
-    return [f"Labels that differ only in case or blanks are different classes: {_listed(alike, '; ')}."]
 
 
 def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct: NDArray[np.integer]) -> list[str]:

@@ -67,12 +67,13 @@ class TenantStore:
         with self._database.reading() as connection:
             return rows.to_record(self._row(connection, reference))
 
-    def support(self, reference: str) -> tuple[ClassifierRecord, SupportSet]:
-        """The classifier without its weights, and its support set."""
+    def support(self, reference: str) -> tuple[Classifier, SupportSet]:
+        """The classifier and its support set."""
+        more = (classifiers.c.weights, *rows.SUPPORT, supports.c.classifier)
         with self._database.reading() as connection:
-            row = self._row(connection, reference, *rows.SUPPORT, supports.c.classifier, where=_OF_CLASSIFIER)
+            row = self._row(connection, reference, *more, where=_OF_CLASSIFIER)
             jpegs = self._jpegs(connection, row.classifier) if self._show_thumbnails else {}
-        return rows.to_record(row), rows.to_support(row, jpegs)
+        return rows.to_classifier(row), rows.to_support(row, jpegs)
 
     def examples(self, reference: str) -> tuple[Resolved, list[tuple[int, str]]]:
         """The classifier's id and revision, and the number and label of each example. Does not read the embeddings,

@@ -43,6 +43,7 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
         ("POST", "/adapt"),
         ("POST", "/classifiers/known/rollback"),
         ("POST", "/classifiers/known/adapt"),
+        ("POST", "/classifiers/known/labels"),
         ("DELETE", "/classifiers/known"),
         ("POST", "/predict"),
         ("POST", "/absent"),

@@ -105,6 +105,22 @@ def test_adapt_and_predict_are_counted_and_timed(client: TestClient) -> None:
     assert difference.of("comln_classifiers") == 1
 
 
+def test_renaming_classes_is_counted_as_a_classifier_made(client: TestClient) -> None:
+    client.post("/adapt", **adapt_form(colour_support(2), name="known")).raise_for_status()
+    path = "/classifiers/known/labels"
+    with Difference(client) as difference:
+        assert client.post(path, json={"labels": {"red": "Red"}}).is_success
+        assert client.post(path, json={"labels": {"Red": "blue"}}).is_success
+    assert difference.changed("comln_requests_total") == {
+        key(**requests_of("/classifiers/{ref}/labels", "POST", 201)): 2
+    }
+    assert difference.changed("comln_adaptations_total") == {key(model="tiny"): 2}
+    assert difference.changed("comln_images_total") == {}
+    stages = difference.changed("comln_stage_duration_seconds_count")
+    assert stages[key(operation="adapt", stage="store")] == 2
+    assert stages[key(operation="adapt", stage="solve")] == 1
+
+
 @pytest.mark.usefixtures("batched")
 def test_batches_and_waits_are_measured(client: TestClient) -> None:
     with Difference(client) as difference:

@@ -36,6 +36,7 @@ def message_of(answer: Any) -> str:
         ("GET", "/classifiers/known/export?Format=onnx", "Format", ["format"]),
         ("POST", "/classifiers/known/promote?version=1", "version", []),
         ("POST", "/classifiers/known/adapt?horizon=3", "horizon", []),
+        ("POST", "/classifiers/known/labels?red=Red", "red", []),
         ("POST", "/adapt?name=letters", "name", []),
         ("POST", "/predict?classifier=known", "classifier", []),
         ("GET", "/models?%F0%9F%90%88=1", "\N{CAT}", []),
@@ -106,7 +107,7 @@ def test_repeated_parameters_and_headers_are_refused(service: TestClient, path: 
     assert f"{name!r} came 2 times" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples"])
+@pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples", "/classifiers/known/labels"])
 def test_two_idempotency_keys_are_refused(service: TestClient, path: str) -> None:
     """Which of them counts is not for the server to choose."""
     keys = [("Idempotency-Key", "a"), ("idempotency-key", "a")]

@@ -260,6 +260,23 @@ def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engi
     assert (now.calibrated, now.unknown_threshold) == (True, 0.9999)
 
 
+def test_renaming_classes_leaves_the_calibration_as_it_is(calibrated: Engine) -> None:
+    """Even if the bundle has another head now: the weights are of the earlier one still."""
+    few = calibrated.adapt(colour_support(1)).classifier
+    calibrated.rename_classes(few.id, {"red": "Red"})
+    renamed = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert (renamed.calibrated, renamed.unknown_threshold) == (True, 0.9999)
+    bundle = calibrated.settings.models_dir
+    assert bundle is not None
+    edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
+    calibrated.reload()
+    calibrated.rename_classes(few.id, {"green": "Green"})
+    renamed = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert (renamed.calibrated, renamed.unknown_threshold) == (False, None)
+    calibrated.rename_classes(few.id, {"Green": "Red"})  # adapts again, by the head of now
+    assert predict(calibrated, QUERIES, few.id, unknown=True).calibrated
+
+
 def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
     """As one made by an earlier release would be."""
     made = calibrated.adapt(colour_support(8)).classifier

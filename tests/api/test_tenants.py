@@ -33,6 +33,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("DELETE", "/classifiers/{ref}"): {},
     ("POST", "/classifiers/{ref}/promote"): {},
     ("POST", "/classifiers/{ref}/adapt"): {"json": {"horizon": 3}},
+    ("POST", "/classifiers/{ref}/labels"): {"json": {"labels": {"red": "Red"}}},
     ("POST", "/classifiers/{ref}/rollback"): {},
     ("GET", "/classifiers/{ref}/examples"): {},
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"): {},

@@ -92,7 +92,13 @@ def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
     again = comln.adapt_again(third, horizon="learned", promote=False)
     assert (again.reference, again.promoted, again.horizon_rule) == ("pair@4", False, "learned")
     assert comln.adapt_again(again, promote=False).horizon_rule == "learned"
-    assert [comln.delete(f"pair@{version}").version for version in (4, 5)] == [4, 5]
+    renamed = comln.rename_classes("pair@3", {"red": "a=b", "green": "red"}, promote=False)
+    assert (renamed.reference, renamed.promoted, renamed.labels) == ("pair@6", False, ("a=b", "red"))
+    assert [(item.number, item.label) for item in comln.examples(renamed)] == [(1, "a=b"), (2, "red")]
+    with pytest.raises(ComlnError, match="has no class 'green'") as caught:
+        comln.rename_classes(renamed, {"green": "red"})
+    assert caught.value.detail == {"received": ["green"], "available": ["a=b", "red"]}
+    assert [comln.delete(f"pair@{version}").version for version in (4, 5, 6)] == [4, 5, 6]
     (folder := tmp_path / "exported").mkdir()
     file = comln.export(third, folder, "safetensors")
     assert file == folder / "pair.safetensors"
@@ -162,6 +168,8 @@ def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:
     line.after = times(1, lambda _request: httpx2.ReadError("gone"))
     assert comln.adapt_again("once@2", horizon=4).version == 3
     assert comln.delete("once@3").horizon == 4.0
+    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
+    assert comln.delete(comln.rename_classes("once", {"red": "Red"})).labels == ("Red", "green")
     assert len(comln.classifiers(name="once")) == 2
     line.after = times(2, lambda request: httpx2.ReadError("gone") if request.method == "DELETE" else None)
     assert comln.delete("once").version == 2
@@ -490,7 +498,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 22
+    assert len(calls) == 23
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

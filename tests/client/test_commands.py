@@ -397,7 +397,14 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert " 2.5 (given) " in comln("classifiers", "ls", "--name", "life").stdout
     assert printed(comln("classifiers", "show", "life@3", "--json"))["horizon"] == 2.5
     assert printed(comln("classifiers", "adapt", "life@3", "--no-promote", "--json"))["horizon"] == 2.5
-    assert comln("classifiers", "rm", "life@3", "life@4", "--yes").exit_code == 0
+    renamed = comln("classifiers", "rename-classes", "life@3", "blue", "a=b", "red", "-r", "--no-promote")
+    assert renamed.exit_code == 2  # an option, it seems
+    renamed = comln("classifiers", "rename-classes", "life@3", "--no-promote", "--", "blue", "a=b", "red", "-r")
+    assert re.match(r"life@5 \(clf_\w+\): 3 classes, 9 images, model tiny-prototype, not promoted\n", renamed.stdout)
+    assert "a=b    3       3 of 3\n" in comln("classifiers", "show", "life@5").stdout
+    merged = printed(comln("classifiers", "rename-classes", "life@5", "--no-promote", "--json", "--", "-r", "a=b"))
+    assert [(one["label"], one["examples"]) for one in merged["classes"]] == [("a=b", 6), ("green", 3)]
+    assert comln("classifiers", "rm", *(f"life@{version}" for version in range(3, 7)), "--yes").exit_code == 0
     file = tmp_path / "life.onnx"
     assert comln("classifiers", "export", "life", "-o", file).stdout == f"{file}\n"
     assert printed(comln("classifiers", "export", "life", "-o", file, "--json"))["bytes"] == file.stat().st_size > 0
@@ -465,6 +472,15 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
         (["classifiers", "rollback", "none"], 1, "(classifier_not_found)"),
         (["classifiers", "adapt", "none"], 1, "(classifier_not_found)"),
         (["classifiers", "adapt", "shop", "--horizon", "far"], 2, "--horizon is 'far'; give a number"),
+        (["classifiers", "rename-classes", "none", "red", "Red"], 1, "(classifier_not_found)"),
+        (
+            ["classifiers", "rename-classes", "shop", "rot", "red"],
+            1,
+            "no class 'rot'. Its classes are 'blue', 'green',",
+        ),
+        (["classifiers", "rename-classes", "shop"], 2, "Missing argument 'OLD NEW...'"),
+        (["classifiers", "rename-classes", "shop", "red", "a", "blue"], 2, "'blue' has no new label; give OLD NEW"),
+        (["classifiers", "rename-classes", "shop", "red", "a", "red", "b"], 2, "class 'red' is named twice"),
         (["classifiers", "sh"], 2, "No such command 'sh'"),
         (["models", "ls", "--url", "here"], 2, "url is 'here'; give the address of a server"),
         (["models", "ls", "--models-dir", "models"], 2, "--models-dir is for --local"),

@@ -153,7 +153,8 @@ def test_of_many_images_only_the_first_views_are_examples(monkeypatch: pytest.Mo
 def test_labels_that_differ_only_in_case_or_blanks_are_named() -> None:
     made = adapt(PROTOTYPE, clusters(CLASSES), CLASSES, 4)
     first, *_ = make_report(made, CLASSES, ["Lemon", "lemon ", "red", "Straße"], own_horizon=True).notes
-    assert first == "Labels that differ only in case or blanks are different classes: 'Lemon' and 'lemon '."
+    said = "Labels that differ only in case or blanks are different classes: 'Lemon' and 'lemon '."
+    assert first == f"{said} Rename one to make them one class."
     notes = make_report(made, CLASSES, ["lemon", "lemons", "red", "rad"], own_horizon=True).notes
     assert not any("differ only" in note for note in notes)
 

@@ -255,6 +255,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/rollback",
             "POST /classifiers/{ref}/examples",
             "POST /classifiers/{ref}/adapt",
+            "POST /classifiers/{ref}/labels",
             "DELETE /classifiers/{ref}/examples/{number}",
             "DELETE /classifiers/{ref}/examples",
         },

@@ -101,6 +101,8 @@ def make_sensible(case: Any, data: st.DataObject, newest: int) -> None:
         body.pop("model", None)
         if "classifier" in body:
             body["classifier"] = reference
+        if "labels" in body:
+            body["labels"] = dict(zip(("red", "green"), body["labels"].values(), strict=False))
         if "images" in body:
             body["images"] = [b64(RED) for _ in body["images"]] or [b64(GREEN)]
         for position, item in enumerate(body.get("support", ())):

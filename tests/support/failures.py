@@ -245,6 +245,62 @@ def on_fields() -> Iterator[Failure]:
     yield Failure("image as text", code, lambda: multipart(('"images"', RED), classifier), "/predict", says="as a file")
 
 
+def on_new_labels() -> Iterator[Failure]:
+    """Of `POST /classifiers/{ref}/labels`."""
+    code, path = ErrorCode.INVALID_REQUEST, "/classifiers/known/labels"
+    for value in (None, 1, "red", ["red"], [["red", "Red"]], {}):
+        yield Failure(f"labels {value!r}", code, lambda v=value: {"json": {"labels": v}}, path, says="labels: ")
+    for new in (None, 1, ["Red"], {}, "", " \t\n", "\u00a0\u2003"):
+        sent = {"labels": {"green": "Green", "red": new, "blue": new}}
+        yield Failure(f"new label {new!r}", code, lambda s=sent: {"json": s}, path, says="the new label of 'red'")
+    for label, says in (
+        ("x" * (MAX_LABEL + 1), f"Label 2 has {MAX_LABEL + 1} characters; at most {MAX_LABEL} are allowed"),
+        ("x" * 70_000, f"at most {MAX_LABEL}"),
+    ):
+        sent = {"labels": {"green": "Green", "red": label}}
+        yield Failure(f"{len(label)} characters", code, lambda s=sent: {"json": s}, path, says=says)
+    many = {"labels": dict.fromkeys(map(str, range(5_000)), 1)}
+    yield Failure("very many bad labels", code, lambda: {"json": many}, path, says="the new label of '0'")
+    yield Failure("no labels", code, lambda: {"json": {"promote": False}}, path, says="labels")
+    yield Failure("promote", code, lambda: {"json": {"labels": {"red": "x"}, "promote": "x"}}, path, says="promote")
+    yield Failure("another field", code, lambda: {"json": {"labels": {"red": "x"}, "name": "x"}}, path, says="name")
+    for name, content in (("empty", b""), ("text", b"red=Red"), ("array", b"[]"), ("null", b"null")):
+        yield Failure(name, code, lambda c=content: raw(c), path)
+    yield Failure("surrogate", code, lambda: raw(b'{"labels": {"red": "\\ud800"}}'), path, says="hex escape")
+    yield Failure(
+        "unknown labels",
+        code,
+        lambda: {"json": {"labels": {"red": "Red", "Green": "green", "x" * 1000: "y"}}},
+        path,
+        says="Its classes are 'red', 'green'.",
+        detail={"received": ["Green", "x" * 100], "available": ["red", "green"]},
+    )
+    yield Failure(
+        "nothing changed",
+        code,
+        lambda: {"json": {"labels": {"red": "red", "green": "green"}}},
+        path,
+        says="No label would change",
+    )
+    yield Failure(
+        "one class left",
+        ErrorCode.CANNOT_ADAPT,
+        lambda: {"json": {"labels": {"red": "green"}}},
+        path,
+        says="at least two classes",
+        detail={"received_classes": 1, "least_classes": 2},
+    )
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=edge"):
+        yield Failure(
+            f"type {kind}",
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+            lambda k=kind: raw(b"{}", k),
+            path,
+            says="send application/json.",
+            detail={"allowed": ["application/json"]},
+        )
+
+
 def on_json() -> Iterator[Failure]:
     code = ErrorCode.INVALID_REQUEST
     contents = {
@@ -363,6 +419,7 @@ FAILURES = [
     *on_labels(),
     *on_classes(),
     *on_fields(),
+    *on_new_labels(),
     *on_json(),
     *on_content_type(),
     *on_other_routes(),

@@ -13,6 +13,7 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/adapt"),
     ("POST", "/predict"),
     ("POST", "/classifiers/{ref}/examples"),
+    ("POST", "/classifiers/{ref}/labels"),
     ("GET", "/classifiers"),
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"),
     ("DELETE", "/classifiers/{ref}/examples"),

@@ -18,13 +18,13 @@ from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.receive.bodies import JSON, MULTIPART
 from comln_serve.api.receive.parameters import takes_any_query
-from comln_serve.api.receive.requests import AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest
+from comln_serve.api.receive.requests import AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest, RenameRequest
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 _REFERENCE = "#/components/schemas/{model}"
-_BODIES = (AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest, InferenceRequest)
+_BODIES = (AdaptRequest, AgainOptions, ExamplesRequest, PredictRequest, RenameRequest, InferenceRequest)
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
@@ -54,6 +54,16 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
         JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}},
     }
     return {"requestBody": {"required": required, "content": content}}
+
+
+def openapi_json(model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` for a route that takes JSON only.
+
+    Args:
+        model: wire type of the body.
+    """
+    content = {JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def complete_document(app: FastAPI, *, with_keys: bool) -> None:

@@ -23,6 +23,7 @@ from comln_serve.api.receive.requests import (
     ExamplesRequest,
     PredictOptions,
     PredictRequest,
+    RenameRequest,
     SupportImage,
 )
 from comln_serve.configuration.settings import Settings
@@ -98,6 +99,23 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
     return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
 
 
+async def read_renaming(request: Request, settings: Settings) -> RenameRequest:
+    """Body of `POST /classifiers/{ref}/labels`, which is JSON.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    _check_content_type(request, JSON)
+    return await _read_json(request, settings, _renaming_of_json)
+
+
+def _renaming_of_json(text: bytes | bytearray, settings: Settings) -> RenameRequest:
+    body = parse_json(RenameRequest, text, settings)
+    for position, label in enumerate(body.labels.values()):
+        check_label(position, label, settings)
+    return body
+
+
 async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:
     """Read a form's labelled images, its other fields as `model`, and the images' names."""
     form = await multipart.read_form(request, settings)
@@ -162,16 +180,21 @@ def _need_an_image(received: Sequence[object]) -> None:
 
 
 def _is_multipart(request: Request) -> bool:
+    return _check_content_type(request, MULTIPART, JSON) == MULTIPART
+
+
+def _check_content_type(request: Request, *allowed: str) -> str:
+    """Which of the allowed content types the body has."""
     received = request.headers.get("content-type", "")
     kind = received.partition(";")[0].strip().lower()
-    if kind not in (MULTIPART, JSON):
+    if kind not in allowed:
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Type is {received[:100]!r}; send {MULTIPART} or {JSON}.",
+            f"Content-Type is {received[:100]!r}; send {' or '.join(allowed)}.",
             received=received[:100],
-            allowed=[MULTIPART, JSON],
+            allowed=list(allowed),
         )
-    return kind == MULTIPART
+    return kind
 
 
 async def _read_json(request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]) -> _Read:

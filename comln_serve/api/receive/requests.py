@@ -21,6 +21,7 @@ from comln_serve.domain.reference import ID_PREFIX, NAME_PATTERN
 
 _MAX_FIELDS = 32
 _MAX_METADATA = 32
+_MAX_SHOWN = 100
 _NAME_IN_WORDS = "1 to 64 letters (a to z), digits, '.', '_' or '-', starting with a letter or digit"
 _TEN_YEARS = 10 * 366 * 86_400
 MOST_LISTED = 100
@@ -36,6 +37,15 @@ def _few_entries(value: Any) -> Any:
     """Stop Pydantic from reporting each of a million bad entries."""
     if isinstance(value, dict) and len(value) > _MAX_METADATA:
         raise ValueError(f"holds {len(value)} entries; at most {_MAX_METADATA} are allowed")
+    return value
+
+
+def _no_blank_label(value: Any) -> Any:
+    """Report the first bad label only: a dictionary cannot be `FailFast`."""
+    if isinstance(value, dict):
+        for label, new in value.items():
+            if not isinstance(new, str) or not new.strip():
+                raise ValueError(f"the new label of {label[:_MAX_SHOWN]!r} must be a text that is not empty or blank")
     return value
 
 
@@ -172,6 +182,21 @@ class AgainOptions(_Request):
     """Options of a request to adapt a classifier again, in JSON or a form."""
 
     horizon: _Horizon | None = Field(default=None, description=_HORIZON.format(default="as the classifier has it"))
+    promote: Promote = True
+
+
+class RenameRequest(_Request):
+    """New labels for classes of a classifier."""
+
+    labels: Annotated[
+        dict[str, str],
+        BeforeValidator(_no_blank_label),
+        Field(
+            min_length=1,
+            description="The new label of each class to rename, by the label that it has. Classes that get the same "
+            "label, or that of another class, are merged.",
+        ),
+    ]
     promote: Promote = True
 
 

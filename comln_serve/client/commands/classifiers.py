@@ -1,4 +1,4 @@
-"""`comln classifiers ls | show | rm | promote | rollback | adapt | export`."""
+"""`comln classifiers ls | show | rm | promote | rollback | adapt | rename-classes | export`."""
 
 import sys
 from collections.abc import Sequence
@@ -103,6 +103,27 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
     """
     before = promoted_before(client, output, ref)
     made = client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote)
+    show_made(output, made, changes=[] if before is None else changed(before, made, {}))
+
+
+@classifiers.command()
+@click.argument("ref")
+@click.argument("labels", metavar="OLD NEW...", nargs=-1, required=True)
+@PROMOTE
+@connected
+def rename_classes(client: Client, output: Output, ref: str, *, labels: Sequence[str], promote: bool) -> None:
+    """Give classes other labels: the class OLD gets the label NEW; more such pairs may follow. If another class has
+    that label, the two are merged, and the classifier is adapted again.
+
+    No images are sent. A classifier with a name gets a new version; one without changes in place.
+    """
+    old, new = labels[::2], labels[1::2]
+    if len(old) != len(new):
+        raise InputError(f"{old[-1]!r} has no new label; give OLD NEW, or several such pairs")
+    if twice := [label for position, label in enumerate(old) if label in old[:position]]:
+        raise InputError(f"class {twice[0]!r} is named twice; give it one new label")
+    before = promoted_before(client, output, ref)
+    made = client.rename_classes(ref, dict(zip(old, new, strict=True)), promote=promote)
     show_made(output, made, changes=[] if before is None else changed(before, made, {}))
 
 

@@ -18,6 +18,7 @@ from comln_serve.domain.rejected import Rejected, without
 from comln_serve.domain.support import MIN_CLASSES, SupportSet, labels_to_show
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
+from comln_serve.engine.adapting.renaming import check_renaming, renamed
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
@@ -52,7 +53,10 @@ class Embedding(Protocol):
 Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
 """Embeddings as of `SupportSet`, perceptual hashes (M,), labels (M,) and thumbnails by position."""
 
-Change = Callable[[ClassifierRecord, SupportSet], SupportSet]
+Changed = tuple[Classifier, SupportSet]
+"""What takes the place of a classifier and its support set; without its name, metadata and time of expiry."""
+
+Change = Callable[[Classifier, SupportSet], Changed]
 
 # A solve with thousands of support images takes hundreds of megabytes.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
@@ -153,14 +157,14 @@ class ClassifierMaker:
         """See `Engine.remove_examples`."""
         call = _Call(caller, models)
 
-        def shrink(_stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
+        def shrink(stored: Classifier, examples: SupportSet) -> Changed:
             try:
                 left = examples.without(numbers)
             except KeyError as error:
                 raise _no_examples(reference, error.args) from None
             if not len(left):
                 raise _nothing_left(reference)
-            return left
+            return self._fit_again(stored, left, call)
 
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
 
@@ -170,7 +174,27 @@ class ClassifierMaker:
         """See `Engine.adapt_again`."""
         options = {"reference": reference, "horizon": horizon, "promote": promote}
         call = self._begin(caller, models, "again", (), options, partial=False)
-        return self._once(call, lambda: self._change(reference, _unchanged, call, promote=promote, horizon=horizon))
+
+        def adapt(stored: Classifier, examples: SupportSet) -> Changed:
+            return self._fit_again(stored, examples, call, horizon)
+
+        return self._once(call, lambda: self._change(reference, adapt, call, promote=promote))
+
+    def rename_classes(
+        self, models: Models, reference: str, labels: Mapping[str, str], caller: Caller, *, promote: bool
+    ) -> Adapted:
+        """See `Engine.rename_classes`."""
+        options = {"reference": reference, "labels": dict(labels), "promote": promote}
+        call = self._begin(caller, models, "labels", (), options, partial=False)
+
+        def rename(stored: Classifier, examples: SupportSet) -> Changed:
+            check_renaming(reference, stored.labels, labels)
+            changed = examples.renamed(labels)
+            if len(changed.classes) < len(stored.labels):
+                return self._fit_again(stored, changed, call)
+            return renamed(stored, labels), changed
+
+        return self._once(call, lambda: self._change(reference, rename, call, promote=promote))
 
     def _begin(
         self,
@@ -243,34 +267,27 @@ class ClassifierMaker:
                 embedded[model.embedder_sha256] = self._embedded(support, model, call, shown)
             return embedded[model.embedder_sha256]
 
-        def extend(stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
+        def extend(stored: Classifier, examples: SupportSet) -> Changed:
             extended = examples.extended(*embed(stored))
             _check_classes_left(labels, extended.classes, call.rejected)
-            return extended
+            return self._fit_again(stored, extended, call)
 
         # Embeds first, so as not to keep others from solving meanwhile.
         embed(self._catalogue.of(call.caller.tenant).describe(reference))
         return self._change(reference, extend, call, promote=promote)
 
-    def _change(
-        self, reference: str, change: Change, call: _Call, *, promote: bool, horizon: float | HorizonRule | None = None
-    ) -> Classifier:
-        """Adapt to a changed support set. Retry if another server changes the classifier meanwhile.
+    def _change(self, reference: str, change: Change, call: _Call, *, promote: bool) -> Classifier:
+        """Change a classifier and its support set. Retry if another server changes the classifier meanwhile.
 
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
-
-        Args:
-            horizon: T, or the rule that sets it from now on; None: as the classifier has it.
         """
         tenant, check = call.caller.tenant, call.caller.cancellation.check
         while True:
             with suppress(ChangedError), self._solves.turn(check, (tenant, reference)):
                 stored, examples = self._catalogue.of(tenant).support(reference)
                 self._check_version(stored, call)
-                changed = change(stored, examples)
-                own = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-                made = self._fit(call.models.of(stored), changed, own if horizon is None else horizon, call)
+                made, changed = change(stored, examples)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
                 with self._storing(call) as store:
                     if made.name is not None:
@@ -312,6 +329,17 @@ class ClassifierMaker:
         made = fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
         return replace(made, thumbnails=support.thumbnails_by_class())
 
+    def _fit_again(
+        self, stored: Classifier, support: SupportSet, call: _Call, horizon: float | HorizonRule | None = None
+    ) -> Changed:
+        """Adapt to a support set in place of a classifier's.
+
+        Args:
+            horizon: T, or the rule that sets it from now on; None: as the classifier has it.
+        """
+        own = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
+        return self._fit(call.models.of(stored), support, own if horizon is None else horizon, call), support
+
     @contextmanager
     def _storing(self, call: _Call) -> Generator[TenantStore, None, None]:
         """The tenant's store, for the last stage of a request that its client still waits for."""
@@ -347,10 +375,6 @@ class ClassifierMaker:
                 received_images=examples,
                 allowed_images=self._settings.max_examples,
             )
-
-
-def _unchanged(_stored: ClassifierRecord, examples: SupportSet) -> SupportSet:
-    return examples
 
 
 def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Sequence[Rejected]) -> None:

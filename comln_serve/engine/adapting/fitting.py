@@ -1,13 +1,12 @@
 """Adapts a head to a support set, and reports on the result."""
 
-import uuid
 from collections.abc import Sequence
 
 import numpy as np
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.domain.classifier import Classifier, softmax
-from comln_serve.domain.reference import ID_PREFIX
+from comln_serve.domain.reference import new_id
 from comln_serve.domain.support import MIN_CLASSES, SupportSet
 from comln_serve.engine.adapting.deadline import raised_after
 from comln_serve.engine.clock import StageClock
@@ -58,7 +57,7 @@ def fit(
     of_truth = probabilities[np.arange(len(classes)), classes]
     weights = head.example_weights(classes, len(labels))
     return Classifier(
-        id=ID_PREFIX + uuid.uuid4().hex,
+        id=new_id(),
         name=None,
         model=model.name,
         embedder_sha256=model.embedder_sha256,

@@ -1,0 +1,53 @@
+"""`POST /classifiers/{ref}/labels`."""
+
+from fastapi import APIRouter, Request, Response
+
+from comln_serve.api import schemas
+from comln_serve.api.authentication import needs
+from comln_serve.api.context import current_record
+from comln_serve.api.document.openapi import openapi_json
+from comln_serve.api.errors import error_responses
+from comln_serve.api.receive import requests
+from comln_serve.api.receive.bodies import read_renaming
+from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
+from comln_serve.api.work import engine_of
+from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
+
+router = APIRouter(tags=["classifiers"])
+
+
+@router.post(
+    "/classifiers/{ref}/labels",
+    status_code=201,
+    response_model=schemas.AdaptResponse,
+    summary="Give classes of a classifier other labels",
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS,
+        ErrorCode.CANNOT_ADAPT,
+        ErrorCode.MODEL_CHANGED,
+        ErrorCode.TOO_MANY_CLASSIFIERS,
+        ErrorCode.IDEMPOTENCY_MISMATCH,
+        ErrorCode.RECEIVE_TIMEOUT,
+        ErrorCode.BODY_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.OVERLOADED,
+        ErrorCode.QUEUE_TIMEOUT,
+    ),
+    openapi_extra=openapi_json(requests.RenameRequest),
+)
+@needs(Scope.ADAPT)
+async def rename_classes(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
+    """Its predictions stay the same, under the new labels. Only if classes get the same label they are merged, and the
+    classifier is adapted again to its examples. A named classifier gets a new version; an unnamed one changes in place.
+    """
+    engine = engine_of(request)
+    current_record().operation = "adapt"
+    request.app.state.requests.check()
+    body = await read_renaming(request, engine.settings)
+    return await make(
+        request,
+        lambda caller: engine.rename_classes(ref, body.labels, caller, promote=body.promote),
+        key=key,
+        status=201,
+    )

@@ -1,0 +1,99 @@
+"""`POST /classifiers/{ref}/labels`, and what other routes say of the renamed classes."""
+
+import json
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from comln_serve.errors import ErrorCode
+from comln_serve.security import Scope
+from tests.support.image_files import colour_support
+from tests.support.keyed import bearer, keyed, keyed_settings, new_key, store_of
+from tests.support.messages import GREEN, RED, adapt_form, check_error, predict_form
+
+__all__ = ["keyed", "keyed_settings"]  # fixtures
+
+PATH = "/classifiers/colours/labels"
+
+
+def adapt(client: TestClient, shots: int = 2, **options: Any) -> Any:
+    return client.post("/adapt", **adapt_form(colour_support(shots), **options)).raise_for_status().json()
+
+
+def test_every_answer_has_the_new_labels(client: TestClient) -> None:
+    new = {"red": "Red", "green": "blue", "blue": "green"}
+    before = adapt(client, name="colours", metadata=json.dumps({"line": "3"}), expires_in_seconds=600)
+    asked = predict_form(RED, GREEN, classifier="colours", top_k=3)
+    first = client.post("/predict", **asked).json()["predictions"]
+    answer = client.post(PATH, json={"labels": new})
+    assert answer.status_code == 201
+    made = answer.json()
+    assert [(one["label"], one["examples"]) for one in made["classes"]] == [("Red", 2), ("blue", 2), ("green", 2)]
+    assert (made["version"], made["promoted"]) == (2, True)
+    for field in ("metadata", "expires_at", "horizon", "horizon_rule", "support_loss", "support_accuracy"):
+        assert made[field] == before[field]
+    expected = [
+        {
+            "label": new[one["label"]],
+            "probability": one["probability"],
+            "top": [{**item, "label": new[item["label"]]} for item in one["top"]],
+        }
+        for one in first
+    ]
+    assert client.post("/predict", **asked).json()["predictions"] == expected
+    examples = client.get("/classifiers/colours/examples").json()["examples"]
+    assert [(one["number"], one["label"]) for one in examples] == list(
+        enumerate(["Red", "Red", "blue", "blue", "green", "green"], start=1)
+    )
+    listed, old = client.get("/classifiers").json()["classifiers"]
+    assert listed["classes"] == client.get("/classifiers/colours").json()["classes"] == made["classes"]
+    assert old["classes"] == before["classes"]
+    file = client.get("/classifiers/colours/export?format=safetensors").content
+    header = json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])["__metadata__"]
+    assert json.loads(header["labels"]) == ["Red", "blue", "green"]
+    assert client.get("/v2/models/colours").json()["outputs"] == client.get("/v2/models/colours@1").json()["outputs"]
+    assert client.post("/classifiers/colours/rollback").json()["version"] == 1
+    assert client.post("/predict", **asked).json()["predictions"] == first
+
+
+def test_classes_that_are_merged(client: TestClient) -> None:
+    made = adapt(client)
+    answer = client.post(f"/classifiers/{made['id']}/labels", json={"labels": {"blue": "red"}})
+    assert answer.status_code == 201
+    merged = answer.json()
+    assert [(one["label"], one["examples"]) for one in merged["classes"]] == [("red", 4), ("green", 2)]
+    assert (merged["id"], merged["revision"]) == (made["id"], 2)
+    assert "solve" in merged["timings_ms"]
+    fewer = client.post(f"/classifiers/{made['id']}/labels", json={"labels": {"red": "green"}})
+    assert check_error(fewer, ErrorCode.CANNOT_ADAPT)["detail"] == {"received_classes": 1, "least_classes": 2}
+
+
+def test_a_version_for_later(client: TestClient) -> None:
+    adapt(client, name="colours")
+    made = client.post(PATH, json={"labels": {"red": "Red"}, "promote": False}).json()
+    assert (made["version"], made["promoted"]) == (2, False)
+    assert client.get("/classifiers/colours").json()["version"] == 1
+
+
+def test_a_repeated_request(client: TestClient) -> None:
+    adapt(client, name="colours")
+    headers = {"Idempotency-Key": "first"}
+    first, repeated = (client.post(PATH, json={"labels": {"red": "Red"}}, headers=headers) for _ in range(2))
+    assert (first.status_code, repeated.status_code) == (201, 201)
+    assert "idempotency-replayed" not in first.headers
+    assert repeated.headers["idempotency-replayed"] == "true"
+    assert repeated.json()["id"] == first.json()["id"]
+    other = client.post(PATH, json={"labels": {"red": "Rot"}}, headers=headers)
+    check_error(other, ErrorCode.IDEMPOTENCY_MISMATCH)
+    check_error(client.post(PATH, json={"labels": {"red": "Red"}}), ErrorCode.INVALID_REQUEST)
+
+
+def test_needs_a_key_that_may_adapt_and_the_tenant_s_own_classifier(keyed: TestClient) -> None:
+    keys = {scope: bearer(new_key(store_of(keyed), "acme", scope)) for scope in Scope}
+    keyed.post("/adapt", headers=keys[Scope.ADAPT], **adapt_form(name="colours")).raise_for_status()
+    sent = {"json": {"labels": {"red": "Red"}}}
+    check_error(keyed.post(PATH, **sent), ErrorCode.UNAUTHORIZED)
+    check_error(keyed.post(PATH, headers=keys[Scope.PREDICT], **sent), ErrorCode.FORBIDDEN)
+    elsewhere = bearer(new_key(store_of(keyed), "other"))
+    check_error(keyed.post(PATH, headers=elsewhere, **sent), ErrorCode.CLASSIFIER_NOT_FOUND)
+    assert keyed.post(PATH, headers=keys[Scope.ADAPT], **sent).json()["version"] == 2

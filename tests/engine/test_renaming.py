@@ -1,0 +1,367 @@
+"""Renaming classes keeps the weights; merging them gives the classifier of adapting to the new labels."""
+
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from comln_serve.bundle.head import HorizonRule
+from comln_serve.configuration.settings import Settings
+from comln_serve.domain.classifier import Classifier
+from comln_serve.domain.report import Report
+from comln_serve.domain.support import SupportSet
+from comln_serve.engine.classifiers.catalogue import References
+from comln_serve.engine.engine import Caller, Engine, NewClassifier, load_models
+from comln_serve.errors import ErrorCode
+from comln_serve.storage import Store
+from tests.support.bundles import edit_manifest
+from tests.support.engines import MakeEngine, fails, predict
+from tests.support.image_files import colour_support, image_bytes
+
+Support = list[tuple[bytes, str]]
+
+TWICE = image_bytes((30, 30, 200), seed=30)
+# A class of one image, one of near-duplicates, a photo under two labels, a wrong label: a report that says much.
+PHOTOS: Support = [
+    *colour_support(4),
+    (image_bytes((210, 40, 30), seed=20), "green"),
+    (TWICE, "blue"),
+    (TWICE, "'blue'"),
+    (image_bytes((230, 230, 30), seed=40), "yellow "),
+]
+QUERIES = [image_bytes((220, 60, 30), seed=70), image_bytes((60, 30, 220), seed=71), image_bytes(seed=72)]
+# Exchanges two labels, gives a third class the label of a fourth, and that one a new label.
+RENAMING = {"red": "green", "green": "red", "blue": "yellow ", "yellow ": "a \N{CAT FACE}"}
+EXPECTED = ("green", "red", "yellow ", "'blue'", "a \N{CAT FACE}")
+
+
+@pytest.fixture
+def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> Engine:
+    return make_engine(settings.model_copy(update={"database_url": database_url}))
+
+
+def renamed_support(support: Support, labels: Mapping[str, str]) -> Support:
+    return [(image, labels.get(label, label)) for image, label in support]
+
+
+def facts(classifier: Classifier) -> dict[str, object]:
+    """All that follows from the images, to the last bit, but for the report."""
+    others = {"id", "name", "created_at", "version", "promoted", "revision", "metadata", "expires_at", "report", "W"}
+    kept = {field: value for field, value in vars(classifier).items() if field not in others}
+    return {**kept, "W": classifier.W.tobytes()}
+
+
+def test_labels_in_every_part_of_a_report(engine: Engine) -> None:
+    """The report of the renamed classifier is that of adapting to the same images with the new labels."""
+    before = engine.adapt(PHOTOS, NewClassifier(horizon=1e4)).classifier
+    assert before.report is not None
+    assert before.report.held_out is not None
+    text = before.report.model_dump_json()
+    assert before.report.held_out.suspects
+    assert before.report.contradictory
+    assert all(repr(label)[1:-1] in text for label in ("green", "blue", "yellow "))
+    expected = engine.adapt(renamed_support(PHOTOS, RENAMING), NewClassifier(horizon=1e4)).classifier
+    made = engine.rename_classes(before.id, RENAMING).classifier
+    assert made.report == expected.report
+    assert engine.classifiers.of().find(before.id).report == expected.report
+
+
+def test_a_label_within_another_is_left_alone() -> None:
+    labels = ["a", "b'a'", "'a'", "x \"a\" and 'a'", "\\", "a\\'"]
+    report = Report(held_out=None, notes=[f"Of {', '.join(map(repr, labels))}."], own_horizon=True, unknown_threshold=0)
+    new = {label: label for label in labels} | {"a": "it's", "'a'": "\\g<0>"}
+    assert report.renamed(new).notes == [f"Of {', '.join(repr(new[label]) for label in labels)}."]
+
+
+@pytest.mark.parametrize(("model", "horizon"), [("tiny", None), ("tiny", 7.0), ("tiny-prototype", "auto")])
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_the_same_predictions_to_the_last_bit(
+    engine: Engine, model: str, horizon: float | HorizonRule | None, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = NewClassifier(model, name, horizon, metadata={"line": "3"}, expires_in_seconds=1000)
+    before = engine.adapt(PHOTOS, new).classifier
+    reference = name or before.id
+    predicted = predict(engine, QUERIES, reference, unknown=True)
+    old_examples = engine.classifiers.of().support(reference)[1]
+    with monkeypatch.context() as patch:
+        patch.setattr("comln_serve.engine.adapting.adaptation.fit", None)  # nothing is solved
+        made = engine.rename_classes(reference, RENAMING).classifier
+    assert made.labels == EXPECTED
+    for found in (made, engine.classifiers.of().find(made.id)):
+        assert facts(replace(found, labels=before.labels)) == facts(before)
+        assert (found.metadata, found.expires_at) == (before.metadata, before.expires_at)
+    after = predict(engine, QUERIES, reference, unknown=True)
+    assert after.classifier.labels == EXPECTED
+    assert after.probabilities.tobytes() == predicted.probabilities.tobytes()
+    assert (after.calibrated, after.unknown_threshold) == (predicted.calibrated, predicted.unknown_threshold)
+    examples = engine.classifiers.of().support(reference)[1]
+    assert examples.labels == tuple(RENAMING.get(label, label) for label in old_examples.labels)
+    assert (examples.numbers, examples.hashes) == (old_examples.numbers, old_examples.hashes)
+    assert examples.embeddings.tobytes() == old_examples.embeddings.tobytes()
+    if name is None:
+        assert (made.id, made.revision, made.created_at) == (before.id, 2, before.created_at)
+    else:
+        assert made.id != before.id
+        assert (made.version, made.promoted, made.revision) == (2, True, 1)
+    back = engine.rename_classes(reference, {new: old for old, new in RENAMING.items()}).classifier
+    assert facts(back) == facts(before)
+    assert back.report == before.report
+
+
+@pytest.mark.parametrize(("model", "horizon"), [("tiny", None), ("tiny", 7.0), ("tiny-prototype", "auto")])
+@pytest.mark.parametrize("name", [None, "letters"])
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"yellow ": "red"}, ("red", "green", "blue", "'blue'")),
+        ({"red": "blue"}, ("blue", "green", "'blue'", "yellow ")),
+        ({"'blue'": "Blue", "blue": "Blue", "green": "red", "red": "green"}, ("green", "red", "Blue", "yellow ")),
+    ],
+)
+def test_classes_that_are_merged(
+    engine: Engine,
+    model: str,
+    horizon: float | HorizonRule | None,
+    name: str | None,
+    labels: dict[str, str],
+    expected: tuple[str, ...],
+) -> None:
+    """The result is that of adapting to the same images with the new labels."""
+    new = NewClassifier(model, horizon=horizon)
+    before = engine.adapt(PHOTOS, replace(new, name=name)).classifier
+    made = engine.rename_classes(name or before.id, labels).classifier
+    assert made.labels == expected
+    fresh = engine.adapt(renamed_support(PHOTOS, labels), new).classifier
+    for found in (made, engine.classifiers.of().find(made.id)):
+        assert facts(found) == facts(fresh)
+        assert found.report == fresh.report
+    assert (made.version, made.revision) == ((None, 2) if name is None else (2, 1))
+
+
+def test_examples_keep_their_numbers(engine: Engine) -> None:
+    made = engine.adapt(colour_support(2)).classifier
+    engine.remove_examples(made.id, [2])
+    for labels in ({"red": "Red"}, {"Red": "blue"}):
+        engine.rename_classes(made.id, labels)
+        assert engine.classifiers.of().support(made.id)[1].numbers == (1, 3, 4, 5, 6)
+    added = engine.add_examples(made.id, [(image_bytes(seed=9), "blue")]).classifier
+    assert (added.labels, added.examples) == (("blue", "green"), (4, 2))
+    assert engine.classifiers.of().support(made.id)[1].numbers == (1, 3, 4, 5, 6, 7)
+
+
+def test_versions_stay_and_can_be_rolled_back_to(engine: Engine) -> None:
+    made = engine.adapt(colour_support(2), NewClassifier(name="letters")).classifier
+    held = engine.rename_classes("letters", {"red": "Red"}, promote=False).classifier
+    assert (held.version, held.promoted) == (2, False)
+    assert engine.classifiers.find("letters").labels == made.labels
+    third = engine.rename_classes("letters@2", {"blue": "Blue"}).classifier
+    assert (third.version, third.promoted, third.labels) == (3, True, ("Red", "green", "Blue"))
+    merged = engine.rename_classes(third.id, {"Red": "Blue"}).classifier
+    assert (merged.version, merged.labels) == (4, ("Blue", "green"))
+    assert engine.classifiers.roll_back("letters").version == 3
+    assert predict(engine, QUERIES, "letters").classifier.labels == ("Red", "green", "Blue")
+    assert engine.classifiers.of().support("letters@1")[1].classes == ("red", "green", "blue")
+
+
+def test_other_servers_see_it(
+    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
+    shared = settings.model_copy(update={"database_url": database_url})
+    one, other = make_engine(shared), make_engine(shared)
+    made = one.adapt(colour_support(2)).classifier
+    before = predict(other, QUERIES, made.id)
+    one.rename_classes(made.id, {"red": "Red"})
+    after = predict(other, QUERIES, made.id)
+    assert after.classifier.labels == ("Red", "green", "blue")
+    assert after.probabilities.tobytes() == before.probabilities.tobytes()
+
+
+def test_thumbnails_stay_with_their_examples(settings: Settings, make_engine: MakeEngine, database_url: str) -> None:
+    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True, "database_url": database_url}))
+
+    def shown(reference: str) -> dict[str, int | None]:
+        return {one.label: one.thumbnail for one in engine.classifiers.of().describe(reference).classes}
+
+    made = engine.adapt(colour_support(2), NewClassifier(name="letters")).classifier
+    jpegs = engine.classifiers.of().support(made.id)[1].thumbnails
+    assert sorted(jpegs) == [1, 3, 5]
+    renamed = engine.rename_classes("letters", {"red": "blue", "blue": "red"}).classifier
+    assert {one.label: one.thumbnail for one in renamed.classes} == {"blue": 1, "green": 3, "red": 5}
+    assert shown("letters") == {"blue": 1, "green": 3, "red": 5}
+    assert engine.classifiers.of().support("letters")[1].thumbnails == jpegs
+    merged = engine.rename_classes("letters", {"red": "green"}).classifier
+    assert {one.label: one.thumbnail for one in merged.classes} == {"blue": 1, "green": 3}
+    assert shown("letters") == {"blue": 1, "green": 3}
+    assert engine.classifiers.of().support("letters")[1].thumbnails == {number: jpegs[number] for number in (1, 3)}
+    assert shown(made.id) == {"red": 1, "green": 3, "blue": 5}
+
+
+def test_a_class_without_a_thumbnail_gets_that_of_another() -> None:
+    examples = SupportSet.of(np.zeros((3, 1), np.float32), [None] * 3, ["a", "b", "c"], {1: b"b", 2: b"c"})
+    merged = examples.renamed({"b": "a", "c": "a"})
+    assert (merged.labels, merged.numbers) == (("a", "a", "a"), (1, 2, 3))
+    assert (merged.thumbnails, merged.thumbnails_by_class()) == ({2: b"b"}, (2,))
+
+
+def test_renamings_that_cannot_be_done_change_nothing(engine: Engine) -> None:
+    made = engine.adapt([(image_bytes(seed=i), f"class {i}") for i in range(12)]).classifier
+    error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.rename_classes(made.id, {"class 1": "x", "Class 2": "y"}))
+    assert error.detail == {"received": ["Class 2"], "available": list(made.labels)}
+    assert "has no class 'Class 2'. Its classes are 'class 0', 'class 1'" in error.message
+    assert "'class 9' and 2 more." in error.message
+    for labels in ({}, {"class 1": "class 1"}):
+        error = fails(ErrorCode.INVALID_REQUEST, lambda n=labels: engine.rename_classes(made.id, n))
+        assert "No label would change" in error.message
+    one = dict.fromkeys(made.labels, "one")
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.rename_classes(made.id, one))
+    assert error.detail == {"received_classes": 1, "least_classes": 2}
+    for reference, tenant in (("absent", ""), ("absent@1", ""), ("clf_0", ""), (made.id, "other")):
+        caller = Caller(tenant)
+        fails(
+            ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference, c=caller: engine.rename_classes(r, {"class 1": "x"}, c)
+        )
+    stored, examples = engine.classifiers.of().support(made.id)
+    assert (stored.revision, stored.labels) == (1, made.labels) == (1, examples.classes)
+
+
+def test_a_classifier_that_has_expired(settings: Settings, database_url: str) -> None:
+    now = datetime.now(UTC)
+    store = Store(database_url, clock=lambda: now)
+    engine = Engine(settings, load_models(settings), store)
+    made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=60)).classifier
+    engine.rename_classes(made.id, {"red": "Red"})
+    now += timedelta(seconds=61)
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.rename_classes(made.id, {"Red": "red"}))
+    engine.close()
+
+
+def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+    """New labels do not depend on it; adapting again does."""
+    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    made = engine.adapt(colour_support(2)).classifier
+    predicted = predict(engine, QUERIES, made.id)
+    edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
+    assert engine.reload().replaced == ("tiny",)
+    renamed = engine.rename_classes(made.id, {"red": "Red"}).classifier
+    assert (renamed.head_sha256, renamed.W.tobytes()) == (made.head_sha256, made.W.tobytes())
+    assert predict(engine, QUERIES, made.id).probabilities.tobytes() == predicted.probabilities.tobytes()
+    merged = engine.rename_classes(made.id, {"Red": "blue"}).classifier
+    assert merged.head_sha256 == engine.models["tiny"].bundle.head_sha256 != made.head_sha256
+    edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
+    assert engine.reload().replaced == ("tiny",)
+    with_three = engine.adapt(colour_support(1)).classifier
+    fails(ErrorCode.MODEL_CHANGED, lambda: engine.rename_classes(made.id, {"blue": "green"}))
+    again = engine.rename_classes(made.id, {"blue": "Blue"}).classifier
+    assert (again.revision, again.embedder_sha256) == (4, made.embedder_sha256)
+    assert again.embedder_sha256 != with_three.embedder_sha256
+
+
+def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
+    support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
+    made = engine.adapt(support, NewClassifier(model="tiny-learned")).classifier
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.rename_classes(made.id, {"class 1": "class 2"}))
+    assert error.detail == {"received_classes": 4, "needed_classes": 5}
+    renamed = engine.rename_classes(made.id, {"class 1": "class 2", "class 2": "class 1"}).classifier
+    assert renamed.labels == ("class 0", "class 2", "class 1", "class 3", "class 4")
+
+
+def test_limit_on_versions(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings.model_copy(update={"max_classifiers": 2}))
+    engine.adapt(colour_support(1), NewClassifier(name="letters"))
+    unnamed = engine.adapt(colour_support(1)).classifier
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.rename_classes("letters", {"red": "Red"}))
+    assert engine.rename_classes(unnamed.id, {"red": "Red"}).classifier.revision == 2
+    assert engine.store.count() == 2
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_renamings_at_the_same_time_lose_nothing(
+    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
+) -> None:
+    """Eight threads on two servers; each makes one version."""
+    shared = settings.model_copy(update={"database_url": database_url})
+    engines = [make_engine(shared), make_engine(shared)]
+    made = engines[0].adapt([(image_bytes(seed=i), str(i)) for i in range(8)], NewClassifier(name=name)).classifier
+    reference = name or made.id
+    start = Barrier(8)
+
+    def work(thread: int) -> None:
+        start.wait()
+        engines[thread % 2].rename_classes(reference, {str(thread): f"class {thread}"})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    found, examples = engines[0].classifiers.of().support(reference)
+    assert found.labels == examples.classes == tuple(f"class {i}" for i in range(8))
+    assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
+    assert found.W.tobytes() == made.W.tobytes()
+    assert engines[0].store.count() == (1 if name is None else 9)
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_one_of_two_renamings_of_a_class_is_done(
+    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
+) -> None:
+    shared = settings.model_copy(update={"database_url": database_url})
+    engines = [make_engine(shared), make_engine(shared)]
+    made = engines[0].adapt(colour_support(1), NewClassifier(name=name)).classifier
+    reference = name or made.id
+    start = Barrier(2)
+
+    def work(engine: Engine) -> ErrorCode | None:
+        start.wait()
+        try:
+            engine.rename_classes(reference, {"red": "Red"})
+        except Exception as error:  # noqa: BLE001 - looked at below
+            return getattr(error, "code", None)
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        results = set(pool.map(work, engines))
+    assert results == {None, ErrorCode.INVALID_REQUEST}
+    found = engines[1].classifiers.of().find(reference)
+    assert (found.revision, found.version) == ((2, None) if name is None else (1, 2))
+
+
+def test_a_repeated_request_renames_once(engine: Engine) -> None:
+    engine.adapt(colour_support(1), NewClassifier(name="letters"))
+    caller = Caller(idempotency_key="first")
+    labels = {"red": "Red", "blue": "Blue"}
+    first = engine.rename_classes("letters", labels, caller)
+    # Labels in another order are the same request, which is answered although no class has them any more.
+    repeated = engine.rename_classes("letters", dict(reversed(labels.items())), caller)
+    assert (first.replayed, repeated.replayed) == (False, True)
+    assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
+    for other in (
+        lambda: engine.rename_classes("letters", {"red": "Red"}, caller),
+        lambda: engine.rename_classes("letters", {**labels, "red": "blue"}, caller),
+        lambda: engine.rename_classes("letters@1", labels, caller),
+        lambda: engine.rename_classes("letters", labels, caller, promote=False),
+        lambda: engine.adapt_again("letters", caller),
+    ):
+        fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
+    assert engine.store.count() == 2
+
+
+def test_the_note_of_labels_that_are_alike_is_about_the_new_ones(engine: Engine) -> None:
+    support = [(data, {"red": "lemon", "green": "Lemon"}.get(label, label)) for data, label in colour_support(2)]
+    made = engine.adapt(support).classifier
+
+    def notes() -> str:
+        report = engine.classifiers.of().describe(made.id).report
+        assert report is not None
+        return " ".join(report.notes)
+
+    assert "'lemon' and 'Lemon'" in notes()
+    engine.rename_classes(made.id, {"lemon": "citron"})
+    assert "only in case" not in notes()
+    engine.rename_classes(made.id, {"citron": "BLUE"})
+    assert "'BLUE' and 'blue'" in notes()
