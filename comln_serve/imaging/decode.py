@@ -4,15 +4,15 @@ import io
 import math
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
+from comln_serve.imaging.orientation import EXIF, TURNS, orientation
 from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -21,14 +21,14 @@ MOST_PIXELS = 178_000_000
 # A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15
 # bytes.
 _MOST_SCANS = 200
-# Reads to open a file. Pillow reads a header piece by piece, and padding byte by byte.
-_MOST_READS = 10_000
+# Reads to open a file: Pillow reads a header piece by piece, and padding byte by byte. To decode it, one more for each
+# piece of so many bytes: a GIF has pieces of 256, which take two; behind the pixels of a PNG they may have 12.
+_MOST_READS, _BYTES_OF_A_READ = 10_000, 64
 # Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million.
 _MOST_IN_RUNS = 1_000_000
 _RUNS = (1, 2)  # values of a BMP's compression
 # Entries of an EXIF block; cameras write about fifty.
 _MOST_EXIF_ENTRIES = 1000
-_EXIF = b"Exif\0\0"
 _EXIF_SEGMENT = 65536
 
 
@@ -187,7 +187,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         elif kind == "JPEG":
             if (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
                 raise _RefusedError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
-            if (start := data.find(_EXIF)) >= 0:  # Pillow reads it when it opens the file
+            if (start := data.find(EXIF)) >= 0:  # Pillow reads it when it opens the file
                 _check_exif(data[start : start + _EXIF_SEGMENT])
     except ValueError as error:
         raise _RefusedError(str(error)) from error
@@ -197,7 +197,8 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         if kind == "BMP" and picture.info["compression"] in _RUNS and picture.width * picture.height > _MOST_IN_RUNS:
             raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
         _check_exif(picture.info.get("exif", b""))
-        file.reads_left = math.inf
+        # A BMP in runs is read two bytes at a time, if it is not too large.
+        file.reads_left = math.inf if kind == "BMP" else _MOST_READS + len(data) / _BYTES_OF_A_READ
         return picture, stored
     # Imported here, as many servers never receive HEIC. The class is used directly, as registering
     # it would change what Pillow opens in the whole process.
@@ -244,10 +245,13 @@ def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Apply the EXIF orientation. Ignores broken EXIF data, as the image can still be read."""
-    with suppress(Exception):  # damaged EXIF data can raise anything
-        ImageOps.exif_transpose(image, in_place=True)  # else it copies upright images
-    return image
+    """Turn a picture as its EXIF or XMP data say; the original is closed if it is turned."""
+    method = TURNS.get(orientation(image.info))
+    if method is None:
+        return image
+    turned = image.transpose(method)
+    image.close()
+    return turned
 
 
 def _check_exif(exif: bytes) -> None:
@@ -256,7 +260,7 @@ def _check_exif(exif: bytes) -> None:
     Raises:
         _RefusedError: the first directory announces too many entries.
     """
-    tiff = exif.removeprefix(_EXIF)
+    tiff = exif.removeprefix(EXIF)
     order = "<" if tiff.startswith(b"II") else ">"
     try:
         (offset,) = struct.unpack_from(f"{order}4xI", tiff)

@@ -261,6 +261,18 @@ def test_a_header_in_very_many_pieces_is_refused(what: str, data: bytes) -> None
     assert "thousands of pieces" in fails(data, "invalid_image").message, what
 
 
+def test_very_many_pieces_behind_the_pixels_are_refused() -> None:
+    data = encode(plain(), "PNG")
+    assert (
+        "thousands of pieces"
+        in fails(data[:-12] + 100_000 * png_chunk(b"prVt", b"") + data[-12:], "invalid_image").message
+    )
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 600), dtype=np.uint8))
+    gif = encode(small, "GIF")
+    assert len(gif) > 300_000, "its pixels are in pieces of 255 bytes"
+    assert open_image(gif).decode().size == (600, 600)
+
+
 @pytest.mark.parametrize("behind", [b"IHDR", b"IDAT"])
 @pytest.mark.parametrize("name", [b"bit_depth", b"exif", b"transparency", b"progressive", b"icc_profile", b"gamma"])
 def test_texts_named_as_what_pillow_keeps_beside_them_change_nothing(name: bytes, behind: bytes) -> None:
