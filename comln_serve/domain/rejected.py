@@ -1,6 +1,7 @@
 """Images that a request goes on without."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +32,27 @@ class Rejected:
     def of(cls, facts: Mapping[str, Any]) -> "Rejected":
         """What `facts` were taken from."""
         return cls(facts["index"], ErrorCode(facts["code"]), facts["message"], facts["detail"])
+
+
+def together(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
+    """The facts as JSON values, once for all images of which the same is said, with their `indices`.
+
+    A small request may have hundreds of bad images, and what is said of each is longer than the image.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for one in rejected:
+        facts = one.facts()
+        index = facts.pop("index")
+        groups.setdefault(json.dumps(facts), {"indices": [], **facts})["indices"].append(index)
+    return list(groups.values())
+
+
+def apart(groups: Iterable[Mapping[str, Any]]) -> tuple[Rejected, ...]:
+    """What `together` was given, in the order of the images. Older rows have each with its `index`."""
+    found = [
+        Rejected.of({**facts, "index": index}) for facts in groups for index in facts.get("indices") or [facts["index"]]
+    ]
+    return tuple(sorted(found, key=lambda one: one.index))
 
 
 def without(items: Sequence[_Item], rejected: Sequence[Rejected]) -> list[_Item]:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from comln_serve.domain.rejected import Rejected
+from comln_serve.domain.rejected import Rejected, apart, together
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
 from comln_serve.storage.tables import idempotency_keys as keys
@@ -43,7 +43,7 @@ def claim(connection: Connection, tenant: str, key: IdempotencyKey, classifier_i
         "fingerprint": key.fingerprint,
         "classifier": classifier_id,
         "expires_at": key.expires_at,
-        "rejected": [one.facts() for one in key.rejected],
+        "rejected": together(key.rejected),
     }
     insert = upsert(connection, keys).values(tenant=tenant, key=key.key, **values)
     claimed = connection.execute(
@@ -77,4 +77,4 @@ def made_by(
             "This Idempotency-Key came with another request before. Send a new key with a new "
             "request, and the same key only to repeat a request as it was.",
         )
-    return str(row.classifier), tuple(map(Rejected.of, row.rejected or ()))
+    return str(row.classifier), apart(row.rejected or ())
