@@ -21,6 +21,9 @@ _SAMPLES_READ_AGAIN = 4
 # Bytes of metadata and colour profiles, counted once for each picture that the library lists.
 _MOST_METADATA = 64 * 2**20
 
+# Bytes of EXIF data, which Pillow reads and writes anew when it opens an AVIF. Cameras write less than 64 kB.
+_MOST_EXIF = 2**18
+
 _METADATA = {b"Exif", b"mime", b"uri "}
 _FULL = {b"meta"}  # boxes that begin with a version and flags
 _PARENTS = {b"meta", b"iprp", b"ipco", b"moov", b"trak", b"mdia", b"minf", b"stbl"}
@@ -78,6 +81,8 @@ class _Container:
         if sum(n for _, _, n in located) > _READ_AGAIN * len(self._data):
             raise ValueError("its items refer to more bytes than the file has")
         metadata = sum(n for item, _, n in located if item.kind in _METADATA) + self._profiles
+        if (exif := sum(n for item, _, n in located if item.kind == b"Exif")) > _MOST_EXIF:
+            raise ValueError(f"{exif} bytes of EXIF data, at most {_MOST_EXIF} are allowed")
         listed = sum(not item.hidden and item.kind not in _METADATA for item in self._items.values())
         if metadata * listed > _MOST_METADATA:
             raise ValueError(f"{metadata} bytes of metadata for each of {listed} pictures")

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
-from comln_serve.imaging.orientation import EXIF, TURNS, orientation
+from comln_serve.imaging.orientation import TURNS, orientation
 from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -27,9 +28,10 @@ _MOST_READS, _BYTES_OF_A_READ = 10_000, 64
 # Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million.
 _MOST_IN_RUNS = 1_000_000
 _RUNS = (1, 2)  # values of a BMP's compression
-# Entries of an EXIF block; cameras write about fifty.
-_MOST_EXIF_ENTRIES = 1000
-_EXIF_SEGMENT = 65536
+# Pillow reads the EXIF data of a JPEG when it opens the file, from segments of at most 64 kB. Cameras write one segment
+# of about fifty entries.
+_EXIF_SEGMENT = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
+_MOST_EXIF_SEGMENTS, _MOST_EXIF_ENTRIES = 4, 1000
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,7 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         elif kind == "JPEG":
             if (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
                 raise _RefusedError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
-            if (start := data.find(EXIF)) >= 0:  # Pillow reads it when it opens the file
-                _check_exif(data[start : start + _EXIF_SEGMENT])
+            _check_exif(data)
     except ValueError as error:
         raise _RefusedError(str(error)) from error
     if kind != "HEIC":
@@ -196,7 +197,6 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
         _drop_text(picture)
         if kind == "BMP" and picture.info["compression"] in _RUNS and picture.width * picture.height > _MOST_IN_RUNS:
             raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
-        _check_exif(picture.info.get("exif", b""))
         # A BMP in runs is read two bytes at a time, if it is not too large.
         file.reads_left = math.inf if kind == "BMP" else _MOST_READS + len(data) / _BYTES_OF_A_READ
         return picture, stored
@@ -254,18 +254,22 @@ def _upright(image: Image.Image) -> Image.Image:
     return turned
 
 
-def _check_exif(exif: bytes) -> None:
-    """Refuse an EXIF block with too many entries, as Pillow reads all for the orientation.
+def _check_exif(jpeg: bytes) -> None:
+    """Refuse EXIF data that take long to read.
 
     Raises:
-        _RefusedError: the first directory announces too many entries.
+        _RefusedError: they are in too many segments, or their first directory announces too many entries.
     """
-    tiff = exif.removeprefix(EXIF)
-    order = "<" if tiff.startswith(b"II") else ">"
-    try:
-        (offset,) = struct.unpack_from(f"{order}4xI", tiff)
-        (entries,) = struct.unpack_from(f"{order}H", tiff, offset)
-    except struct.error:  # ignores broken EXIF data, as the image can still be read
-        return
-    if entries > _MOST_EXIF_ENTRIES:
-        raise _RefusedError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")
+    segments = list(_EXIF_SEGMENT.finditer(jpeg))
+    if len(segments) > _MOST_EXIF_SEGMENTS:
+        raise _RefusedError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")
+    for segment in segments[:1]:
+        start = segment.end()
+        order = "<" if jpeg.startswith(b"II", start) else ">"
+        try:
+            (offset,) = struct.unpack_from(f"{order}4xI", jpeg, start)
+            (entries,) = struct.unpack_from(f"{order}H", jpeg, start + offset)
+        except struct.error:  # ignores broken EXIF data, as the image can still be read
+            return
+        if entries > _MOST_EXIF_ENTRIES:
+            raise _RefusedError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")

@@ -12,9 +12,6 @@ from typing import Any
 
 from PIL import Image
 
-EXIF = b"Exif\0\0"
-"""What EXIF data begin with in most formats."""
-
 TURNS: Mapping[int, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -26,6 +23,7 @@ TURNS: Mapping[int, Image.Transpose] = {
 }
 """What makes a picture upright, by its orientation."""
 
+_PREFIX = re.compile(b"(?:Exif\0\0)*")  # in most formats; some programs write it twice
 _ORIENTATION = 274
 # By type: short, long.
 _NUMBERS = {3: "H", 4: "I"}
@@ -57,10 +55,9 @@ def _exif(info: Mapping[Any, Any]) -> bytes:
 
 def _in_exif(exif: bytes) -> int | None:
     """The orientation in the first directory of EXIF data."""
-    tiff = exif
-    while tiff.startswith(EXIF):
-        tiff = tiff[len(EXIF) :]
-    order = "<" if tiff.startswith(b"II") else ">"
+    prefix = _PREFIX.match(exif)
+    tiff = memoryview(exif)[prefix.end() if prefix else 0 :]  # not a copy: it may have megabytes
+    order = "<" if bytes(tiff[:2]) == b"II" else ">"
     with suppress(struct.error):  # broken data
         (start,) = struct.unpack_from(f"{order}4xI", tiff)
         (entries,) = struct.unpack_from(f"{order}H", tiff, start)
