@@ -6,8 +6,9 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from comln_serve.domain.words import listed
+
 _ALIKE = "Labels that differ only in case or blanks are different classes: "
-_MOST_NAMED = 10
 
 
 class _Part(BaseModel):
@@ -124,6 +125,5 @@ def note_of_alike(labels: Sequence[str]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for label in labels:
         groups.setdefault("".join(normalize("NFKC", label).casefold().split()), []).append(repr(label))
-    alike = [" and ".join(group[:_MOST_NAMED]) for group in groups.values() if len(group) > 1]
-    more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
-    return [f"{_ALIKE}{'; '.join(alike[:_MOST_NAMED])}{more}. Rename one to make them one class."] if alike else []
+    alike = [listed(group, " and ") for group in groups.values() if len(group) > 1]
+    return [f"{_ALIKE}{listed(alike, '; ')}. Rename one to make them one class."] if alike else []

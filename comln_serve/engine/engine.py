@@ -300,7 +300,7 @@ class Engine:
         """Give classes of a classifier other labels. Classes that get the same label are merged.
 
         Without a merge, the weights and the report stay, whatever model is served now. With one, the classifier is
-        adapted again, as by `remove_example`. A named classifier gets a new version; an unnamed one changes in place.
+        adapted again, as by `remove_examples`. A named classifier gets a new version; an unnamed one changes in place.
 
         Args:
             labels: new labels, by the label that a class has.

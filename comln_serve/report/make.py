@@ -6,14 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle import Calibration
+from comln_serve.domain import words
 from comln_serve.domain.report import HeldOutReport, Report, Suspect, note_of_alike
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
 from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import listed, suspicion
-
-_MOST_NAMED = 10
 
 
 def make_report(
@@ -81,9 +80,11 @@ def _contradictions(photos: Sequence[NDArray[np.intp]], numbers: Sequence[int], 
     """A note of photos that were sent under several labels."""
     if not photos:
         return []
-    named = [" and ".join(f"{numbers[i]} ({labels[i]!r})" for i in photo[:_MOST_NAMED]) for photo in photos]
+    named = [" and ".join(f"{numbers[i]} ({labels[i]!r})" for i in photo[: words.MOST_NAMED]) for photo in photos]
     what = "A photo was" if len(photos) == 1 else f"{len(photos)} photos were"
-    return [f"{what} sent under different labels: {_listed(named, '; ')}. Remove the examples whose label is wrong."]
+    return [
+        f"{what} sent under different labels: {words.listed(named, '; ')}. Remove the examples whose label is wrong."
+    ]
 
 
 def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct: NDArray[np.integer]) -> list[str]:
@@ -95,13 +96,13 @@ def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct:
     notes: list[str] = []
     if alone:
         notes.append(
-            f"Classes of a single image were not judged, as nothing is left without it: {_listed(alone)}. The held-out "
-            "accuracy is that of the other classes; new images of these are classified right less often."
+            f"Classes of a single image were not judged, as nothing is left without it: {words.listed(alone)}. The "
+            "held-out accuracy is that of the other classes; new images of these are classified right less often."
         )
     if same:
         notes.append(
             "Classes whose images are all nearly the same photo were not judged, as nothing else is left without "
-            f"them: {_listed(same)}. Add photos of other occasions."
+            f"them: {words.listed(same)}. Add photos of other occasions."
         )
     return notes
 
@@ -114,17 +115,13 @@ def _near_duplicates(groups: NDArray[np.intp]) -> list[NDArray[np.intp]]:
 
 def _named(near: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Sequence[str]) -> str:
     named = [
-        f"{_listed([str(numbers[i]) for i in group])} of {label!r}" for group, label in zip(near, labels, strict=True)
+        f"{words.listed([str(numbers[i]) for i in group])} of {label!r}"
+        for group, label in zip(near, labels, strict=True)
     ]
     return (
         f"{sum(map(len, near))} images are nearly the same photo as others of their class, such as frames of a "
-        f"burst, and are not judged by one another: {_listed(named, '; ')}. Photos of other occasions teach more."
+        f"burst, and are not judged by one another: {words.listed(named, '; ')}. Photos of other occasions teach more."
     )
-
-
-def _listed(items: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return separator.join(items[:_MOST_NAMED]) + more
 
 
 def _held_out(

@@ -14,7 +14,16 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_again, read_examples
 from comln_serve.api.rejected import Sent
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, as_json, make
+from comln_serve.api.routes.shared import (
+    BODY_ERRORS,
+    CHANGE_BY_OPTIONS_ERRORS,
+    CHANGE_ERRORS,
+    ONE_CLASSIFIER_ERRORS,
+    KeyHeader,
+    Ref,
+    as_json,
+    make,
+)
 from comln_serve.api.work import engine_of, read
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -29,15 +38,9 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 # So many numbers of six digits are a URL of 7 kB; proxies take 8.
 _MOST_NUMBERS = 500
 
-_CHANGE_ERRORS = (
-    ErrorCode.CLASSIFIER_NOT_FOUND,
-    ErrorCode.CANNOT_ADAPT,
-    ErrorCode.MODEL_CHANGED,
-    ErrorCode.TOO_MANY_CLASSIFIERS,
-)
 _REMOVAL_ERRORS = (
     *ONE_CLASSIFIER_ERRORS,
-    *_CHANGE_ERRORS,
+    *CHANGE_ERRORS,
     ErrorCode.EXAMPLE_NOT_FOUND,
     ErrorCode.OVERLOADED,
     ErrorCode.QUEUE_TIMEOUT,
@@ -94,7 +97,7 @@ def thumbnail(
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier to more labelled images",
-    responses=error_responses(*BODY_ERRORS, *_CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
+    responses=error_responses(*BODY_ERRORS, *CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
 @needs(Scope.ADAPT)
@@ -168,16 +171,7 @@ async def _remove(request: Request, ref: str, numbers: list[int], *, promote: bo
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier again to the examples it has",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS,
-        *_CHANGE_ERRORS,
-        ErrorCode.IDEMPOTENCY_MISMATCH,
-        ErrorCode.RECEIVE_TIMEOUT,
-        ErrorCode.BODY_TOO_LARGE,
-        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-        ErrorCode.OVERLOADED,
-        ErrorCode.QUEUE_TIMEOUT,
-    ),
+    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS),
     openapi_extra=openapi_body(requests.AgainOptions, [], required=False),
 )
 @needs(Scope.ADAPT)

@@ -9,9 +9,8 @@ from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_renaming
-from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
+from comln_serve.api.routes.shared import CHANGE_BY_OPTIONS_ERRORS, KeyHeader, Ref, make
 from comln_serve.api.work import engine_of
-from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter(tags=["classifiers"])
@@ -22,18 +21,7 @@ router = APIRouter(tags=["classifiers"])
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Give classes of a classifier other labels",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS,
-        ErrorCode.CANNOT_ADAPT,
-        ErrorCode.MODEL_CHANGED,
-        ErrorCode.TOO_MANY_CLASSIFIERS,
-        ErrorCode.IDEMPOTENCY_MISMATCH,
-        ErrorCode.RECEIVE_TIMEOUT,
-        ErrorCode.BODY_TOO_LARGE,
-        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-        ErrorCode.OVERLOADED,
-        ErrorCode.QUEUE_TIMEOUT,
-    ),
+    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS),
     openapi_extra=openapi_json(requests.RenameRequest),
 )
 @needs(Scope.ADAPT)

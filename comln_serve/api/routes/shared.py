@@ -38,6 +38,24 @@ ONE_CLASSIFIER_ERRORS = (
     *WAITING_ERRORS,
 )
 
+CHANGE_ERRORS = (
+    ErrorCode.CLASSIFIER_NOT_FOUND,
+    ErrorCode.CANNOT_ADAPT,
+    ErrorCode.MODEL_CHANGED,
+    ErrorCode.TOO_MANY_CLASSIFIERS,
+)
+# Of a change that takes no images: its body is a few options.
+CHANGE_BY_OPTIONS_ERRORS = (
+    *ONE_CLASSIFIER_ERRORS,
+    *CHANGE_ERRORS,
+    ErrorCode.IDEMPOTENCY_MISMATCH,
+    ErrorCode.RECEIVE_TIMEOUT,
+    ErrorCode.BODY_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ErrorCode.OVERLOADED,
+    ErrorCode.QUEUE_TIMEOUT,
+)
+
 Ref = Annotated[str, Path(description="Id, name or name@version of a classifier.")]
 KeyHeader = Annotated[
     str | None,

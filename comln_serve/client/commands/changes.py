@@ -40,13 +40,15 @@ def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]
     return {}
 
 
-def changed(before: ClassifierDetail, made: ClassifierDetail, added: Mapping[int, str]) -> list[str]:
+def changed(before: ClassifierDetail | None, made: ClassifierDetail, added: Mapping[int, str]) -> list[str]:
     """Lines of what is different, and how to go back where it got worse.
 
     Args:
-        before: from `promoted_before`.
+        before: from `promoted_before`; None: nothing is said.
         added: from `added_files`.
     """
+    if before is None:
+        return []
     name = before.reference if before.name is not None else f"revision {before.revision}"
     old, new = _accuracy(before), _accuracy(made)
     sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {_images(before)} -> {_images(made)}"

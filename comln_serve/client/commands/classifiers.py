@@ -103,7 +103,7 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
     """
     before = promoted_before(client, output, ref)
     made = client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote)
-    show_made(output, made, changes=[] if before is None else changed(before, made, {}))
+    show_made(output, made, changes=changed(before, made, {}))
 
 
 @classifiers.command()
@@ -124,7 +124,7 @@ def rename_classes(client: Client, output: Output, ref: str, *, labels: Sequence
         raise InputError(f"class {twice[0]!r} is named twice; give it one new label")
     before = promoted_before(client, output, ref)
     made = client.rename_classes(ref, dict(zip(old, new, strict=True)), promote=promote)
-    show_made(output, made, changes=[] if before is None else changed(before, made, {}))
+    show_made(output, made, changes=changed(before, made, {}))
 
 
 @classifiers.command()

@@ -56,7 +56,7 @@ def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, labe
     else:
         made = client.add_examples(ref, paths, [label] * len(paths), **options)
     files = added_files(client, output, made)
-    show_made(output, made, files, [] if before is None else changed(before, made, files))
+    show_made(output, made, files, changed(before, made, files))
 
 
 def _check(paths: Sequence[Path], label: str | None) -> None:
@@ -89,4 +89,4 @@ def rm(client: Client, output: Output, ref: str, numbers: Sequence[int], **optio
     """
     before = promoted_before(client, output, ref)
     made = client.remove_examples(ref, numbers, **options)
-    show_made(output, made, changes=[] if before is None else changed(before, made, {}))
+    show_made(output, made, changes=changed(before, made, {}))

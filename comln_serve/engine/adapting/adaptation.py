@@ -16,6 +16,7 @@ from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
 from comln_serve.domain.support import MIN_CLASSES, SupportSet, labels_to_show
+from comln_serve.domain.words import listed
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.adapting.renaming import check_renaming, renamed
@@ -60,8 +61,6 @@ Change = Callable[[Classifier, SupportSet], Changed]
 
 # A solve with thousands of support images takes hundreds of megabytes.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
-# Numbers of examples that an error's message names; its detail has all.
-_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -402,12 +401,10 @@ def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Se
 
 
 def _no_examples(reference: str, numbers: Sequence[int]) -> ServiceError:
-    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    if len(numbers) > _MOST_NAMED:
-        named += f" and {len(numbers) - _MOST_NAMED} more"
+    named = f"example{'s' * (len(numbers) > 1)} {listed(list(map(str, numbers)))}"
     return ServiceError(
         ErrorCode.EXAMPLE_NOT_FOUND,
-        f"Classifier {reference!r} has no example{'s' * (len(numbers) > 1)} {named}; nothing was removed. "
+        f"Classifier {reference!r} has no {named}; nothing was removed. "
         f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
         received=list(numbers),
     )

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.reference import new_id
+from comln_serve.domain.words import MOST_NAMED, listed
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import utc_now
 
-# Labels that a message names, and characters of one that no class has.
-_MOST_NAMED, _MAX_SHOWN = 10, 100
+_MAX_SHOWN = 100  # characters of a label that no class has
 
 
 def check_renaming(reference: str, classes: Sequence[str], labels: Mapping[str, str]) -> None:
@@ -24,12 +24,11 @@ def check_renaming(reference: str, classes: Sequence[str], labels: Mapping[str, 
     """
     unknown = [label[:_MAX_SHOWN] for label in labels.keys() - set(classes)]
     if unknown:
-        named = sorted(unknown)[:_MOST_NAMED]
-        more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+        named = sorted(unknown)[:MOST_NAMED]
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"Classifier {reference!r} has no class {', '.join(map(repr, named))}. Its classes are "
-            f"{', '.join(map(repr, classes[:_MOST_NAMED]))}{more}. Labels are compared exactly, blanks included.",
+            f"{listed(list(map(repr, classes)))}. Labels are compared exactly, blanks included.",
             received=named,
             available=list(classes),
         )
