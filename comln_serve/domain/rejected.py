@@ -9,6 +9,11 @@ from comln_serve.errors import ErrorCode
 
 _Item = TypeVar("_Item")
 
+# Bytes of JSON that are stored with an idempotency key of what is said of images.
+_MOST_SAID = 16_000
+
+_TOO_MUCH = "This image cannot be used. The first answer to the request with this Idempotency-Key says why."
+
 
 @dataclass(frozen=True)
 class Rejected:
@@ -37,13 +42,23 @@ class Rejected:
 def together(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
     """The facts as JSON values, once for all images of which the same is said, with their `indices`.
 
-    A small request may have hundreds of bad images, and what is said of each is longer than the image.
+    A small request may have hundreds of bad images, and what is said of each is longer than the image. Where it comes
+    to more than 16 kB, the code is kept of the other images.
     """
     groups: dict[str, dict[str, Any]] = {}
+    size = 0
     for one in rejected:
         facts = one.facts()
         index = facts.pop("index")
-        groups.setdefault(json.dumps(facts), {"indices": [], **facts})["indices"].append(index)
+        said = json.dumps(facts)
+        if said not in groups and size + len(said) > _MOST_SAID:
+            facts |= {"message": _TOO_MUCH, "detail": {}}
+            said = json.dumps(facts)  # one for each code
+        group = groups.get(said)
+        if group is None:
+            group = groups[said] = {"indices": [], **facts}
+            size += len(said)
+        group["indices"].append(index)
     return list(groups.values())
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle import Calibration
 from comln_serve.domain import words
+from comln_serve.domain.classifier import softmax
 from comln_serve.domain.report import HeldOutReport, Report, Suspect, note_of_alike
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
@@ -129,7 +130,8 @@ def _held_out(
 ) -> HeldOutReport:
     examples = np.flatnonzero(found.judged)
     given, logits = classes[examples], found.logits[0, examples]
-    predicted = logits.argmax(axis=1)
+    # As predictions are ranked. At a horizon near 0 the logits differ by less than probabilities can: all are then equal.
+    predicted = softmax(logits).argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(confusion, (given, predicted), 1)
     classified: list[int | None] = [None] * len(classes)

@@ -64,6 +64,24 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
         assert second[1].result() == "a"
 
 
+def test_changes_of_one_classifier_leave_places_to_others() -> None:
+    """They run one at a time, so a hundred of them would keep others out of a queue while cores are idle."""
+    solves = Solves(at_once=2, max_waiting=16, max_seconds=60, shared=SharedCounts())
+    with ThreadPoolExecutor(9) as pool:
+        turns = [held(pool, solves, "a") for _ in range(9)]
+        wait_until(lambda: len(solves._solving) == 1 and len(solves._line) == 8)
+        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "a").__enter__())
+        assert "8 changes of this classifier are waiting" in error.message
+        assert error.detail == {"pending": 8, "received": 1, "limit": 8}
+        with solves.turn(nothing, "b"):
+            pass
+        for release, _ in turns:
+            release.set()
+        assert {future.result() for _, future in turns} == {"a"}
+    with solves.turn(nothing, "a"):
+        pass
+
+
 def test_who_waits_too_long_or_has_left_goes() -> None:
     solves = Solves(at_once=1, max_waiting=9, max_seconds=0.1, shared=SharedCounts())
     gone = Cancellation()

@@ -341,6 +341,15 @@ def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")
 
 
+def test_answers_are_ranked_as_predictions_are() -> None:
+    """After next to no adaptation all probabilities are equal, and the first label is answered: as the server does."""
+    phi = clusters(CLASSES)
+    adaptation = adapt(replace(PROTOTYPE, start="zero"), phi, CLASSES, 4, horizon=1e-18)
+    held_out = held_out_of(make_report(adaptation, CLASSES, list("abcd"), own_horizon=False))
+    assert {label for label in held_out.predicted if label is not None} == {0}
+    assert held_out.accuracy == pytest.approx((CLASSES == 0).sum() / 11)
+
+
 def test_out_of_time_before_the_first_fold() -> None:
     report = report_on(clusters(CLASSES), CLASSES, cancel=np.ones(1, dtype=np.bool_))
     assert report.held_out is None

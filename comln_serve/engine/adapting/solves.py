@@ -7,9 +7,14 @@ from threading import Condition
 
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission, waited_too_long
+from comln_serve.errors import ErrorCode, ServiceError
 
 # How often a waiting request checks whether it has been cancelled.
 _CHECK_S = 0.1
+
+# Changes of one classifier may take half of the places to wait. They run one after another, whatever the number of
+# cores: with all places they would keep everybody else out while cores are idle.
+_SHARE_OF_ONE = 2
 
 
 class Solves:
@@ -29,6 +34,7 @@ class Solves:
         """
         self._at_once, self._max_seconds = at_once, max_seconds
         self._places = Admission(at_once * shared.processes + max_waiting, Count.ADAPTATIONS, shared)
+        self._most_of_one = max(1, max_waiting // _SHARE_OF_ONE)
         self._changed = Condition()
         self._line: list[tuple[Hashable, object]] = []
         self._solving: list[Hashable] = []
@@ -42,10 +48,11 @@ class Solves:
             classifier: identifies the classifier to change: turns with equal values never overlap.
 
         Raises:
-            ServiceError: OVERLOADED, too many requests wait already; QUEUE_TIMEOUT.
+            ServiceError: OVERLOADED, too many requests wait already, for this classifier or in all; QUEUE_TIMEOUT.
         """
         with self._places.admit():
             with self._changed:
+                self._check_line(classifier)
                 self._wait(check, classifier)
                 self._solving.append(classifier)
             try:
@@ -54,6 +61,18 @@ class Solves:
                 with self._changed:
                     self._solving.remove(classifier)
                     self._changed.notify_all()
+
+    def _check_line(self, classifier: Hashable) -> None:
+        waiting = sum(ticket[0] == classifier for ticket in self._line)
+        if waiting >= self._most_of_one:
+            raise ServiceError(
+                ErrorCode.OVERLOADED,
+                f"{waiting} changes of this classifier are waiting already, and at most {self._most_of_one} may: they run "
+                "one after another. Try again in a moment, or put several changes into one request.",
+                pending=waiting,
+                received=1,
+                limit=self._most_of_one,
+            )
 
     def _wait(self, check: Callable[[], None], classifier: Hashable) -> None:
         due = time.monotonic() + self._max_seconds
