@@ -29,6 +29,15 @@ class ClassInfo(BaseModel):
     )
 
 
+class HeldOutInfo(BaseModel):
+    """The accuracy on held-out support images, without the rest of the report."""
+
+    model_config = ConfigDict(from_attributes=True)  # made from a `HeldOutAccuracy`
+
+    accuracy: float = Field(description="Share of the images that were classified correctly.")
+    judged: int = Field(description="Support images that were left out and classified.")
+
+
 class ClassifierInfo(BaseModel):
     """A stored classifier."""
 
@@ -52,6 +61,9 @@ class ClassifierInfo(BaseModel):
     )
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified correctly.")
+    held_out: HeldOutInfo | None = Field(
+        description="The accuracy to expect on new images, as in the report; null if nothing was held out."
+    )
     metadata: dict[str, str]
     created_at: datetime
     expires_at: datetime | None

@@ -41,20 +41,26 @@ class Suspect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Support images, classified by classifiers that were adapted without them."""
+class HeldOutAccuracy:
+    """Share of the support images that classifiers adapted without them got right."""
 
-    folds: int
     judged: int
     accuracy: float
-    confusion: tuple[tuple[int, ...], ...]
-    suspects: tuple[Suspect, ...]
-    predicted: tuple[int | None, ...] | None = None
 
     @property
     def interval(self) -> tuple[float, float]:
         """95% interval of the accuracy that so many images can show, as on the page."""
         return interval_of(self.accuracy, self.judged)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(HeldOutAccuracy):
+    """Support images, classified by classifiers that were adapted without them."""
+
+    folds: int
+    confusion: tuple[tuple[int, ...], ...]
+    suspects: tuple[Suspect, ...]
+    predicted: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +114,7 @@ class Classifier:
     created_at: datetime
     expires_at: datetime | None
     head_sha256: str | None = None
+    held_out: HeldOutAccuracy | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ class ClassCount:
 
 
 @dataclass(frozen=True)
+class HeldOutAccuracy:
+    """The held-out accuracy of a report, and the number of support images it is of."""
+
+    accuracy: float
+    judged: int
+
+
+@dataclass(frozen=True)
 class ClassifierRecord:
     """A classifier without its weights.
 
@@ -49,6 +57,7 @@ class ClassifierRecord:
         revision: starts at 1; each change in place adds 1.
         metadata: the caller's notes.
         expires_at: UTC; None: never.
+        held_out: the accuracy in the report; None: there is none.
         report: None for classifiers made before reports existed, and in lists.
         thumbnails: (N,) number of the example of each class that a thumbnail is kept of; empty if
             there are none at all.
@@ -70,6 +79,7 @@ class ClassifierRecord:
     horizon_rule: HorizonOrigin = "learned"
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     expires_at: datetime | None = None
+    held_out: HeldOutAccuracy | None = None
     report: Report | None = None
     thumbnails: tuple[int | None, ...] = ()
     head_sha256: str | None = None

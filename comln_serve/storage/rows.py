@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Row, Text, cast, func, null, select
 
-from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.classifier import Classifier, ClassifierRecord, HeldOutAccuracy
 from comln_serve.domain.report import Report
 from comln_serve.domain.sixteen_bits import from_int16, to_int16
 from comln_serve.domain.support import SupportSet
 from comln_serve.storage.tables import classifiers, supports, thumbnails
 
 # Those whose columns have the same names.
-_FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name not in ("promoted", "thumbnails"))
+_OTHERS = ("promoted", "thumbnails", "held_out")
+_FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name not in _OTHERS)
 
-INFO = tuple(classifiers.c[field] for field in _FIELDS)
+INFO = (*(classifiers.c[field] for field in _FIELDS), classifiers.c.held_out_accuracy, classifiers.c.held_out_judged)
 # Without reports, which may be megabytes and which lists do not show.
 LISTED = tuple(null().label("report") if column is classifiers.c.report else column for column in INFO)
 # "position number" of each thumbnail, separated by commas; null: there is none.
@@ -37,8 +38,11 @@ SUPPORT = (*EXAMPLES, supports.c.next_number, supports.c.embeddings, supports.c.
 
 def classifier_values(classifier: Classifier) -> dict[str, Any]:
     """A classifier's values in `classifiers`, without tenant, position and promotion."""
+    held_out = classifier.held_out
     return {
         **{field: getattr(classifier, field) for field in _FIELDS},
+        "held_out_accuracy": None if held_out is None else held_out.accuracy,
+        "held_out_judged": None if held_out is None else held_out.judged,
         "report": None if classifier.report is None else classifier.report.model_dump(mode="json"),
         "weights": _bytes(classifier.W),
     }
@@ -83,11 +87,13 @@ def to_support(row: Row[Any], jpegs: Mapping[int, bytes]) -> SupportSet:
 
 def _values(row: Row[Any]) -> dict[str, Any]:
     values = {field: getattr(row, field) for field in _FIELDS}
+    accuracy = row.held_out_accuracy
     return {
         **values,
         "labels": tuple(values["labels"]),
         "examples": tuple(values["examples"]),
         "promoted": bool(row.promoted),
+        "held_out": None if accuracy is None else HeldOutAccuracy(accuracy, row.held_out_judged),
         "report": None if row.report is None else Report.model_validate(row.report),
         "thumbnails": _by_class(row.thumbnails, len(values["labels"])),
     }

@@ -85,6 +85,9 @@ classifiers = Table(
     Column("support_accuracy", Double, nullable=False),
     Column("metadata", JsonText, nullable=False),
     Column("report", JsonText),
+    # As in the report, which lists do not read.
+    Column("held_out_accuracy", Double),
+    Column("held_out_judged", Integer),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("weights", LargeBinary, nullable=False),

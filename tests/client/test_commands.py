@@ -379,7 +379,8 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     with Client(url) as client:
         first, second = (client.adapt_folder(photos, name="life") for _ in range(2))
     head, newest, oldest = comln("classifiers", "ls", "--name", "life").stdout.splitlines()
-    assert head.split() == ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "HORIZON", "MODEL", "CREATED", "ID"]
+    titles = "NAME VERSION PROMOTED CLASSES IMAGES EXPECTED ACCURACY HORIZON MODEL CREATED ID"
+    assert head.split() == titles.split()
     assert newest.split()[:5] == ["life", "2", "yes", "3", "9"]
     assert (newest.split()[-1], oldest.split()[-1]) == (second.id, first.id)
     listed = printed(comln("classifiers", "ls", "--name", "life", "--limit", "1", "--json"))

@@ -22,6 +22,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import delete, text
 from sqlalchemy.exc import DBAPIError
 
+from comln_serve.domain.classifier import HeldOutAccuracy
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, open_store, schema
 from comln_serve.storage import postgresql as comln_postgresql
@@ -136,7 +137,7 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
     """Their positions were of the examples that were left."""
     migrate_to(database_url, "0002")
     suspect = {"label": "a", "likelier": "b", "score": 0.96}
-    held_out = {"accuracy": 0.5, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
+    held_out = {"accuracy": 0.5, "judged": 4, "suspects": [{"example": 2, **suspect}, {"example": 0, **suspect}]}
     plain = {"held_out": None, "notes": ["example", '"example":']}
     for number, report in enumerate([{"held_out": held_out, "notes": []}, plain, None], 1):
         written = None if report is None else json.dumps(report)
@@ -165,6 +166,21 @@ def test_classifiers_of_before_have_no_hash_of_their_head(database_url: str) -> 
     insert_classifier(database_url, 1, horizon_rule="learned")
     with closing(open_store(database_url)) as store:
         assert store.for_tenant("").describe("clf_1").head_sha256 is None
+
+
+def test_lists_have_the_accuracy_that_reports_of_before_have(database_url: str) -> None:
+    migrate_to(database_url, "0010")
+    held_out = {"accuracy": 0.75, "judged": 8, "suspects": [{"label": "nul\0"}]}
+    for number, report in enumerate([{"held_out": held_out}, {"held_out": None}, None], 1):
+        written = None if report is None else json.dumps(report)
+        insert_classifier(database_url, number, horizon_rule="learned", report=written)
+    with closing(open_store(database_url)) as store:
+        page, _ = store.for_tenant("").page(limit=9)
+        assert {one.id: one.held_out for one in page} == {
+            "clf_1": HeldOutAccuracy(0.75, 8),
+            "clf_2": None,
+            "clf_3": None,
+        }
 
 
 def test_examples_of_before_have_no_hashes(database_url: str) -> None:

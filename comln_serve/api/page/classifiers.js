@@ -5,7 +5,7 @@ import { NAME } from "./checks.js";
 import { button, byId, el, redraw, theirs } from "./dom.js";
 import { hasKept, keptPicture } from "./kept.js";
 import { isLeaving, promote, remove } from "./manage.js";
-import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
+import { ask, referenceOf, wordsOf } from "./server.js";
 import { counted, dated, listed, percent } from "./words.js";
 
 const PAGE = 20;
@@ -16,7 +16,6 @@ const PICTURES = 4; // of a row
 let before = null; // where the page begins; null: with the newest
 let newer = []; // where the pages before it began
 let turn = 0;
-const accuracies = new Map(); // by id and revision
 
 async function page() {
   const answer = await ask(`classifiers?limit=${PAGE}${before === null ? "" : `&before=${before}`}`);
@@ -41,22 +40,11 @@ async function search(text, mine) {
   return { found: shown, next: null, status: `${counted(shown.length, "classifier")} found.${more}` };
 }
 
-async function accuracyOf(item, cell) {
-  const known = `${item.id} ${item.revision}`;
-  if (!accuracies.has(known)) {
-    const detail = await ask(pathOf(item.id)).catch(() => null);
-    accuracies.set(known, detail?.report?.held_out?.accuracy ?? null);
-  }
-  const accuracy = accuracies.get(known);
-  cell.textContent = accuracy === null ? "not known" : percent(accuracy);
-}
-
 function row(item) {
   const reference = referenceOf(item);
   const examples = item.classes.reduce((sum, { examples: count }) => sum + count, 0);
-  const accuracy = el("td", { class: "figure", "data-name": "Held-out" }, "…");
   const pictures = item.classes.filter(hasKept).slice(0, PICTURES);
-  const line = el("tr", {},
+  return el("tr", {},
     el("th", { scope: "row" }, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "" }, reference), " ",
       item.promoted && item.name !== null && el("span", { class: "badge" }, "promoted")),
     el("td", { "data-name": "Made" }, dated(item.created_at)),
@@ -64,12 +52,11 @@ function row(item) {
       pictures.length > 0 && el("span", { class: "row-pictures" }, pictures.map(({ label, thumbnail }) =>
         el("span", { class: "frame" }, keptPicture(item, thumbnail, label)))), `${item.classes.length}: `, theirs(listed(item.classes.map(({ label }) => label)))),
     el("td", { class: "figure", "data-name": "Images" }, String(examples)),
-    accuracy,
+    el("td", { class: "figure", "data-name": "Held-out" }, item.held_out === null ? "not known" : percent(item.held_out.accuracy)),
     el("td", { class: "row-actions" },
       item.name !== null && !item.promoted && button("Promote", async () => (await promote(item)) && list(), { class: "small", "aria-label": `Promote ${reference}` }),
       button("Delete", () => remove(item, list), { class: "small danger", "aria-label": `Delete ${reference}` })),
   );
-  return { item, line, accuracy };
 }
 
 const HEADS = ["Name", "Made", "Classes", "Images", "Held-out accuracy"];
@@ -89,7 +76,7 @@ async function list() {
   const rows = answer.found.filter((item) => !isLeaving(item)).map(row);
   redraw(byId("list-table"),
     el("thead", {}, el("tr", {}, HEADS.map((head) => el("th", { scope: "col" }, head)), el("td", {}))),
-    el("tbody", {}, rows.map(({ line }) => line)));
+    el("tbody", {}, rows));
   byId("list-table").hidden = rows.length === 0;
   byId("list-status").textContent = answer.status || (rows.length === 0 ? "There are no classifiers yet." : "");
   byId("newer").disabled = newer.length === 0 || text !== "";
@@ -100,11 +87,6 @@ async function list() {
     before = answer.next;
     list();
   };
-  const queue = [...rows];
-  const lines = Array.from({ length: 3 }, async () => {
-    for (let next = queue.shift(); next && mine === turn; next = queue.shift()) await accuracyOf(next.item, next.accuracy);
-  });
-  await Promise.all(lines);
 }
 
 export function installList() {

@@ -11,7 +11,7 @@ from comln_serve.client.commands.adapt import horizon_of, show_made
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
-from comln_serve.client.commands.tables import described, horizon_of_one, table
+from comln_serve.client.commands.tables import described, horizon_of_one, percent, table
 from comln_serve.client.errors import InputError
 from comln_serve.client.results import Classifier, ClassifierDetail
 
@@ -36,6 +36,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
             "yes" if item.promoted else "",
             str(len(item.classes)),
             str(sum(one.examples for one in item.classes)),
+            "" if item.held_out is None else percent(item.held_out.accuracy),
             horizon_of_one(item),
             item.model,
             f"{item.created_at:%Y-%m-%d %H:%M}",
@@ -43,7 +44,18 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
         ]
         for item in found
     ]
-    head = ["NAME", "VERSION", "PROMOTED", "CLASSES", "IMAGES", "HORIZON", "MODEL", "CREATED", "ID"]
+    head = [
+        "NAME",
+        "VERSION",
+        "PROMOTED",
+        "CLASSES",
+        "IMAGES",
+        "EXPECTED ACCURACY",
+        "HORIZON",
+        "MODEL",
+        "CREATED",
+        "ID",
+    ]
     output.show({"classifiers": found}, lambda: table(head, rows))
 
 

@@ -67,8 +67,8 @@ class Solves:
         if waiting >= self._most_of_one:
             raise ServiceError(
                 ErrorCode.OVERLOADED,
-                f"{waiting} changes of this classifier are waiting already, and at most {self._most_of_one} may: they run "
-                "one after another. Try again in a moment, or put several changes into one request.",
+                f"{waiting} changes of this classifier are waiting already, and at most {self._most_of_one} may: they "
+                "run one after another. Try again in a moment, or put several changes into one request.",
                 pending=waiting,
                 received=1,
                 limit=self._most_of_one,
