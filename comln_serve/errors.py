@@ -31,6 +31,7 @@ class ErrorCode(StrEnum):
     EXAMPLE_NOT_FOUND = "example_not_found"
     THUMBNAIL_NOT_FOUND = "thumbnail_not_found"
     MODEL_CHANGED = "model_changed"
+    NAME_TAKEN = "name_taken"
     TOO_MANY_CLASSIFIERS = "too_many_classifiers"
     NOTHING_TO_ROLL_BACK_TO = "nothing_to_roll_back_to"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 
 import httpx2
 
@@ -319,6 +320,42 @@ def promote(session: Session, classifier: str | Classifier) -> Flow[Classifier]:
         NotFoundError: there is no such classifier.
     """
     return (yield from ask_for(session, Classifier, Request("POST", path_of(classifier, "promote"))))
+
+
+def edit(
+    session: Session,
+    classifier: str | Classifier,
+    *,
+    name: str | None = None,
+    promote: bool = True,
+    metadata: Mapping[str, str] | None = None,
+    expires_in_seconds: int | EllipsisType | None = ...,
+) -> Flow[ClassifierDetail]:
+    """Change the name, the metadata or the time of expiry of a classifier. What is left out stays.
+
+    Args:
+        name: a classifier without a name becomes the next version of it. If `classifier` is a name, all its versions
+            are renamed; the new name must have none.
+        promote: let the name stand for a classifier that had none; it always stands for its first version.
+        metadata: in place of what is there.
+        expires_in_seconds: from now on; None: never.
+
+    Raises:
+        NotFoundError: there is no such classifier.
+        ComlnError: the server refused it, as for a name that is taken; or the answer was lost.
+    """
+    content: dict[str, Any] = {}
+    if name is not None:
+        content |= {"name": name, "promote": promote}
+    if metadata is not None:
+        content["metadata"] = dict(metadata)
+    if not isinstance(expires_in_seconds, EllipsisType):
+        content["expires_in_seconds"] = expires_in_seconds
+    if not content:
+        raise InputError("give at least one of name, metadata and expires_in_seconds")
+    # Under its new name, a renamed classifier would not be found again.
+    request = Request("PATCH", path_of(classifier), content=content, repeatable=name is None)
+    return (yield from ask_for(session, ClassifierDetail, request))
 
 
 def rollback(session: Session, name: str) -> Flow[Classifier]:

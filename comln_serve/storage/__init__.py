@@ -2,12 +2,14 @@
 
 from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
 from comln_serve.storage.database import sqlite_file
+from comln_serve.storage.editing import Edit
 from comln_serve.storage.idempotency import IdempotencyKey, KeyTakenError
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.store import Store, utc_now
 
 __all__ = [
     "ChangedError",
+    "Edit",
     "IdempotencyKey",
     "KeyStore",
     "KeyTakenError",

@@ -14,6 +14,7 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
+from comln_serve.storage.editing import Edit, give_name
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.tables import classifiers, supports, thumbnails
 from comln_serve.storage.versions import RowQuery
@@ -233,6 +234,23 @@ class TenantStore:
             connection.execute(delete(thumbnails).where(thumbnails.c.classifier == sequence))
             if support.thumbnails:
                 connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
+
+    def edit(self, reference: str, edit: Edit) -> ClassifierRecord:
+        """Change name, metadata or time of expiry of a classifier. Returns its new description.
+
+        Raises:
+            ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
+        """
+        now = self._clock()
+        with self._database.writing() as connection:
+            if edit.name is not None:
+                tallies.lock(connection, [self._tenant])
+            row = self._row(connection, reference)
+            values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
+            if values:
+                query = update(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == row.id)
+                connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
+            return rows.to_record(self._row(connection, row.id))
 
     def promote(self, reference: str) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.

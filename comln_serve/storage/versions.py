@@ -6,7 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, FromClause, Select, and_, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, FromClause, Select, and_, case, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.dialects import upsert
@@ -103,6 +103,40 @@ def roll_back(connection: Connection, tenant: str, name: str, now: datetime) -> 
         )
     connection.execute(update(classifiers).where(classifiers.c.id == latest[0].id).values(promotion=0))
     return str(latest[1].id)
+
+
+def rename(connection: Connection, tenant: str, old: str, new: str, now: datetime) -> None:
+    """Move all versions of a name to another one, which has none. The caller has locked the tenant's row, so that no
+    two transactions lock names in different orders.
+
+    They keep their numbers, unless there have been versions of the new name: then they are numbered after these.
+
+    Raises:
+        ServiceError: NAME_TAKEN.
+    """
+    last = _advance(connection, tenant, old)
+    version, promotion = _advance(connection, tenant, new)
+    others = select(classifiers.c.version).where(of_name(tenant, new, now))
+    there = connection.execute(promoted_first(others)).scalar_one_or_none()
+    if there is not None:
+        raise ServiceError(
+            ErrorCode.NAME_TAKEN,
+            f"There is a classifier {new!r} already, which stands for its version {there}. Choose another name, or "
+            "delete its versions first.",
+            received=new,
+        )
+    promoted = classifiers.c.promotion > 0
+    connection.execute(
+        update(classifiers)
+        .where(classifiers.c.tenant == tenant, classifiers.c.name == old)
+        .values(
+            name=new,
+            version=classifiers.c.version + version,
+            promotion=case((promoted, classifiers.c.promotion + promotion), else_=0),
+            revision=classifiers.c.revision + 1,
+        )
+    )
+    _advance(connection, tenant, new, versions=last[0], promotions=last[1])
 
 
 def _advance(

@@ -45,6 +45,7 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
         ("POST", "/classifiers/known/adapt"),
         ("POST", "/classifiers/known/labels"),
         ("DELETE", "/classifiers/known"),
+        ("PATCH", "/classifiers/known"),
         ("POST", "/predict"),
         ("POST", "/absent"),
     ):

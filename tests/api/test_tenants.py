@@ -31,6 +31,7 @@ INFERENCE = {"json": {"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BY
 ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("GET", "/classifiers/{ref}"): {},
     ("DELETE", "/classifiers/{ref}"): {},
+    ("PATCH", "/classifiers/{ref}"): {"json": {"metadata": {"a": "b"}}},
     ("POST", "/classifiers/{ref}/promote"): {},
     ("POST", "/classifiers/{ref}/adapt"): {"json": {"horizon": 3}},
     ("POST", "/classifiers/{ref}/labels"): {"json": {"labels": {"red": "Red"}}},

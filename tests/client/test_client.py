@@ -99,6 +99,12 @@ def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
         comln.rename_classes(renamed, {"green": "red"})
     assert caught.value.detail == {"received": ["green"], "available": ["a=b", "red"]}
     assert [comln.delete(f"pair@{version}").version for version in (4, 5, 6)] == [4, 5, 6]
+    noted = comln.edit("pair@1", metadata={"by": "hand"}, expires_in_seconds=3600)
+    assert (noted.metadata, noted.expires_at is None) == ({"by": "hand"}, False)
+    assert comln.edit(noted, expires_in_seconds=None).expires_at is None
+    assert comln.edit("pair@1", metadata={}).metadata == {}
+    with pytest.raises(InputError, match="give at least one of name, metadata"):
+        comln.edit("pair")
     (folder := tmp_path / "exported").mkdir()
     file = comln.export(third, folder, "safetensors")
     assert file == folder / "pair.safetensors"
@@ -174,6 +180,25 @@ def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:
     line.after = times(2, lambda request: httpx2.ReadError("gone") if request.method == "DELETE" else None)
     assert comln.delete("once").version == 2
     assert [item.version for item in comln.classifiers(name="once")] == [1]
+
+
+def test_names_are_given_and_changed(comln: Client, line: Wire) -> None:
+    first, second = comln.adapt(*PAIR), comln.adapt(*PAIR)
+    assert comln.edit(first, name="pair").reference == "pair@1"
+    assert not comln.edit(second, name="pair", promote=False).promoted
+    assert comln.edit("pair", name="couple", metadata={"by": "me"}).metadata == {"by": "me"}
+    assert [item.reference for item in comln.classifiers()] == ["couple@2", "couple@1"]
+    comln.adapt(*PAIR, name="pair")
+    with pytest.raises(ComlnError, match="There is a classifier 'pair' already") as caught:
+        comln.edit("couple", name="pair")
+    assert (caught.value.code, caught.value.status) == ("name_taken", 409)
+    # A note may be written twice; a name that is gone would not be found.
+    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
+    assert comln.edit("couple", metadata={"a": "b"}).metadata == {"a": "b"}
+    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
+    with pytest.raises(NoAnswerError):
+        comln.edit("couple", name="two")
+    assert comln.classifier("two").id == first.id
 
 
 def test_what_cannot_be_repeated_is_not(comln: Client, line: Wire) -> None:
@@ -498,7 +523,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 23
+    assert len(calls) == 24
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

@@ -407,6 +407,11 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert [(one["label"], one["examples"]) for one in merged["classes"]] == [("a=b", 6), ("green", 3)]
     assert comln("classifiers", "rm", *(f"life@{version}" for version in range(3, 7)), "--yes").exit_code == 0
     file = tmp_path / "life.onnx"
+    named = comln("classifiers", "rename", first.id, "none", "--no-promote")
+    assert f"'{first.id}' is version 1 of 'life'" in named.stderr
+    noted = comln("classifiers", "edit", "life", "--metadata", "by=a\nb", "--expires-in-seconds", "3600").stdout
+    assert re.search(r"\nexpires: \d{4}-\d\d-\d\d \d\d:\d\d UTC\nby: a\\nb\n", noted)
+    assert "expires: " not in comln("classifiers", "edit", "life", "--no-metadata", "--never-expires").stdout
     assert comln("classifiers", "export", "life", "-o", file).stdout == f"{file}\n"
     assert printed(comln("classifiers", "export", "life", "-o", file, "--json"))["bytes"] == file.stat().st_size > 0
     weights = tmp_path / "life.safetensors"
@@ -420,7 +425,9 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     missing = comln("classifiers", "rm", "life@1", "life@99", "life@2", "--yes")
     assert (missing.exit_code, missing.stdout) == (1, "")
     assert len(comln("classifiers", "ls", "--name", "life").stdout.splitlines()) == 3, "nothing was deleted"
-    assert comln("classifiers", "rm", "life", "life@1", "--yes").stdout == "deleted life@2\ndeleted life@1\n"
+    assert comln("classifiers", "rename", "life", "living").stdout == "life is living@2 now\n"
+    deleted = comln("classifiers", "rm", "living", "living@1", "--yes").stdout
+    assert deleted == "deleted living@2\ndeleted living@1\n"
     gone = comln("classifiers", "show", "life")
     assert gone.exit_code == 1
     assert gone.stderr.startswith("comln: There is no classifier 'life'")
@@ -482,6 +489,11 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
         (["classifiers", "rename-classes", "shop"], 2, "Missing argument 'OLD NEW...'"),
         (["classifiers", "rename-classes", "shop", "red", "a", "blue"], 2, "'blue' has no new label; give OLD NEW"),
         (["classifiers", "rename-classes", "shop", "red", "a", "red", "b"], 2, "class 'red' is named twice"),
+        (["classifiers", "rename", "none", "other"], 1, "(classifier_not_found)"),
+        (["classifiers", "rename", "shop", "a b"], 1, "must be 1 to 64 letters"),
+        (["classifiers", "edit", "shop"], 2, "give --metadata, --no-metadata, --expires-in-seconds or --never"),
+        (["classifiers", "edit", "shop", "--metadata", "a=b", "--no-metadata"], 2, "exclude each other"),
+        (["classifiers", "edit", "shop", "--expires-in-seconds", "9", "--never-expires"], 2, "exclude each other"),
         (["classifiers", "sh"], 2, "No such command 'sh'"),
         (["models", "ls", "--url", "here"], 2, "url is 'here'; give the address of a server"),
         (["models", "ls", "--models-dir", "models"], 2, "--models-dir is for --local"),

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Engine, NewClassifier
-from comln_serve.errors import ErrorCode
-from comln_serve.storage import Store, open_store
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage import Edit, Store, open_store
 from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -121,6 +121,40 @@ def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: s
         assert sorted(versions) == list(range(1, 21))
         promoted = [item.version for item in mine.page(limit=50)[0] if item.promoted]
         assert promoted == [20]
+
+
+def test_names_are_changed_while_others_change_them(database_url: str) -> None:
+    """Nobody waits for somebody who waits for them, and no number is given twice."""
+    start, names = Barrier(12), ("a", "b", "c")
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        for name in names:
+            add(mine, f"clf_{name}", name)
+
+        def work(thread: int) -> None:
+            start.wait()
+            for turn in range(12):
+                old, new = names[(thread + turn) % 3], names[(thread + 2 * turn + 1) % 3]
+                try:
+                    if thread % 3 == 0:
+                        mine.edit(old, Edit(name=new))
+                    elif thread % 3 == 1:
+                        mine.promote(old)
+                        mine.edit(add(mine, f"clf_{thread}_{turn}").id, Edit(name=old))
+                    else:
+                        mine.edit(old, Edit(metadata={"by": str(thread)}))
+                        mine.roll_back(old)
+                except ServiceError as error:
+                    expected = (ErrorCode.NAME_TAKEN, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.NOTHING_TO_ROLL_BACK_TO)
+                    if error.code not in expected:
+                        raise
+
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(work, range(12)))
+        page = mine.page(limit=500)[0]
+        assert len({(item.name, item.version) for item in page}) == len(page) > len(names)
+        for name in {item.name for item in page}:
+            assert name is None or sum(item.promoted for item in page if item.name == name) == 1
 
 
 def test_what_has_no_name_has_no_versions(database_url: str) -> None:

@@ -17,7 +17,7 @@ class Cors(CORSMiddleware):
         super().__init__(
             app,
             allow_origins=origins,
-            allow_methods=["DELETE", "GET", "POST"],
+            allow_methods=["DELETE", "GET", "PATCH", "POST"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID_HEADER],
             expose_headers=["Idempotency-Replayed", "Retry-After", REQUEST_ID_HEADER],
         )

@@ -19,6 +19,7 @@ from comln_serve.api.receive.requests import (
     AdaptOptions,
     AdaptRequest,
     AgainOptions,
+    EditRequest,
     ExamplesOptions,
     ExamplesRequest,
     PredictOptions,
@@ -107,6 +108,16 @@ async def read_renaming(request: Request, settings: Settings) -> RenameRequest:
     """
     _check_content_type(request, JSON)
     return await _read_json(request, settings, _renaming_of_json)
+
+
+async def read_edit(request: Request, settings: Settings) -> EditRequest:
+    """Body of `PATCH /classifiers/{ref}`, which is JSON.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    _check_content_type(request, JSON)
+    return await _read_json(request, settings, lambda text, settings: parse_json(EditRequest, text, settings))
 
 
 def _renaming_of_json(text: bytes | bytearray, settings: Settings) -> RenameRequest:

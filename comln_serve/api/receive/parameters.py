@@ -18,7 +18,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 _ANY_QUERY = "__comln_any_query__"
 _MAX_NAMES = 10
 _MAX_SHOWN = 100
-_CHANGES = ("POST", "DELETE")
+_CHANGES = ("POST", "PATCH", "DELETE")
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 

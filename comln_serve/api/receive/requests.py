@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -198,6 +198,29 @@ class RenameRequest(_Request):
         ),
     ]
     promote: Promote = True
+
+
+class EditRequest(_Request):
+    """What to change of a classifier, weights and examples apart. A field that is left out changes nothing."""
+
+    name: ClassifierName = Field(
+        "",
+        description=f"{_NAME_IN_WORDS}, but not with '{ID_PREFIX}'. A classifier without a name becomes the next "
+        "version of it. If the classifier is given by its name, all versions are renamed; the new name must have none.",
+    )
+    promote: bool = Field(
+        True, description="Let the name stand for a classifier that had none. It always stands for its first version."
+    )
+    metadata: Metadata = Field({}, description="Your own notes, in place of those that are there.")
+    expires_in_seconds: Lifetime | None = Field(
+        None, description="When the classifier expires, from now on; null: never."
+    )
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set - {"promote"}:
+            raise ValueError("must have one of name, metadata and expires_in_seconds")
+        return self
 
 
 class PredictOptions(_Request):

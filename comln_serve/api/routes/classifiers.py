@@ -1,19 +1,23 @@
-"""Routes that list, show, delete, promote and roll back classifiers."""
+"""Routes that list, show, edit, delete, promote and roll back classifiers."""
 
 import json
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
+from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
+from comln_serve.api.receive.bodies import read_edit
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
-from comln_serve.api.receive.requests import Name
+from comln_serve.api.receive.requests import EditRequest, Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, as_json, change
 from comln_serve.api.work import engine_of, read
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
+from comln_serve.storage import Edit
 
 router = APIRouter(tags=["classifiers"])
 
@@ -68,6 +72,38 @@ async def classifiers(
 def classifier(request: Request, ref: Ref) -> Response:
     found = engine_of(request).classifiers.of(tenant_of(request)).describe(ref)
     return as_json(schemas.ClassifierDetail.model_validate(found))
+
+
+@router.patch(
+    "/classifiers/{ref}",
+    response_model=schemas.ClassifierDetail,
+    summary="Change name, metadata or time of expiry of a classifier",
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS,
+        ErrorCode.NAME_TAKEN,
+        ErrorCode.RECEIVE_TIMEOUT,
+        ErrorCode.BODY_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.OVERLOADED,
+    ),
+    openapi_extra=openapi_json(EditRequest),
+)
+@needs(Scope.ADAPT)
+async def edit_classifier(request: Request, ref: Ref) -> Response:
+    """Id, weights, report and examples stay; fields that are left out change nothing."""
+    stored, tenant = engine_of(request).classifiers, tenant_of(request)
+    request.app.state.requests.check()
+    body = await read_edit(request, engine_of(request).settings)
+    sent, seconds = body.model_fields_set, body.expires_in_seconds
+    edit = Edit(
+        name=body.name if "name" in sent else None,
+        promote=body.promote,
+        metadata=body.metadata if "metadata" in sent else None,
+        expires_in=None if seconds is None else timedelta(seconds=seconds),
+        keeps_expiry="expires_in_seconds" not in sent,
+    )
+    edited = await change(request, lambda: stored.edit(ref, edit, tenant))
+    return as_json(schemas.ClassifierDetail.model_validate(edited))
 
 
 @router.delete(

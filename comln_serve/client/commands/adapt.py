@@ -46,7 +46,7 @@ def adapt(
     made = client.adapt_folder(
         folder,
         horizon=horizon_of(horizon),
-        metadata=_metadata(metadata),
+        metadata=metadata_of(metadata) or None,
         progress=False if output.as_json else None,
         **options,
     )
@@ -79,7 +79,12 @@ def horizon_of(text: str | None) -> Horizon:
     return float(text)
 
 
-def _metadata(pairs: Sequence[str]) -> dict[str, str] | None:
+def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
+    """The values of `--metadata`.
+
+    Raises:
+        InputError: one is none.
+    """
     found: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -88,4 +93,4 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str] | None:
         if key in found:
             raise InputError(f"--metadata has {key!r} twice, as {found[key]!r} and as {value!r}; give it once")
         found[key] = value
-    return found or None
+    return found

@@ -1,4 +1,4 @@
-"""`comln classifiers ls | show | rm | promote | rollback | adapt | rename-classes | export`."""
+"""`comln classifiers ls | show | rm | promote | rollback | adapt | rename | edit | rename-classes | export`."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import horizon_of, show_made
+from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.examples import PROMOTE
@@ -116,6 +116,54 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
     before = promoted_before(client, output, ref)
     made = client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote)
     show_made(output, made, changes=changed(before, made, {}))
+
+
+@classifiers.command()
+@click.argument("ref")
+@click.argument("name")
+@PROMOTE
+@connected
+def rename(client: Client, output: Output, ref: str, name: str, *, promote: bool) -> None:
+    """Give a classifier without a name one, or all versions of a name another one.
+
+    A classifier without a name becomes the next version of NAME. Predictions ask by the new name from then on.
+    """
+    found = client.edit(ref, name=name, promote=promote)
+    output.show(found, lambda: f"{ref} is {found.reference} now{'' if found.promoted else ', not promoted'}")
+
+
+@classifiers.command()
+@click.argument("ref")
+@click.option(
+    "--metadata", metavar="KEY=VALUE", multiple=True, help="A note, in place of all there are; may be repeated."
+)
+@click.option("--no-metadata", is_flag=True, help="Remove all notes.")
+@click.option("--expires-in-seconds", type=click.IntRange(min=1), help="When it expires, from now on.")
+@click.option("--never-expires", is_flag=True, help="Keep it until it is deleted.")
+@connected
+def edit(
+    client: Client,
+    output: Output,
+    ref: str,
+    *,
+    metadata: Sequence[str],
+    no_metadata: bool,
+    expires_in_seconds: int | None,
+    never_expires: bool,
+) -> None:
+    """Change the notes that are kept with a classifier, or when it expires."""
+    if metadata and no_metadata:
+        raise InputError("--metadata and --no-metadata exclude each other")
+    if expires_in_seconds is not None and never_expires:
+        raise InputError("--expires-in-seconds and --never-expires exclude each other")
+    if not (metadata or no_metadata or expires_in_seconds is not None or never_expires):
+        raise InputError("give --metadata, --no-metadata, --expires-in-seconds or --never-expires")
+    found = client.edit(
+        ref,
+        metadata=metadata_of(metadata) if metadata or no_metadata else None,
+        expires_in_seconds=expires_in_seconds if never_expires or expires_in_seconds is not None else ...,
+    )
+    output.show(found, lambda: described(found))
 
 
 @classifiers.command()

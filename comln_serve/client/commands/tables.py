@@ -50,6 +50,9 @@ def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, ch
         else f"{made.id}: {len(made.classes)} classes, {images} images, model {made.model}"
     ]
     lines.append(f"horizon: {horizon_of_one(made)}")
+    if made.expires_at is not None:
+        lines.append(f"expires: {made.expires_at:%Y-%m-%d %H:%M} UTC")
+    lines += [shown(f"{key}: {value}") for key, value in made.metadata.items()]
     report = made.report
     if report is None:
         return "\n".join([*lines, *changes])

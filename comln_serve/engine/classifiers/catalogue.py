@@ -8,7 +8,7 @@ from comln_serve.domain.support import MOST_THUMBNAILS
 from comln_serve.engine.classifiers.cache import ClassifierCache
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.short_memory import ShortMemory
-from comln_serve.storage import Resolved, Store, TenantStore
+from comln_serve.storage import Edit, Resolved, Store, TenantStore
 from comln_serve.storage.classifiers import not_found
 
 
@@ -95,6 +95,11 @@ class Catalogue:
                 received=number,
             )
         return found
+
+    def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
+        """See `TenantStore.edit`."""
+        with self.changing(tenant) as store:
+            return store.edit(reference, edit)
 
     def promote(self, reference: str, tenant: str = "") -> ClassifierRecord:
         """See `TenantStore.promote`."""
