@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.domain.words import listed
 
+# What repr() makes of a text, as which notes quote labels; no apostrophe within a word begins one. A pattern of a
+# classifier's own labels would stay in the memory of `re`, where one of 500 long labels takes 10 MB.
+_LITERAL = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+
 _ALIKE = "Labels that differ only in case or blanks are different classes: "
 
 
@@ -101,10 +105,7 @@ class Report(_Part):
         Args:
             labels: new label of every class, by label.
         """
-        # Notes quote labels by repr(). A literal ends where its quote does, so none is found within another, as long as
-        # all labels are looked for.
         quoted = {repr(label): repr(new) for label, new in labels.items()}
-        any_label = re.compile("|".join(map(re.escape, quoted)))
         held_out = self.held_out
         if held_out is not None:
             suspects = [
@@ -115,7 +116,7 @@ class Report(_Part):
         kept = [note for note in self.notes if not note.startswith(_ALIKE)]
         notes = [
             *note_of_alike(list(labels.values())),
-            *(any_label.sub(lambda one: quoted[one[0]], note) for note in kept),
+            *(_LITERAL.sub(lambda one: quoted.get(one[0], one[0]), note) for note in kept),
         ]
         return self.model_copy(update={"held_out": held_out, "notes": notes})
 

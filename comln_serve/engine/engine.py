@@ -110,7 +110,10 @@ class Engine:
         self._served = ServedModels(Models(settings, models))
         self.store = store
         self.classifiers = Catalogue(
-            store, settings.classifier_cache_bytes // shared.processes, keep_thumbnails=settings.keep_thumbnails
+            store,
+            settings.classifier_cache_bytes // shared.processes,
+            # One that does not keep house may share the database with a server that keeps thumbnails: they stay.
+            keep_thumbnails=settings.keep_thumbnails or not keeps_house,
         )
         self.images = Admission(settings.max_pending_images, Count.IMAGES, shared, largest=settings.max_images)
         self.formats = readable(settings.accepted_formats)

@@ -585,6 +585,7 @@ def test_a_command_without_a_server_deletes_nothing_and_names_its_database(
 
     assert run("adapt", str(photos), "--name", "own", COMLN_KEEP_THUMBNAILS="true").returncode == 0
     assert run("classifiers", "ls").returncode == 0
+    assert run("classifiers", "rename-classes", "own", "red", "rot").returncode == 0
     shown = json.loads(run("classifiers", "show", "own", "--json", COMLN_KEEP_THUMBNAILS="true").stdout)
     assert all(item["thumbnail"] is not None for item in shown["classes"])
     missing = run("predict", str(photos), "--classifier", "absent")

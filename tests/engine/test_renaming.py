@@ -1,6 +1,7 @@
 """Renaming classes keeps the weights; merging them gives the classifier of adapting to the new labels."""
 
 import shutil
+import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -77,6 +78,22 @@ def test_a_label_within_another_is_left_alone() -> None:
     report = Report(held_out=None, notes=[f"Of {', '.join(map(repr, labels))}."], own_horizon=True, unknown_threshold=0)
     new = {label: label for label in labels} | {"a": "it's", "'a'": "\\g<0>"}
     assert report.renamed(new).notes == [f"Of {', '.join(repr(new[label]) for label in labels)}."]
+    said = report.model_copy(update={"notes": ["The model's images' classes 'a' (the server's)."]})
+    assert said.renamed(new).notes == ["The model's images' classes \"it's\" (the server's)."]
+
+
+def test_renaming_leaves_no_patterns_in_memory() -> None:
+    """Python keeps the last 512 patterns that it has compiled, however large."""
+    labels = [f"{number} " + "\0" * 250 for number in range(500)]
+    note = f"Of {', '.join(map(repr, labels[:3]))}."
+    report = Report(held_out=None, notes=[note], own_horizon=True, unknown_threshold=0)
+    tracemalloc.start()
+    for turn in range(5):
+        new = {label: label + str(turn) for label in labels}
+        assert new[labels[2]][-9:] in report.renamed(new).notes[-1].replace("\\x00", "\0")
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2**20 + sum(map(len, new)) * 4
 
 
 @pytest.mark.parametrize(("model", "horizon"), [("tiny", None), ("tiny", 7.0), ("tiny-prototype", "auto")])
