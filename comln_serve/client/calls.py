@@ -217,6 +217,31 @@ def adapt_again(
     return (yield from ask_for(session, Adapted, request))
 
 
+def relabel_examples(
+    session: Session, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
+) -> Flow[Adapted]:
+    """Adapt a classifier with other labels for some of its examples, such as those that its report finds mislabelled.
+
+    No images are sent. A classifier with a name gets a new version; one without changes in place.
+
+    Args:
+        labels: new labels, of its classes or of new ones, by the number of the example, as in `examples()`; at most
+            500.
+        promote: as in `adapt`.
+
+    Raises:
+        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
+        ComlnError: the server refused it, as where no label would change; or there is no answer.
+    """
+    request = Request(
+        "POST",
+        path_of(classifier, "examples/labels"),
+        content={"labels": {str(number): label for number, label in labels.items()}, "promote": promote},
+        headers={"Idempotency-Key": uuid.uuid4().hex},
+    )
+    return (yield from ask_for(session, Adapted, request))
+
+
 def rename_classes(
     session: Session, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
 ) -> Flow[Adapted]:

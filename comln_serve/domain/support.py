@@ -115,12 +115,35 @@ class SupportSet:
         Args:
             labels: new labels, by the label that a class has; the other classes keep theirs.
         """
-        new = tuple(labels.get(label, label) for label in self.labels)
+        return self._labelled([labels.get(label, label) for label in self.labels])
+
+    def relabelled(self, labels: Mapping[int, str]) -> "SupportSet":
+        """The support set with other labels for some of its examples.
+
+        Of the thumbnails that come together in a class the first is kept.
+
+        Args:
+            labels: new labels, by number.
+
+        Raises:
+            KeyError: no examples have these numbers, the error's arguments.
+        """
+        self._check_numbers(labels)
+        return self._labelled(
+            [labels.get(number, label) for number, label in zip(self.numbers, self.labels, strict=True)]
+        )
+
+    def _labelled(self, labels: Sequence[str]) -> "SupportSet":
         kept: dict[str, int] = {}
-        for label, number in zip(new, self.numbers, strict=True):
+        for label, number in zip(labels, self.numbers, strict=True):
             if number in self.thumbnails:
                 kept.setdefault(label, number)
-        return replace(self, labels=new, thumbnails={number: self.thumbnails[number] for number in kept.values()})
+        thumbnails = {number: self.thumbnails[number] for number in kept.values()}
+        return replace(self, labels=tuple(labels), thumbnails=thumbnails)
+
+    def _check_numbers(self, numbers: Iterable[int]) -> None:
+        if absent := sorted(set(numbers).difference(self.numbers)):
+            raise KeyError(*absent)
 
     def without(self, numbers: Collection[int]) -> "SupportSet":
         """The support set without some of its examples, and without the thumbnails made of them.
@@ -128,8 +151,7 @@ class SupportSet:
         Raises:
             KeyError: no examples have these numbers, the error's arguments.
         """
-        if absent := sorted(set(numbers).difference(self.numbers)):
-            raise KeyError(*absent)
+        self._check_numbers(numbers)
         removed = set(numbers)
         left = [i for i, number in enumerate(self.numbers) if number not in removed]
         return SupportSet(

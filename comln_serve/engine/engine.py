@@ -274,6 +274,23 @@ class Engine:
         with self._served.using() as models:
             return self._maker.remove_examples(models, reference, numbers, caller or Caller(), promote=promote)
 
+    def relabel_examples(
+        self, reference: str, labels: Mapping[int, str], caller: Caller | None = None, *, promote: bool = True
+    ) -> Adapted:
+        """Adapt a classifier anew, once, with other labels for some of its examples. See `add_examples`.
+
+        Args:
+            labels: new labels, of its classes or of new ones, by the number of the example.
+            promote: let the name stand for the new version.
+
+        Raises:
+            ServiceError: EXAMPLE_NOT_FOUND; INVALID_REQUEST, no label would change; CANNOT_ADAPT, too few or too many
+                classes; and others.
+        """
+        self._need_ready()
+        with self._served.using() as models:
+            return self._maker.relabel_examples(models, reference, labels, caller or Caller(), promote=promote)
+
     def adapt_again(
         self,
         reference: str,

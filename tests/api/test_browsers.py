@@ -44,6 +44,7 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
         ("POST", "/classifiers/known/rollback"),
         ("POST", "/classifiers/known/adapt"),
         ("POST", "/classifiers/known/labels"),
+        ("POST", "/classifiers/known/examples/labels"),
         ("DELETE", "/classifiers/known"),
         ("PATCH", "/classifiers/known"),
         ("POST", "/predict"),

@@ -161,7 +161,7 @@ def test_one_number_that_does_not_exist_keeps_all(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
     error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.remove_examples(made.id, [9, 1, 7, 2]))
     assert error.detail == {"received": [7, 9]}
-    assert "no examples 7, 9; nothing was removed" in error.message
+    assert "no examples 7, 9; nothing was changed" in error.message
     error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.remove_examples(made.id, range(1, 400)))
     assert error.detail == {"received": [*range(7, 400)]}
     assert " 15, 16 and 383 more;" in error.message
@@ -169,6 +169,35 @@ def test_one_number_that_does_not_exist_keeps_all(engine: Engine) -> None:
         error = fails(ErrorCode.CANNOT_ADAPT, lambda some=some: engine.remove_examples(made.id, some))
         assert "at least two classes" in error.message
     assert numbers(engine, made.id) == [*range(1, 7)]
+    assert engine.classifiers.find(made.id).revision == 1
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_labels_of_examples_are_corrected(engine: Engine, name: str | None) -> None:
+    """As if the images had been sent with these labels; a class that has no example left is gone."""
+    made = engine.adapt(FIRST + MORE, NewClassifier(name=name)).classifier
+    reference = name or made.id
+    old = [label for _, label in FIRST + MORE]
+    new = {1: old[-1], 3: "new", **{number: "red" for number, label in enumerate(old, 1) if label == "yellow"}}
+    changed = engine.relabel_examples(reference, new).classifier
+    support = [(image, new.get(number, label)) for number, (image, label) in enumerate(FIRST + MORE, 1)]
+    check_same(engine, changed, support)
+    assert "new" in changed.labels
+    assert ("yellow" in changed.labels) == (new[1] == "yellow")
+    assert (changed.version, changed.revision) == ((None, 2) if name is None else (2, 1))
+    assert numbers(engine, reference) == [*range(1, 11)]
+    back = engine.relabel_examples(reference, {number: old[number - 1] for number in new}).classifier
+    check_same(engine, back, FIRST + MORE)
+
+
+def test_labels_that_cannot_be_corrected(engine: Engine) -> None:
+    made = engine.adapt(FIRST).classifier
+    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.relabel_examples(made.id, {1: "new", 9: "new", 7: "x"}))
+    assert error.detail == {"received": [7, 9]}
+    error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.relabel_examples(made.id, {1: made.labels[0]}))
+    assert "No label would change: example 1 of" in error.message
+    everything = dict.fromkeys(range(1, 7), "one")
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.relabel_examples(made.id, everything))
     assert engine.classifiers.find(made.id).revision == 1
 
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.errors import ErrorCode
@@ -97,3 +98,25 @@ def test_needs_a_key_that_may_adapt_and_the_tenant_s_own_classifier(keyed: TestC
     elsewhere = bearer(new_key(store_of(keyed), "other"))
     check_error(keyed.post(PATH, headers=elsewhere, **sent), ErrorCode.CLASSIFIER_NOT_FOUND)
     assert keyed.post(PATH, headers=keys[Scope.ADAPT], **sent).json()["version"] == 2
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        [],
+        *({number: "a"} for number in ("x", "", "0", "1.5", "-1", "1_0", " 1", "\u0661", str(2**31), "9" * 5000)),
+        *({"1": label} for label in ("", " ", None, 1, "x" * 257)),
+        {str(number): "a" for number in range(1, 502)},
+    ],
+    ids=lambda labels: str(labels)[:30],
+)
+def test_new_labels_of_examples_are_checked(client: TestClient, labels: Any) -> None:
+    made = adapt(client)
+    path = f"/classifiers/{made['id']}/examples/labels"
+    answer = client.post(path, json={"labels": labels})
+    check_error(answer, ErrorCode.INVALID_REQUEST)
+    assert len(answer.content) < 2000
+    answer = client.post(path, json={"labels": {"1": "\N{CAT FACE}"}})
+    assert answer.status_code == 201
+    assert [one["label"] for one in answer.json()["classes"]] == ["\N{CAT FACE}", "red", "green", "blue"]

@@ -38,6 +38,7 @@ def message_of(answer: Any) -> str:
         ("POST", "/classifiers/known/promote?version=1", "version", []),
         ("POST", "/classifiers/known/adapt?horizon=3", "horizon", []),
         ("POST", "/classifiers/known/labels?red=Red", "red", []),
+        ("POST", "/classifiers/known/examples/labels?number=1", "number", []),
         ("POST", "/adapt?name=letters", "name", []),
         ("POST", "/predict?classifier=known", "classifier", []),
         ("GET", "/models?%F0%9F%90%88=1", "\N{CAT}", []),
@@ -108,7 +109,9 @@ def test_repeated_parameters_and_headers_are_refused(service: TestClient, path: 
     assert f"{name!r} came 2 times" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/adapt", "/classifiers/known/examples", "/classifiers/known/labels"])
+@pytest.mark.parametrize(
+    "path", ["/adapt", "/classifiers/known/examples", "/classifiers/known/labels", "/classifiers/known/examples/labels"]
+)
 def test_two_idempotency_keys_are_refused(service: TestClient, path: str) -> None:
     """Which of them counts is not for the server to choose."""
     keys = [("Idempotency-Key", "a"), ("idempotency-key", "a")]

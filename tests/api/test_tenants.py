@@ -34,6 +34,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("PATCH", "/classifiers/{ref}"): {"json": {"metadata": {"a": "b"}}},
     ("POST", "/classifiers/{ref}/promote"): {},
     ("POST", "/classifiers/{ref}/adapt"): {"json": {"horizon": 3}},
+    ("POST", "/classifiers/{ref}/examples/labels"): {"json": {"labels": {"1": "Red"}}},
     ("POST", "/classifiers/{ref}/labels"): {"json": {"labels": {"red": "Red"}}},
     ("POST", "/classifiers/{ref}/rollback"): {},
     ("GET", "/classifiers/{ref}/examples"): {},

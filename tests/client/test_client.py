@@ -95,6 +95,15 @@ def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
     renamed = comln.rename_classes("pair@3", {"red": "a=b", "green": "red"}, promote=False)
     assert (renamed.reference, renamed.promoted, renamed.labels) == ("pair@6", False, ("a=b", "red"))
     assert [(item.number, item.label) for item in comln.examples(renamed)] == [(1, "a=b"), (2, "red")]
+    corrected = comln.relabel_examples("pair@2", {1: "green", 3: "grass"}, promote=False)
+    assert [(item.number, item.label) for item in comln.examples(corrected)] == [
+        (1, "green"),
+        (2, "green"),
+        (3, "grass"),
+    ]
+    assert comln.delete(corrected).version == 7
+    with pytest.raises(NotFoundError, match="no example 9; nothing was changed"):
+        comln.relabel_examples("pair@2", {1: "green", 9: "grass"})
     with pytest.raises(ComlnError, match="has no class 'green'") as caught:
         comln.rename_classes(renamed, {"green": "red"})
     assert caught.value.detail == {"received": ["green"], "available": ["a=b", "red"]}
@@ -138,7 +147,7 @@ def test_several_examples_are_removed_by_one_request(comln: Client, line: Wire) 
     assert comln.classifier("pair").id == changed.id
     with pytest.raises(InputError, match="numbers is 3; give a list"):
         comln.remove_examples("pair", 3)  # type: ignore[arg-type]
-    with pytest.raises(NotFoundError, match=r"no examples 8, 9; nothing was removed"):
+    with pytest.raises(NotFoundError, match=r"no examples 8, 9; nothing was changed"):
         comln.remove_examples("pair", [9, 3, 8])
     assert comln.classifier("pair").id == changed.id
 
@@ -523,7 +532,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 def test_both_clients_have_the_same_documented_calls() -> None:
     calls = {name for name in vars(Client) if not name.startswith("_") and name != "close"}
     assert calls == {name for name in vars(AsyncClient) if not name.startswith("_") and name != "close"}
-    assert len(calls) == 24
+    assert len(calls) == 25
     for name in calls:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 

@@ -405,6 +405,10 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     assert "a=b    3       3 of 3\n" in comln("classifiers", "show", "life@5").stdout
     merged = printed(comln("classifiers", "rename-classes", "life@5", "--no-promote", "--json", "--", "-r", "a=b"))
     assert [(one["label"], one["examples"]) for one in merged["classes"]] == [("a=b", 6), ("green", 3)]
+    corrected = printed(comln("examples", "relabel", "life@3", "cyan", "1", "2", "--no-promote", "--json"))
+    assert corrected["classes"][0] == {"label": "cyan", "examples": 2, "thumbnail": None}
+    assert "\nnew classes: cyan\n" in comln("examples", "relabel", "life@3", "cyan", "1", "--no-promote").stdout
+    assert comln("classifiers", "rm", "life@7", "life@8", "--yes").exit_code == 0
     assert comln("classifiers", "rm", *(f"life@{version}" for version in range(3, 7)), "--yes").exit_code == 0
     file = tmp_path / "life.onnx"
     named = comln("classifiers", "rename", first.id, "none", "--no-promote")

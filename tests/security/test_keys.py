@@ -256,6 +256,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/examples",
             "POST /classifiers/{ref}/adapt",
             "POST /classifiers/{ref}/labels",
+            "POST /classifiers/{ref}/examples/labels",
             "PATCH /classifiers/{ref}",
             "DELETE /classifiers/{ref}/examples/{number}",
             "DELETE /classifiers/{ref}/examples",

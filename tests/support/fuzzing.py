@@ -14,6 +14,7 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/predict"),
     ("POST", "/classifiers/{ref}/examples"),
     ("POST", "/classifiers/{ref}/labels"),
+    ("POST", "/classifiers/{ref}/examples/labels"),
     ("PATCH", "/classifiers/{ref}"),
     ("GET", "/classifiers"),
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"),

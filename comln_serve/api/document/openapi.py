@@ -24,6 +24,7 @@ from comln_serve.api.receive.requests import (
     EditRequest,
     ExamplesRequest,
     PredictRequest,
+    RelabelRequest,
     RenameRequest,
 )
 from comln_serve.api.schemas import ErrorResponse
@@ -31,7 +32,16 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 _REFERENCE = "#/components/schemas/{model}"
-_BODIES = (AdaptRequest, AgainOptions, EditRequest, ExamplesRequest, PredictRequest, RenameRequest, InferenceRequest)
+_BODIES = (
+    AdaptRequest,
+    AgainOptions,
+    EditRequest,
+    ExamplesRequest,
+    PredictRequest,
+    RelabelRequest,
+    RenameRequest,
+    InferenceRequest,
+)
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 

@@ -24,6 +24,7 @@ from comln_serve.api.receive.requests import (
     ExamplesRequest,
     PredictOptions,
     PredictRequest,
+    RelabelRequest,
     RenameRequest,
     SupportImage,
 )
@@ -34,6 +35,7 @@ from comln_serve.errors import ErrorCode, ServiceError
 MULTIPART, JSON = "multipart/form-data", "application/json"
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
+_Labels = TypeVar("_Labels", RenameRequest, RelabelRequest)
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
@@ -107,7 +109,17 @@ async def read_renaming(request: Request, settings: Settings) -> RenameRequest:
         ServiceError: anything wrong with the body.
     """
     _check_content_type(request, JSON)
-    return await _read_json(request, settings, _renaming_of_json)
+    return await _read_json(request, settings, lambda text, settings: _with_labels(RenameRequest, text, settings))
+
+
+async def read_relabelling(request: Request, settings: Settings) -> RelabelRequest:
+    """Body of `POST /classifiers/{ref}/examples/labels`, which is JSON.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    _check_content_type(request, JSON)
+    return await _read_json(request, settings, lambda text, settings: _with_labels(RelabelRequest, text, settings))
 
 
 async def read_edit(request: Request, settings: Settings) -> EditRequest:
@@ -120,8 +132,9 @@ async def read_edit(request: Request, settings: Settings) -> EditRequest:
     return await _read_json(request, settings, lambda text, settings: parse_json(EditRequest, text, settings))
 
 
-def _renaming_of_json(text: bytes | bytearray, settings: Settings) -> RenameRequest:
-    body = parse_json(RenameRequest, text, settings)
+def _with_labels(model: type[_Labels], text: bytes | bytearray, settings: Settings) -> _Labels:
+    """Parse a body with new labels, each of which may have `max_label_length` characters."""
+    body = parse_json(model, text, settings)
     for position, label in enumerate(body.labels.values()):
         check_label(position, label, settings)
     return body

@@ -25,6 +25,8 @@ _MAX_SHOWN = 100
 _NAME_IN_WORDS = "1 to 64 letters (a to z), digits, '.', '_' or '-', starting with a letter or digit"
 _TEN_YEARS = 10 * 366 * 86_400
 MOST_LISTED = 100
+_MOST_RELABELLED = 500
+_MOST_NUMBER = 2**31 - 1
 
 
 def _not_blank(text: str) -> str:
@@ -47,6 +49,20 @@ def _no_blank_label(value: Any) -> Any:
             if not isinstance(new, str) or not new.strip():
                 raise ValueError(f"the new label of {label[:_MAX_SHOWN]!r} must be a text that is not empty or blank")
     return value
+
+
+def _labels_by_number(value: Any) -> Any:
+    """Read the numbers, and report the first bad entry only."""
+    if not isinstance(value, dict):
+        return value
+    if len(value) > _MOST_RELABELLED:
+        raise ValueError(f"holds {len(value)} entries; at most {_MOST_RELABELLED} are allowed")
+    for number in value:
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", number, re.ASCII) or int(number) > _MOST_NUMBER:
+            raise ValueError(
+                f"must have numbers of examples as keys, which GET .../examples lists, not {number[:100]!r}"
+            )
+    return {int(number): new for number, new in _no_blank_label(value).items()}
 
 
 def _a_name(name: str) -> str:
@@ -195,6 +211,22 @@ class RenameRequest(_Request):
             min_length=1,
             description="The new label of each class to rename, by the label that it has. Classes that get the same "
             "label, or that of another class, are merged.",
+        ),
+    ]
+    promote: Promote = True
+
+
+class RelabelRequest(_Request):
+    """New labels for some of a classifier's examples."""
+
+    labels: Annotated[
+        dict[int, str],
+        BeforeValidator(_labels_by_number),
+        Field(
+            min_length=1,
+            max_length=_MOST_RELABELLED,
+            description="The new label, of a class that there is or of a new one, of each example to relabel, by its "
+            "number.",
         ),
     ]
     promote: Promote = True

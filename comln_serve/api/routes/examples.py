@@ -1,4 +1,4 @@
-"""Routes that list, add and remove a classifier's support examples, and adapt to them again."""
+"""Routes that list, add, relabel and remove a classifier's support examples, and adapt to them again."""
 
 from hashlib import sha256
 from typing import Annotated
@@ -9,10 +9,10 @@ from pydantic import Field
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.context import current_record
-from comln_serve.api.document.openapi import openapi_body
+from comln_serve.api.document.openapi import openapi_body, openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_again, read_examples
+from comln_serve.api.receive.bodies import read_again, read_examples, read_relabelling
 from comln_serve.api.rejected import Sent
 from comln_serve.api.routes.shared import (
     BODY_ERRORS,
@@ -115,6 +115,31 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
         request,
         lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
         sent=Sent(options.partial, names, [label for _, label in support]),
+        key=key,
+        status=201,
+    )
+
+
+@router.post(
+    "/classifiers/{ref}/examples/labels",
+    status_code=201,
+    response_model=schemas.AdaptResponse,
+    summary="Adapt a classifier with other labels for some of its examples",
+    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS, ErrorCode.EXAMPLE_NOT_FOUND),
+    openapi_extra=openapi_json(requests.RelabelRequest),
+)
+@needs(Scope.ADAPT)
+async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
+    """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. New labels become new
+    classes; a class that loses its last example is gone. If one of the numbers does not exist, nothing is changed.
+    """
+    engine = engine_of(request)
+    current_record().operation = "adapt"
+    request.app.state.requests.check()
+    body = await read_relabelling(request, engine.settings)
+    return await make(
+        request,
+        lambda caller: engine.relabel_examples(ref, body.labels, caller, promote=body.promote),
         key=key,
         status=201,
     )

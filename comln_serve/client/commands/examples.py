@@ -1,4 +1,4 @@
-"""`comln examples ls | add | rm`."""
+"""`comln examples ls | add | rm | relabel`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,4 +89,20 @@ def rm(client: Client, output: Output, ref: str, numbers: Sequence[int], **optio
     """
     before = promoted_before(client, output, ref)
     made = client.remove_examples(ref, numbers, **options)
+    show_made(output, made, changes=changed(before, made, {}))
+
+
+@examples.command()
+@click.argument("ref")
+@click.argument("label")
+@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=click.IntRange(min=1))
+@PROMOTE
+@connected
+def relabel(client: Client, output: Output, ref: str, label: str, numbers: Sequence[int], *, promote: bool) -> None:
+    """Adapt a classifier with another label for some of its examples: LABEL, of a class that it has or of a new one.
+
+    No images are sent. A classifier with a name gets a new version; one without changes in place.
+    """
+    before = promoted_before(client, output, ref)
+    made = client.relabel_examples(ref, dict.fromkeys(numbers, label), promote=promote)
     show_made(output, made, changes=changed(before, made, {}))

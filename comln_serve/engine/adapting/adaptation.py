@@ -157,15 +157,30 @@ class ClassifierMaker:
         call = _Call(caller, models)
 
         def shrink(stored: Classifier, examples: SupportSet) -> Changed:
-            try:
+            with _naming_absent(reference):
                 left = examples.without(numbers)
-            except KeyError as error:
-                raise _no_examples(reference, error.args) from None
             if not len(left):
                 raise _nothing_left(reference)
             return self._fit_again(stored, left, call)
 
         return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
+
+    def relabel_examples(
+        self, models: Models, reference: str, labels: Mapping[int, str], caller: Caller, *, promote: bool
+    ) -> Adapted:
+        """See `Engine.relabel_examples`."""
+        options = {"reference": reference, "labels": {str(number): label for number, label in labels.items()}}
+        call = self._begin(caller, models, "relabel", (), {**options, "promote": promote}, partial=False)
+
+        def relabel(stored: Classifier, examples: SupportSet) -> Changed:
+            with _naming_absent(reference):
+                changed = examples.relabelled(labels)
+            if changed.labels == examples.labels:
+                raise _same_labels(reference, labels)
+            self._check_size(len(changed), len(changed.classes))
+            return self._fit_again(stored, changed, call)
+
+        return self._once(call, lambda: self._change(reference, relabel, call, promote=promote))
 
     def adapt_again(
         self, models: Models, reference: str, caller: Caller, *, horizon: float | HorizonRule | None, promote: bool
@@ -400,13 +415,29 @@ def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Se
     )
 
 
-def _no_examples(reference: str, numbers: Sequence[int]) -> ServiceError:
-    named = f"example{'s' * (len(numbers) > 1)} {listed(list(map(str, numbers)))}"
+@contextmanager
+def _naming_absent(reference: str) -> Generator[None, None, None]:
+    """Turn a `KeyError` of numbers that no example has into the caller's error."""
+    try:
+        yield
+    except KeyError as error:
+        numbers = list(error.args)
+        named = f"example{'s' * (len(numbers) > 1)} {listed(list(map(str, numbers)))}"
+        raise ServiceError(
+            ErrorCode.EXAMPLE_NOT_FOUND,
+            f"Classifier {reference!r} has no {named}; nothing was changed. "
+            f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
+            received=numbers,
+        ) from None
+
+
+def _same_labels(reference: str, labels: Mapping[int, str]) -> ServiceError:
+    number, label = next(iter(labels.items()))
     return ServiceError(
-        ErrorCode.EXAMPLE_NOT_FOUND,
-        f"Classifier {reference!r} has no {named}; nothing was removed. "
-        f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
-        received=list(numbers),
+        ErrorCode.INVALID_REQUEST,
+        f"No label would change: example {number} of classifier {reference!r} has the label {label!r} already, and so "
+        "it is with all that were sent. Send examples with labels that they do not have.",
+        received=list(labels),
     )
 
 
