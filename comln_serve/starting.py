@@ -17,6 +17,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.engine import Engine, load_models
+from comln_serve.engine.reloading import warn_of_absent
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
@@ -113,4 +114,5 @@ def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
     for name, model in engine.models.items():
         default = " (default)" if name == engine.default_model else ""
         logger.info("model %s%s on %s", name, default, model.provider)
+    warn_of_absent(engine.models, store, settings)
     return engine

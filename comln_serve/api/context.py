@@ -21,6 +21,7 @@ class RequestRecord:
 
     Attributes:
         key: id of the request's API key, set once the key has been verified.
+        classifier: id of the one that predicted, or that was made or changed.
         rejected: codes of the errors of images that a partial request went on without.
         open_inference: a request of the Open Inference Protocol, which has its own error shape.
         stages: name, start and end (nanoseconds since 1970) of each stage of work and of each wait
@@ -31,6 +32,7 @@ class RequestRecord:
     key: str | None = None
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
+    classifier: str | None = None
     images: int = 0
     rejected: Sequence[ErrorCode] = ()
     stages_ms: Mapping[str, float] = field(default_factory=dict[str, float])

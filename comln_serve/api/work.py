@@ -57,7 +57,8 @@ async def classify(
         async with _cancellation(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
             predicted = await engine.predict(images, classifier, caller, unknown=unknown, partial=partial)
-            record.model, record.stages_ms = predicted.classifier.model, predicted.timings_ms
+            record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
+            record.stages_ms = predicted.timings_ms
             if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
                 return write(predicted)
             return await to_thread.run_sync(write, predicted, limiter=request.app.state.work_threads)

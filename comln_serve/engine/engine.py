@@ -34,7 +34,7 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models, load_models
-from comln_serve.engine.reloading import Reloaded, ServedModels, reopen
+from comln_serve.engine.reloading import Reloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
@@ -191,6 +191,7 @@ class Engine:
             ),
             result.default,
         )
+        warn_of_absent(models, self.store, self.settings)
         return result
 
     def check(self) -> None:

@@ -195,10 +195,19 @@ class Models(dict[str, Model]):
         """The model a classifier was adapted on.
 
         Raises:
-            ServiceError: MODEL_CHANGED, it is no longer served, or its embedder has changed.
+            ServiceError: MODEL_CHANGED, it is not served, or its embedder has changed.
         """
         model = self.get(classifier.model)
-        if model is None or model.embedder_sha256 != classifier.embedder_sha256:
+        if model is None:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"Classifier {classifier.name or classifier.id!r} was adapted on model {classifier.model!r}, which "
+                f"this server does not have. Served are: {', '.join(self)}. Restore that bundle (GET /models lists what is "
+                "served), or send the images to POST /adapt again.",
+                model=classifier.model,
+                embedder_sha256=classifier.embedder_sha256,
+            )
+        if model.embedder_sha256 != classifier.embedder_sha256:
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
                 f"Classifier {classifier.name or classifier.id!r} was adapted on a version of "

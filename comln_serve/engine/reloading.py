@@ -1,13 +1,18 @@
 """Exchanges the served models for those that the folder of bundles holds now, while requests run."""
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, Thread
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.models import LocalModel, Model, Models, load_bundles
+from comln_serve.domain.words import listed
+from comln_serve.engine.models import LocalModel, Model, Models, load_bundles, models_folder
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.storage import Store
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,23 @@ def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, 
         removed=tuple(name for name in served if name not in bundles),
         unchanged=tuple(name for name in bundles if name not in opened),
     )
+
+
+def warn_of_absent(models: Models, store: Store, settings: Settings) -> None:
+    """Log a warning of stored classifiers whose models are not served."""
+    try:
+        stored = store.models()
+    except ServiceError:  # the models are served all the same
+        return
+    absent = sorted(stored.keys() - models.keys())
+    if absent:
+        logger.warning(
+            "%d stored classifier(s) are of models that are not served here, and cannot be used: %s; the models are "
+            "read from %s",
+            sum(stored[name] for name in absent),
+            listed(absent),
+            models_folder(settings).absolute(),
+        )
 
 
 def _distinct(several: list[Models]) -> list[Model]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import delete, func, select, tuple_
 
 from comln_serve.storage import tallies
 from comln_serve.storage.classifiers import TenantStore
@@ -66,6 +66,17 @@ class Store:
         """
         with self._database.reading() as connection:
             return int(connection.execute(tallies.ALIVE_OF_ALL, {"now": self._clock()}).scalar_one())
+
+    def models(self) -> dict[str, int]:
+        """The number of classifiers by the name of their model, those that have expired and are not yet deleted
+        included.
+
+        Raises:
+            ServiceError: STORAGE_UNAVAILABLE.
+        """
+        with self._database.reading() as connection:
+            rows = connection.execute(select(classifiers.c.model, func.count()).group_by(classifiers.c.model)).all()
+        return {str(row[0]): int(row[1]) for row in rows}
 
     def purge(self) -> int:
         """Delete expired classifiers, which queries skip already, and idempotency keys. Returns

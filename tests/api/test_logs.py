@@ -69,8 +69,10 @@ def test_a_line_says_what_happened(client: TestClient, lines: Lines) -> None:
         "bytes_out": len(adapted.content),
         "images": 6,
         "model": "tiny",
+        "classifier": adapted.json()["id"],
     }
     assert of_predict["images"] == 1
+    assert of_predict["classifier"] == adapted.json()["id"]
     assert of_predict["stages_ms"] == predicted.json()["timings_ms"]
     assert (of_refused["route"], of_refused["error"]) == ("/classifiers/{ref}", "classifier_not_found")
     assert of_refused["request_id"] == refused.json()["error"]["request_id"]

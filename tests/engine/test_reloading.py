@@ -92,7 +92,9 @@ def test_what_was_added_replaced_removed_and_left(
     wait_until(lambda: names(embedding_threads()) == {"embed-a-new-one", "embed-tiny-learned", "embed-tiny-prototype"})
 
 
-def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path) -> None:
+def test_classifiers_of_a_model_that_changed_or_went(
+    live: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     kept, changed = (
         live.adapt(colour_support(), NewClassifier(model=name)).classifier for name in ("tiny-prototype", "tiny")
     )
@@ -100,10 +102,18 @@ def test_classifiers_of_a_model_that_changed_or_went(live: Engine, folder: Path)
     change_embedder(folder)
     live.reload()
     assert predict(live, QUERY, kept.id).classifier.labels == kept.labels
-    fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, changed.id))
+    error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, changed.id))
+    assert "on a version of model 'tiny' that is no longer served" in error.message
+    assert not caplog.records
     shutil.rmtree(folder / "tiny-prototype")
     assert live.reload().removed == ("tiny-prototype",)
-    fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "1 stored classifier(s) are of models that are not served here, and cannot be used: tiny-prototype; the models "
+        f"are read from {folder}"
+    )
+    error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
+    assert "model 'tiny-prototype', which this server does not have. Served are: tiny, tiny-learned." in error.message
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
 
 

@@ -157,6 +157,7 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
         "images": None if record.operation is None else record.images,
         "rejected": len(record.rejected) or None,
         "model": record.model,
+        "classifier": record.classifier,
         "stages_ms": dict(record.stages_ms) or None,
         "error": record.error,
     }

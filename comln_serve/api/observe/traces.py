@@ -64,6 +64,7 @@ class Traces:
             "comln.request_id": record.id,
             "comln.images": None if record.operation is None else record.images,
             "comln.model": record.model,
+            "comln.classifier": record.classifier,
             "error.type": record.error and record.error.value,
         }
         span.set_attributes({name: value for name, value in attributes.items() if value is not None})

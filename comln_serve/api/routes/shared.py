@@ -96,7 +96,7 @@ async def make(
     def written(cancellation: Cancellation) -> Response:
         with sent.naming_errors():
             adapted = call(Caller(tenant, key, cancellation))
-        record.stages_ms = adapted.timings_ms
+        record.stages_ms, record.classifier = adapted.timings_ms, adapted.classifier.id
         headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
         if not adapted.replayed:
             record.model = adapted.classifier.model
