@@ -202,8 +202,8 @@ class Models(dict[str, Model]):
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
                 f"Classifier {classifier.name or classifier.id!r} was adapted on model {classifier.model!r}, which "
-                f"this server does not have. Served are: {', '.join(self)}. Restore that bundle (GET /models lists what is "
-                "served), or send the images to POST /adapt again.",
+                f"this server does not have. Served are: {', '.join(self)}. Restore that bundle, or send the images "
+                "to POST /adapt again.",
                 model=classifier.model,
                 embedder_sha256=classifier.embedder_sha256,
             )
