@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -402,7 +403,8 @@ def export(
     """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer.
 
     Args:
-        path: a file, which is replaced once all has arrived, or a folder, where the server names the file.
+        path: a file, which is replaced once all has arrived (of a link, what it leads to); a device or a pipe, which is
+            written to; or a folder, where the server names the file.
         format: default: as the path ends, .onnx or .safetensors; "onnx" for a folder.
 
     Returns:
@@ -520,13 +522,30 @@ def _write(path: Path, answer: httpx2.Response) -> Path:
     if path.is_dir():
         named = answer.headers.get("content-disposition", "").partition('filename="')[2].rstrip('"')
         path /= Path(named).name or "classifier"
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(answer.content)
-        partial.replace(path)
+        if _is_special(path):
+            path.write_bytes(answer.content)
+        else:
+            _replace(path.resolve(), answer.content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path leads to a device, a pipe or the like, which must not be replaced by a file."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file. Until all is written, what was there before stays."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-    return path

@@ -3,7 +3,9 @@
 import asyncio
 import io
 import json
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,32 @@ def test_life_of_a_name(comln: Client, tmp_path: Path) -> None:
     assert comln.classifier("pair").version == 2
     assert {item.name for item in comln.models()} == {"tiny", "tiny-prototype", "tiny-learned"}
     assert (comln.live().status, comln.ready().status) == ("live", "ready")
+
+
+def test_an_export_replaces_files_only(comln: Client, tmp_path: Path) -> None:
+    """Neither links nor pipes; a pipe stands for a device, which only root may replace."""
+    comln.adapt(*PAIR, name="pair")
+    size = comln.export("pair", tmp_path / "pair.safetensors").stat().st_size
+    (kept := tmp_path / "kept").mkdir()
+    for before in (b"old", None):
+        target = kept / f"{before}"
+        if before is not None:
+            target.write_bytes(before)
+        (link := tmp_path / f"{before}.safetensors").symlink_to(target)
+        assert comln.export("pair", link) == link
+        assert link.is_symlink()
+        assert target.stat().st_size == size
+        assert list(kept.iterdir()) == [target]
+        target.unlink()
+    (loop := tmp_path / "loop.safetensors").symlink_to(loop)
+    with pytest.raises(InputError, match=r"loop\.safetensors: cannot be written: Too many levels"):
+        comln.export("pair", loop)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        comln.export("pair", pipe, "safetensors")
+        assert len(read.result()) == size
+    assert pipe.is_fifo()
 
 
 def test_the_list_is_read_page_by_page(comln: Client, line: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
