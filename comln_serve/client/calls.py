@@ -184,14 +184,37 @@ def remove_examples(
     parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
 
     def remove() -> Flow[None]:
+        changed: str | Classifier = classifier
+        if len(parts) > 1:  # of one part, the server removes all or none
+            changed = yield from _check_numbers(session, classifier, wanted)
         for part in parts:
-            path = path_of(chain.last if len(chain) else classifier, "examples")
+            path = path_of(chain.last if len(chain) else changed, "examples")
             parameters = {"number": part, "promote": flag_text(promote and len(parts) == 1)}
             request = Request("DELETE", path, parameters, repeatable=False)
             chain.add((yield from ask_for(session, Adapted, request)))
 
     yield from chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
     return (yield from chain.finish(promote=promote, total=len(wanted)))
+
+
+def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> Flow[str]:
+    """Check that a classifier has examples of these numbers. Returns its id.
+
+    Raises:
+        NotFoundError: it lacks some.
+    """
+    found = yield from ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
+    there = {example.number for example in found.examples}
+    missing = [int(number) for number in numbers if number not in there]
+    if missing:
+        shown = ", ".join(map(str, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
+        raise NotFoundError(
+            f"Classifier {found.classifier!r} has no example{'s' * (len(missing) > 1)} {shown}; nothing was removed.",
+            code="example_not_found",
+            detail={"received": missing},
+            status=404,
+        )
+    return found.classifier
 
 
 def adapt_again(
