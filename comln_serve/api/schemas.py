@@ -121,6 +121,7 @@ class JudgedPrediction(Prediction):
 
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
+    revision: int = Field(description="Of that classifier, which may be changed in place.")
     predictions: list[JudgedPrediction | Prediction | None] = Field(
         description="One per image, in the request's order; null for those in `rejected`."
     )

@@ -40,7 +40,8 @@ def predict(
     Raises:
         InputError: the arguments cannot be sent; BadImageError: an image cannot.
         NotFoundError: there is no such classifier.
-        IncompleteError: it failed after some of several requests; `result` has what they answered.
+        IncompleteError: it failed after some of several requests, or the classifier was changed between them; `result`
+            has what they answered.
         InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
         ComlnError: the server refused it, or there is no answer.
     """
@@ -121,8 +122,20 @@ def evaluate_folder(
 
 
 def _predict(
-    session: Session, cuts: Cuts, classifier: str | Classifier, top_k: int, *, unknown: bool, show: bool | None
+    session: Session,
+    cuts: Cuts,
+    classifier: str | Classifier,
+    top_k: int,
+    *,
+    unknown: bool,
+    show: bool | None,
+    revision: int | None = None,
 ) -> Flow[Predictions]:
+    """Classify all images by one revision of one classifier.
+
+    Args:
+        revision: that it must be; None: that of the first answer.
+    """
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
     path_of(reference)
     answers: list[PredictAnswer] = []
@@ -143,6 +156,7 @@ def _predict(
             images=[item.data for item in cut],
         )
         answer, rejected = yield from ask_partially(session, PredictAnswer, request)
+        _check_revision(answer, answers[0].revision if answers else revision)
         answers.append(answer)
         pairs = zip(answer.predictions, cut, strict=True)
         found.extend(replace(one, image=item.name) for one, item in pairs if one is not None)
@@ -178,6 +192,19 @@ def _predict(
     return result()
 
 
+def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
+    """Refuse an answer of another revision than the one expected; None: any.
+
+    Raises:
+        ComlnError: the classifier was changed meanwhile, and its classes may be others.
+    """
+    if None not in (expected, answer.revision) and answer.revision != expected:
+        raise ComlnError(
+            f"{answer.classifier} was changed meanwhile: its revision was {expected} and is {answer.revision}. Begin "
+            "again, so that one revision classifies all images"
+        )
+
+
 def _evaluate(
     session: Session,
     items: Sequence[Source],
@@ -193,5 +220,5 @@ def _evaluate(
     known = yield from find_classifier(session, reference)
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
-    found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show)
+    found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show, revision=known.revision)
     return evaluation_of(found, labels, known)

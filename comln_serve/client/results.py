@@ -206,13 +206,18 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictAnswer:
-    """The answer to one request of `predict`: one prediction for each image, None for those that cannot be used."""
+    """The answer to one request of `predict`: one prediction for each image, None for those that cannot be used.
+
+    Attributes:
+        revision: of the classifier; None: the server is too old to say.
+    """
 
     classifier: str
     predictions: tuple[Prediction | None, ...]
     calibrated: bool
     unknown_threshold: float | None
     timings_ms: Mapping[str, float]
+    revision: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def test_adapt_and_predict(client: TestClient) -> None:
     answer = client.post("/predict", **predict_form(RED, GREEN, classifier="colours"))
     assert answer.status_code == 200
     body = answer.json()
-    assert body["classifier"] == made["id"]
+    assert (body["classifier"], body["revision"]) == (made["id"], made["revision"])
     assert [item["label"] for item in body["predictions"]] == ["red", "green"]
     for item in body["predictions"]:
         assert item["top"][0] == {"label": item["label"], "probability": item["probability"]}

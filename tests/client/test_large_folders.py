@@ -317,6 +317,42 @@ def test_predictions_before_a_failure_are_not_lost(serve: Callable[..., Wire], f
         assert len(caught.value.result) == caught.value.done == 10
 
 
+def test_a_classifier_that_is_changed_while_it_predicts(serve: Callable[..., Wire], folder: Path) -> None:
+    """Answers under its old and its new labels are not mixed."""
+    wire = serve(max_images=5)
+    with client_on(wire) as client, client_on(Wire(wire.inner)) as other:
+        shop = client.adapt_folder(folder)
+
+        def rename_before(answers: int) -> None:
+            """Exchange two labels before the answer after so many."""
+            wire.requests.clear()
+
+            def rename(request: httpx2.Request) -> None:
+                if request.url.path == "/predict" and wire.requests.count("POST /predict") == answers:
+                    other.rename_classes(shop, {"red": "green", "green": "red"})
+
+            wire.before = rename
+
+        rename_before(2)
+        changed = rf"ended after 10 of 12 images: {shop.id} was changed meanwhile: its revision was 3 and is 4\."
+        with pytest.raises(IncompleteError, match=changed) as caught:
+            client.predict_folder(folder, shop)
+        assert len(caught.value.result) == 10
+        rename_before(0)  # after a look at its labels, and before the first answer
+        with pytest.raises(ComlnError, match="its revision was 4 and is 5"):
+            client.evaluate_folder(folder, shop)
+
+        def older(request: httpx2.Request) -> httpx2.Response | None:
+            if request.url.path != "/predict":
+                return None
+            given = wire.inner.handle_request(request)
+            given.read()
+            return httpx2.Response(200, json={key: value for key, value in given.json().items() if key != "revision"})
+
+        wire.before = older  # a server that does not say
+        assert client.evaluate_folder(folder, shop).accuracy == 1
+
+
 def test_predictions_before_an_interrupt_are_not_lost(serve: Callable[..., Wire], folder: Path) -> None:
     wire = serve(max_images=5)
 

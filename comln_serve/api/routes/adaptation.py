@@ -91,6 +91,7 @@ async def predict(request: Request) -> Response:
         return as_json(
             schemas.PredictResponse(
                 classifier=predicted.classifier.id,
+                revision=predicted.classifier.revision,
                 predictions=_predictions(predicted, rejected or (), options.top_k),
                 rejected=rejected,
                 calibrated=predicted.calibrated,
