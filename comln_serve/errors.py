@@ -32,6 +32,7 @@ class ErrorCode(StrEnum):
     THUMBNAIL_NOT_FOUND = "thumbnail_not_found"
     MODEL_CHANGED = "model_changed"
     NAME_TAKEN = "name_taken"
+    NAME_MOVED = "name_moved"
     TOO_MANY_CLASSIFIERS = "too_many_classifiers"
     NOTHING_TO_ROLL_BACK_TO = "nothing_to_roll_back_to"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"

@@ -38,6 +38,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.THUMBNAIL_NOT_FOUND: 404,
     ErrorCode.MODEL_CHANGED: 409,
     ErrorCode.NAME_TAKEN: 409,
+    ErrorCode.NAME_MOVED: 409,
     ErrorCode.TOO_MANY_CLASSIFIERS: 409,
     ErrorCode.NOTHING_TO_ROLL_BACK_TO: 409,
     ErrorCode.IDEMPOTENCY_MISMATCH: 422,

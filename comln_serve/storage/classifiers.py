@@ -252,11 +252,15 @@ class TenantStore:
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
             return rows.to_record(self._row(connection, row.id))
 
-    def promote(self, reference: str) -> ClassifierRecord:
+    def promote(self, reference: str, *, instead_of: str | None = None) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.
 
+        Args:
+            instead_of: id of the version that the name must stand for until now; None: any.
+
         Raises:
-            ServiceError: INVALID_REQUEST, the classifier has no name.
+            ServiceError: INVALID_REQUEST, the classifier has no name; NAME_MOVED, its name stands for another version
+                than `instead_of`.
         """
         with self._database.writing() as connection:
             row = self._row(connection, reference)
@@ -266,6 +270,8 @@ class TenantStore:
                     f"Classifier {reference!r} has no name; only a version of a name can be promoted.",
                     received=reference,
                 )
+            if instead_of is not None:
+                versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
             versions.promote_version(connection, self._tenant, row.name, row.id)
             return rows.to_record(self._row(connection, row.id))
 

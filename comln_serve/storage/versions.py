@@ -65,6 +65,31 @@ def next_version(connection: Connection, tenant: str, name: str, now: datetime, 
     return version, _advance(connection, tenant, name, promotions=1)[1]
 
 
+def check_stands_for(
+    connection: Connection, tenant: str, name: str, expected: str, promoted: str, now: datetime
+) -> None:
+    """Check what a name stands for, before another version is promoted. Locks the name, so that this stays true.
+
+    Args:
+        expected: id of the version that it should stand for.
+        promoted: id of the one to promote. That it stands for this one already is right, too: the request is repeated.
+
+    Raises:
+        ServiceError: NAME_MOVED.
+    """
+    _advance(connection, tenant, name)
+    query = select(classifiers.c.id, classifiers.c.version).where(of_name(tenant, name, now))
+    current = connection.execute(promoted_first(query)).first()  # None: all have just been deleted or renamed
+    if current is not None and current.id not in (expected, promoted):
+        raise ServiceError(
+            ErrorCode.NAME_MOVED,
+            f"{name!r} stands for its version {current.version}, not for {expected!r}: it has been changed meanwhile. "
+            "Nothing was promoted.",
+            received=expected,
+            promoted=current.version,
+        )
+
+
 def promote_version(connection: Connection, tenant: str, name: str, classifier_id: str) -> None:
     """Let a name stand for one of its versions, if that still exists."""
     _, promotion = _advance(connection, tenant, name, promotions=1)

@@ -56,6 +56,27 @@ def test_a_rollback_passes_over_what_is_deleted_and_counts_last_promotions(clien
     assert promoted(client) == 3
 
 
+def test_a_version_is_promoted_instead_of_another(client: TestClient) -> None:
+    """Only if the name stands for that one, so that nobody else's promotion is undone."""
+    first, second = (adapt(client, name="letters") for _ in range(2))
+    third = adapt(client, name="letters", promote="false")
+    path = f"/classifiers/{third['id']}/promote"
+    refused = client.post(path, params={"instead_of": first["id"]})
+    assert refused.status_code == 409
+    error = check_error(refused, ErrorCode.NAME_MOVED)
+    assert error["detail"] == {"received": first["id"], "promoted": 2}
+    assert "'letters' stands for its version 2, not for" in error["message"]
+    assert promoted(client) == 2
+    for _ in range(2):  # a repeated request finds it done
+        answer = client.post(path, params={"instead_of": second["id"]})
+        assert (answer.status_code, answer.json()["promoted"]) == (200, True)
+    assert promoted(client) == 3
+    check_error(client.post(path, params={"instead_of": "letters"}), ErrorCode.INVALID_REQUEST)
+    unnamed = adapt(client)
+    answer = client.post(f"/classifiers/{unnamed['id']}/promote", params={"instead_of": unnamed["id"]})
+    check_error(answer, ErrorCode.INVALID_REQUEST)
+
+
 def test_lists_of_a_name_and_of_a_model(client: TestClient) -> None:
     one = adapt(client, name="letters")
     two = adapt(client, name="letters", model="tiny-prototype")

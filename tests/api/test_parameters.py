@@ -35,7 +35,7 @@ def message_of(answer: Any) -> str:
         ("DELETE", "/classifiers/known/examples?numbers=1&number=2", "numbers", ["number", "promote"]),
         ("GET", "/classifiers/known/export?fromat=safetensors", "fromat", ["format"]),
         ("GET", "/classifiers/known/export?Format=onnx", "Format", ["format"]),
-        ("POST", "/classifiers/known/promote?version=1", "version", []),
+        ("POST", "/classifiers/known/promote?version=1", "version", ["instead_of"]),
         ("POST", "/classifiers/known/adapt?horizon=3", "horizon", []),
         ("POST", "/classifiers/known/labels?red=Red", "red", []),
         ("POST", "/classifiers/known/examples/labels?number=1", "number", []),

@@ -123,6 +123,28 @@ def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: s
         assert promoted == [20]
 
 
+def test_of_threads_that_promote_instead_of_one_version_one_does(database_url: str) -> None:
+    start = Barrier(12)
+    with closing(open_store(database_url)) as store:
+        mine = store.for_tenant("")
+        before = add(mine, "clf_before", NAME)
+        for thread in range(12):
+            add(mine, f"clf_{thread}", NAME, promote=False)
+
+        def work(thread: int) -> ErrorCode | None:
+            start.wait()
+            try:
+                mine.promote(f"clf_{thread}", instead_of=before.id)
+            except ServiceError as error:
+                return error.code
+            return None
+
+        with ThreadPoolExecutor(12) as pool:
+            done = list(pool.map(work, range(12)))
+        assert sorted(map(str, done)) == [str(None)] + [str(ErrorCode.NAME_MOVED)] * 11
+        assert mine.describe(NAME).id == f"clf_{done.index(None)}"
+
+
 def test_names_are_changed_while_others_change_them(database_url: str) -> None:
     """Nobody waits for somebody who waits for them, and no number is given twice."""
     start, names = Barrier(12), ("a", "b", "c")

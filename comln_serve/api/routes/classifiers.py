@@ -15,6 +15,7 @@ from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
 from comln_serve.api.receive.requests import EditRequest, Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, as_json, change
 from comln_serve.api.work import engine_of, read
+from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 from comln_serve.storage import Edit
@@ -125,13 +126,21 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
 @router.post(
     "/classifiers/{ref}/promote",
     summary="Let a name stand for one of its versions",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADAPT)
-async def promote(request: Request, ref: Ref) -> schemas.ClassifierInfo:
+async def promote(
+    request: Request,
+    ref: Ref,
+    instead_of: Annotated[
+        str | None,
+        Query(pattern=f"^{ID_PREFIX}", description="Id of the version that the name must stand for until now."),
+    ] = None,
+) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id."""
     stored, tenant = engine_of(request).classifiers, tenant_of(request)
-    return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.promote(ref, tenant)))
+    promoted = await change(request, lambda: stored.promote(ref, tenant, instead_of=instead_of))
+    return schemas.ClassifierInfo.model_validate(promoted)
 
 
 @router.post(

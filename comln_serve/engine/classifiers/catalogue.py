@@ -101,10 +101,10 @@ class Catalogue:
         with self.changing(tenant) as store:
             return store.edit(reference, edit)
 
-    def promote(self, reference: str, tenant: str = "") -> ClassifierRecord:
+    def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
         """See `TenantStore.promote`."""
         with self.changing(tenant) as store:
-            return store.promote(reference)
+            return store.promote(reference, instead_of=instead_of)
 
     def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
         """See `TenantStore.roll_back`."""
