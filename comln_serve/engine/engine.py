@@ -22,7 +22,7 @@ from comln_serve.bundle.calibration import temperature, unknown_threshold
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
-from comln_serve.domain.classifier import Classifier
+from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.admission import Admission
@@ -334,6 +334,24 @@ class Engine:
         self._need_ready()
         with self._served.using() as models:
             return self._maker.rename_classes(models, reference, labels, caller or Caller(), promote=promote)
+
+    def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
+        """Let a classifier's name stand for it.
+
+        Raises:
+            ServiceError: as `TenantStore.promote`; MODEL_CHANGED, its model is not served here.
+        """
+        with self._served.using() as models, self.classifiers.changing(tenant) as store:
+            return store.promote(reference, instead_of=instead_of, check=models.of)
+
+    def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
+        """Let a name stand for the version promoted before.
+
+        Raises:
+            ServiceError: as `TenantStore.roll_back`; MODEL_CHANGED, that version's model is not served here.
+        """
+        with self._served.using() as models, self.classifiers.changing(tenant) as store:
+            return store.roll_back(name, check=models.of)
 
     async def predict(
         self,

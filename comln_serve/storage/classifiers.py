@@ -28,6 +28,14 @@ class Resolved:
     revision: int
 
 
+Check = Callable[[ClassifierRecord], object]
+"""Raises an error about a classifier that must not be used."""
+
+
+def _any(_record: ClassifierRecord) -> None:
+    pass
+
+
 class ChangedError(Exception):
     """The classifier that a change is based on has changed or is gone; start over."""
 
@@ -252,11 +260,12 @@ class TenantStore:
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
             return rows.to_record(self._row(connection, row.id))
 
-    def promote(self, reference: str, *, instead_of: str | None = None) -> ClassifierRecord:
+    def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _any) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.
 
         Args:
             instead_of: id of the version that the name must stand for until now; None: any.
+            check: called with the classifier; with an error that it raises, nothing is changed.
 
         Raises:
             ServiceError: INVALID_REQUEST, the classifier has no name; NAME_MOVED, its name stands for another version
@@ -272,11 +281,15 @@ class TenantStore:
                 )
             if instead_of is not None:
                 versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
+            check(rows.to_record(row))
             versions.promote_version(connection, self._tenant, row.name, row.id)
             return rows.to_record(self._row(connection, row.id))
 
-    def roll_back(self, name: str) -> ClassifierRecord:
+    def roll_back(self, name: str, *, check: Check = _any) -> ClassifierRecord:
         """Let a name stand for the version promoted before. Returns that version.
+
+        Args:
+            check: as in `promote`.
 
         Raises:
             ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is an id or a version.
@@ -294,7 +307,9 @@ class TenantStore:
             found = versions.roll_back(connection, self._tenant, name, self._clock())
             if found is None:
                 raise not_found(name)
-            return rows.to_record(self._row(connection, found))
+            promoted = rows.to_record(self._row(connection, found))
+            check(promoted)
+            return promoted
 
     def delete(self, reference: str) -> Resolved:
         """Delete the classifier that a reference stands for. Returns it."""

@@ -102,7 +102,7 @@ def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
     by_id = engine.remove_examples(made.id, [3]).classifier
     assert by_id.version == 4
     assert numbers(engine, "letters") == [1, 2, 4, 5, 6]
-    assert engine.classifiers.roll_back("letters").version == 2
+    assert engine.roll_back("letters").version == 2
 
 
 def test_without_a_name_it_changes_in_place_and_other_servers_see_it(

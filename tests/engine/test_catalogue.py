@@ -52,9 +52,9 @@ def test_a_server_sees_its_own_changes_at_once(engine: Engine, monkeypatch: pyte
     assert used(engine, "cats") == first.id
     second = engine.adapt(colour_support(2), NewClassifier(name="cats")).classifier
     assert used(engine, "cats") == second.id
-    engine.classifiers.roll_back("cats")
+    engine.roll_back("cats")
     assert used(engine, "cats") == first.id
-    engine.classifiers.promote("cats@2")
+    engine.promote("cats@2")
     assert used(engine, "cats") == second.id
     third = engine.add_examples("cats", colour_support(1)).classifier
     assert used(engine, "cats") == third.id
@@ -124,7 +124,8 @@ def test_what_was_read_before_a_change_is_not_remembered_after_it(
     def slow(store: TenantStore, reference: str) -> object:
         found = resolve(store, reference)
         monkeypatch.setattr(TenantStore, "resolve", resolve)
-        catalogue.promote("cats@2", "")
+        with catalogue.changing("") as mine:
+            mine.promote("cats@2")
         return found
 
     monkeypatch.setattr(TenantStore, "resolve", slow)

@@ -117,6 +117,22 @@ def test_classifiers_of_a_model_that_changed_or_went(
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
 
 
+def test_a_name_never_stands_for_what_cannot_predict(live: Engine, folder: Path) -> None:
+    five = [(image_bytes(seed=number), f"class {number}") for number in range(5)]
+    for name in ("tiny-prototype", "tiny"):
+        live.adapt(five, NewClassifier(model=name, name="letters"))
+    held = live.adapt(five, NewClassifier(model="tiny-learned", name="letters", promote=False)).classifier
+    shutil.rmtree(folder / "tiny-prototype")
+    change_embedder(folder, "tiny-learned")
+    live.reload()
+    fails(ErrorCode.MODEL_CHANGED, lambda: live.promote(held.id))
+    error = fails(ErrorCode.MODEL_CHANGED, lambda: live.roll_back("letters"))
+    assert "which this server does not have" in error.message
+    assert predict(live, QUERY, "letters").classifier.version == 2
+    fails(ErrorCode.MODEL_CHANGED, lambda: live.promote("letters@1"))
+    assert live.promote("letters@2").promoted
+
+
 def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, folder: Path) -> None:
     made = live.adapt(colour_support(), NewClassifier(model="tiny-prototype")).classifier
     before = predict(live, QUERY, made.id).probabilities

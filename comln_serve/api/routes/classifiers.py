@@ -126,7 +126,9 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
 @router.post(
     "/classifiers/{ref}/promote",
     summary="Let a name stand for one of its versions",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.OVERLOADED),
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.MODEL_CHANGED, ErrorCode.OVERLOADED
+    ),
 )
 @needs(Scope.ADAPT)
 async def promote(
@@ -137,19 +139,23 @@ async def promote(
         Query(pattern=f"^{ID_PREFIX}", description="Id of the version that the name must stand for until now."),
     ] = None,
 ) -> schemas.ClassifierInfo:
-    """Name the version as name@version, or by its id."""
-    stored, tenant = engine_of(request).classifiers, tenant_of(request)
-    promoted = await change(request, lambda: stored.promote(ref, tenant, instead_of=instead_of))
+    """Name the version as name@version, or by its id. Refused if its model is not served here, as predictions by the
+    name would be.
+    """
+    engine, tenant = engine_of(request), tenant_of(request)
+    promoted = await change(request, lambda: engine.promote(ref, tenant, instead_of=instead_of))
     return schemas.ClassifierInfo.model_validate(promoted)
 
 
 @router.post(
     "/classifiers/{ref}/rollback",
     summary="Let a name stand for the version promoted before",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.OVERLOADED),
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.MODEL_CHANGED, ErrorCode.OVERLOADED
+    ),
 )
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
-    stored, tenant = engine_of(request).classifiers, tenant_of(request)
-    return schemas.ClassifierInfo.model_validate(await change(request, lambda: stored.roll_back(ref, tenant)))
+    engine, tenant = engine_of(request), tenant_of(request)
+    return schemas.ClassifierInfo.model_validate(await change(request, lambda: engine.roll_back(ref, tenant)))

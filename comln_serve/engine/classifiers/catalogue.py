@@ -101,16 +101,6 @@ class Catalogue:
         with self.changing(tenant) as store:
             return store.edit(reference, edit)
 
-    def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
-        """See `TenantStore.promote`."""
-        with self.changing(tenant) as store:
-            return store.promote(reference, instead_of=instead_of)
-
-    def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
-        """See `TenantStore.roll_back`."""
-        with self.changing(tenant) as store:
-            return store.roll_back(name)
-
     def delete(self, reference: str, tenant: str = "") -> None:
         """See `TenantStore.delete`."""
         with self.changing(tenant) as store:
