@@ -22,7 +22,9 @@ const LOOK_AHEAD = 8; // photos made smaller at a time, in each of two lines
 const LINES = 2;
 const PAGE = 120; // tiles, until more are asked for
 
-let photos = []; // images, each with result: {classifier, label, probability, top, unknown, similarity}
+// Images, each with result: {classifier, label, probability, top, unknown, similarity}; one that was removed is `gone`
+// where it is still being prepared or sorted.
+let photos = [];
 let tiles = new Map();
 let shown = PAGE;
 let running = null;
@@ -30,6 +32,7 @@ let threshold = null; // of the last answer
 let calibrated = true;
 let classesOf = new Map(); // by folder, as classesOfFolders says
 
+const isHere = ({ gone }) => !gone;
 const unsorted = () => photos.filter(({ result, problem }) => result === null && !problem);
 /** The class that a wrong photo is of, by its folder; "" where the folder says none, or the photo is right. */
 function missed({ folder, result }) {
@@ -40,36 +43,39 @@ const results = () => photos.filter(({ result }) => result).map(({ result }) => 
 
 // --- Sending ------------------------------------------------------------------------------------
 
-/** Sorts photos that have no result of the present classifier; all of them if asked to. */
+/** Sorts photos that have no result of the present classifier; all of them if asked to. Returns whether it was not
+ * stopped. */
 async function sort(all = false) {
-  if (running || work.classifier === null) return;
+  if (running || work.classifier === null) return true;
   const wanted = all ? [...photos] : unsorted();
-  if (wanted.length === 0) return;
+  if (wanted.length === 0) return true;
   running = new AbortController();
   const { signal } = running;
   const { id } = work.classifier;
-  const total = wanted.length;
   const queue = [...wanted];
-  let done = 0;
+  const answered = new Set();
   let bytes = 0;
+  // Photos that are removed meanwhile are neither sent nor counted.
+  const staying = () => wanted.filter(isHere);
+  const done = () => staying().filter((photo) => answered.has(photo)).length;
   const began = performance.now();
   byId("sort-progress").hidden = false;
   byId("sort-status").textContent = "";
   for (const photo of wanted) photo.problem = "";
   const progress = (text = "") => {
-    byId("sort-bar").max = total;
-    byId("sort-bar").value = done;
-    byId("sort-doing").textContent = text || `${done} of ${counted(total, "photo")} sorted`;
+    byId("sort-bar").max = Math.max(1, staying().length);
+    byId("sort-bar").value = done();
+    byId("sort-doing").textContent = text || `${done()} of ${counted(staying().length, "photo")} sorted`;
   };
   const settled = (photo) => {
-    done += 1;
+    answered.add(photo);
     bytes += photo.blob?.size ?? 0;
     drawTile(photo);
     progress();
   };
   async function line() {
     while (queue.length > 0) {
-      const some = queue.splice(0, LOOK_AHEAD);
+      const some = queue.splice(0, LOOK_AHEAD).filter(isHere);
       const failed = new Set();
       await Promise.all(some.map((photo) => photo.prepare?.().catch(() => failed.add(photo))));
       signal.throwIfAborted();
@@ -77,7 +83,7 @@ async function sort(all = false) {
         photo.problem = "The file can no longer be read.";
         settled(photo);
       }
-      const ready = some.filter((photo) => !failed.has(photo));
+      const ready = some.filter((photo) => isHere(photo) && !failed.has(photo));
       await inPieces(ready, small(), {
         signal,
         send: (piece) => predict(id, piece, signal, progress),
@@ -98,8 +104,8 @@ async function sort(all = false) {
     }
   }
   progress();
-  announce(`Sorting ${counted(total, "photo")}.`);
-  let ended = "";
+  announce(`Sorting ${counted(wanted.length, "photo")}.`);
+  let halted = false;
   try {
     await Promise.all(Array.from({ length: LINES }, () => line().catch((error) => {
       queue.length = 0; // the other line ends, too
@@ -107,20 +113,25 @@ async function sort(all = false) {
     })));
   } catch (error) {
     running.abort();
-    if (stopped(error)) ended = `Stopped after ${done} of ${counted(total, "photo")}.`;
+    if (stopped(error)) halted = true;
     else complain(theirs(wordsOf(error)));
   }
   running = null;
   byId("sort-progress").hidden = true;
   draw();
-  const failed = wanted.filter(({ problem }) => problem);
+  const left = staying();
+  if (left.length === 0) return !halted; // that they were removed has been said
+  const failed = left.filter(({ problem }) => problem);
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
-  const lines = [ended || `Sorted ${counted(done - failed.length, "photo")} in ${seconds} s (${megabytes(bytes)} sent).`];
+  const lines = [halted
+    ? `Stopped after ${done()} of ${counted(left.length, "photo")}.`
+    : `Sorted ${counted(done() - failed.length, "photo")} in ${seconds} s (${megabytes(bytes)} sent).`];
   if (failed.length) lines.push(`${counted(failed.length, "file")} could not be read: ${listed(failed.map(({ name }) => name))}.`);
-  if (done > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
+  if (done() > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
   if (!calibrated) lines.push("The probabilities are not calibrated.");
   byId("sort-status").textContent = lines.join(" ");
   announce([lines[0], ...drawMeasured().slice(0, 1)].join(" "));
+  return !halted;
 }
 
 function predict(id, piece, signal, progress) {
@@ -135,7 +146,18 @@ function predict(id, piece, signal, progress) {
   });
 }
 
-const keep = (some) => memory.keepAll("images", some.map((photo) => recordOf(photo, KEY)));
+/** Keeps photos for the next visit, but for those that were removed meanwhile. */
+const keep = (some) => memory.keepAll("images", some.filter(isHere).map((photo) => recordOf(photo, KEY)));
+
+/** Shows and keeps photos that no classifier can sort yet. */
+async function keepWaiting(some) {
+  for (const photo of some) {
+    if (!isHere(photo)) continue;
+    await photo.prepare?.().catch(() => null);
+    if (photo.blob) await keep([photo]);
+    drawTile(photo);
+  }
+}
 
 // --- Tiles --------------------------------------------------------------------------------------
 
@@ -170,6 +192,18 @@ function drawTile(photo) {
   if (focused) face.focus();
 }
 
+/** Adds a photo to a class to learn from; one that still waits to be sorted is made smaller first. */
+async function teach(photo, target) {
+  try {
+    await photo.prepare?.();
+  } catch {
+    complain(theirs(photo.name), ": The file can no longer be read.");
+    return;
+  }
+  addImages(target, [new File([photo.blob], photo.name.split("/").at(-1), { type: photo.blob.type })]);
+  announce(`Added to ${target.label}. Make the classifier again for it to count.`);
+}
+
 function openPhoto(photo) {
   const { result } = photo;
   const targets = work.classes.filter(({ label }) => label);
@@ -185,8 +219,7 @@ function openPhoto(photo) {
       button("Add to this class", () => {
         const target = targets.find(({ label }) => label === choice.value);
         closeDialog(); // which gives the focus back to the tile, before that is drawn anew
-        addImages(target, [new File([photo.blob], photo.name.split("/").at(-1), { type: photo.blob.type })]);
-        announce(`Added to ${target.label}. Make the classifier again for it to count.`);
+        teach(photo, target);
       })),
     el("p", { class: "actions" }, button("Remove from this list", () => {
       const list = selected();
@@ -285,13 +318,7 @@ export async function addPhotos({ images, others }) {
   const added = images.map(({ file, path, label }) => Object.assign(newImage(file, { later: true }), { name: path, folder: label }));
   photos.push(...added);
   draw();
-  if (work.classifier === null) {
-    for (const photo of added) {
-      await photo.prepare().catch(() => null);
-      if (photo.blob) await keep([photo]);
-      drawTile(photo);
-    }
-  }
+  if (work.classifier === null) await keepWaiting(added);
   sortNew();
 }
 
@@ -299,8 +326,7 @@ export async function addPhotos({ images, others }) {
 export async function sortNew() {
   while (!running && work.classifier && unsorted().length > 0) {
     const before = unsorted().length;
-    await sort();
-    if (unsorted().length >= before) return;
+    if (!(await sort()) || unsorted().length >= before) return;
   }
 }
 
@@ -308,13 +334,16 @@ function remove(some) {
   const gone = new Set(some);
   const before = photos;
   photos = photos.filter((photo) => !gone.has(photo));
+  for (const photo of some) photo.gone = true;
   memory.dropAll("images", some.map(({ id }) => id));
   draw();
   undoable(`${counted(some.length, "photo was", "photos were")} removed from the list.`, {
-    undo() {
+    async undo() {
       photos = [...before, ...photos.filter((photo) => !before.includes(photo))];
+      for (const photo of some) photo.gone = false;
       keep(some.filter(({ blob }) => blob));
       draw();
+      if (work.classifier === null) await keepWaiting(some.filter(({ blob }) => !blob));
       sortNew();
     },
     commit() {
@@ -368,7 +397,9 @@ export function installSorting() {
     drawGrid();
   });
   byId("csv").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "sorted.csv"));
-  byId("again").addEventListener("click", () => sort(true));
+  byId("again").addEventListener("click", async () => {
+    if (await sort(true)) sortNew();
+  });
   byId("clear").addEventListener("click", () => {
     running?.abort();
     remove(photos);

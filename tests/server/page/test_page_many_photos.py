@@ -6,13 +6,15 @@ from pathlib import Path
 from unicodedata import normalize
 
 import httpx2
+import numpy as np
 import pytest
+from PIL import Image
 
 from comln_serve.client.results import interval_of
 from tests.support.browser import Visitor
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
-from tests.support.pages import Colours, adapt_with, get, requests_of, violations
+from tests.support.pages import Colours, adapt_with, get, requests_of, undo, violations
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,96 @@ def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_pa
     visitor.wait(lambda: visitor.one("#sort-stop").is_displayed())
     visitor.click("#sort-stop")
     visitor.wait(lambda: "Stopped after" in visitor.text("#sort-status"))
+
+
+def press_in_tile(visitor: Visitor, place: int, text: str) -> str:
+    """Open the photo at this place of the list and press a button there; returns the photo's name."""
+    tile = visitor.all("#results > li")[place]
+    name = visitor.one(".file", tile).text
+    visitor.run("arguments[0].click()", visitor.one(".face", tile))
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    visitor.press(text, "#dialog")
+    return name
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> list[Path]:
+    """80 photos of which each takes the browser a while to make smaller."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    first = folder / "00.jpg"
+    pixels = np.random.default_rng(0).integers(0, 255, (1200, 1600, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(first, quality=90)
+    for number in range(1, 80):
+        os.link(first, folder / f"{number:02}.jpg")
+    return sorted(folder.iterdir())
+
+
+def test_photos_that_are_removed_stay_away(
+    visitor: Visitor, server: LiveServer, colours: Colours, large: list[Path]
+) -> None:
+    """While they are made smaller, without a classifier, and while others are sorted."""
+
+    def reload() -> None:
+        visitor.visit("/?step=sort", anew=False)
+
+    visitor.step("sort")
+    visitor.send(visitor.one("#queries"), large)
+    visitor.wait(lambda: visitor.all("#results > li"))
+    visitor.click("#clear")
+    assert not visitor.one("#sorted").is_displayed()
+    reload()
+    assert visitor.all("#results > li") == []
+
+    # Those that come back are kept, though they were not ready when they were removed.
+    visitor.send(visitor.one("#queries"), large[:30])
+    visitor.wait(lambda: visitor.all("#results > li"))
+    visitor.click("#clear")
+    undo(visitor)
+    visitor.wait(lambda: len(visitor.all("#results img")) == 30)
+    reload()
+    assert len(visitor.all("#results img")) == 30
+    visitor.click("#clear")
+
+    visitor.step("images")
+    visitor.add_classes(colours)
+    visitor.make()
+    sent = sum(line["images"] for line in requests_of(server, "/predict"))
+    visitor.step("sort")
+    visitor.send(visitor.one("#queries"), large)
+    visitor.wait(lambda: len(visitor.all("#results > li")) == 80)
+    removed = {press_in_tile(visitor, place, "Remove from this list") for place in (-1, -5)}
+    # Stopping holds, for photos that are sorted the first time, too.
+    visitor.click("#sort-stop")
+    visitor.wait(lambda: "Stopped after" in visitor.text("#sort-status"))
+    assert "of 78 photos." in visitor.text("#sort-status")
+    assert not visitor.one("#sort-progress").is_displayed()
+    stopped_at = sum(line["images"] for line in requests_of(server, "/predict")) - sent
+    assert stopped_at < 78
+    visitor.click("#again")
+    visitor.wait(lambda: visitor.one("#sort-progress").is_displayed())
+    removed.add(press_in_tile(visitor, -1, "Remove from this list"))
+    visitor.wait_sorted(60)
+    assert visitor.text("#sort-status").startswith("Sorted 77 photos")
+    assert sum(line["images"] for line in requests_of(server, "/predict")) - sent == stopped_at + 77
+    reload()
+    assert len(visitor.all("#results > li")) == 77
+    assert removed.isdisjoint(visitor.texts("#results .file"))
+
+
+def test_a_photo_that_waits_is_taught(visitor: Visitor, colours: Colours, large: list[Path]) -> None:
+    visitor.add_classes(colours)
+    visitor.make()
+    visitor.step("sort")
+    visitor.send(visitor.one("#queries"), large)
+    visitor.wait(lambda: len(visitor.all("#results > li")) == 80)
+    assert visitor.texts("#results .best")[-1] == "waiting"
+    press_in_tile(visitor, -1, "Add to this class")
+    visitor.wait(lambda: "Added to red" in str(visitor.one("#announcer").get_property("textContent")))
+    visitor.click("#sort-stop")
+    visitor.step("images")
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 10)
+    assert visitor.complaints() == []
 
 
 def test_a_server_of_low_limits(
