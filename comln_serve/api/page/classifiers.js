@@ -40,7 +40,7 @@ async function search(text, mine) {
   return { found: shown, next: null, status: `${counted(shown.length, "classifier")} found.${more}` };
 }
 
-function row(item) {
+function row(item, found) {
   const reference = referenceOf(item);
   const examples = item.classes.reduce((sum, { examples: count }) => sum + count, 0);
   const pictures = item.classes.filter(hasKept).slice(0, PICTURES);
@@ -54,7 +54,7 @@ function row(item) {
     el("td", { class: "figure", "data-name": "Images" }, String(examples)),
     el("td", { class: "figure", "data-name": "Held-out" }, item.held_out === null ? "not known" : percent(item.held_out.accuracy)),
     el("td", { class: "row-actions" },
-      item.name !== null && !item.promoted && button("Promote", async () => (await promote(item)) && list(), { class: "small", "aria-label": `Promote ${reference}` }),
+      item.name !== null && !item.promoted && button("Promote", () => promote(item, found).then(list), { class: "small", "aria-label": `Promote ${reference}` }),
       button("Delete", () => remove(item, list), { class: "small danger", "aria-label": `Delete ${reference}` })),
   );
 }
@@ -73,7 +73,7 @@ async function list() {
     return;
   }
   if (mine !== turn) return;
-  const rows = answer.found.filter((item) => !isLeaving(item)).map(row);
+  const rows = answer.found.filter((item) => !isLeaving(item)).map((item) => row(item, answer.found));
   redraw(byId("list-table"),
     el("thead", {}, el("tr", {}, HEADS.map((head) => el("th", { scope: "col" }, head)), el("td", {}))),
     el("tbody", {}, rows));

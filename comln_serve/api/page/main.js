@@ -9,11 +9,12 @@ import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
 import { referenceOf, wordsOf } from "./server.js";
 import { addPhotos, holdsPhoto, installSorting, pastePhotos, restorePhotos, sortNew } from "./sorting.js";
+import { onInstead } from "./standing.js";
 import { starter } from "./starter.js";
 import { drawModels, installTeaching } from "./teach.js";
 import { installUndo, undoable } from "./undo.js";
 import { installUse, showExamples } from "./use.js";
-import { addImages, allImages, classNamed, isDraft, onChange, open, startOver, work } from "./work.js";
+import { addImages, allImages, carried, classNamed, isDraft, onChange, open, startOver, work } from "./work.js";
 import { counted } from "./words.js";
 
 const STEPS = ["images", "quality", "sort", "use"];
@@ -126,6 +127,17 @@ async function showMade(made) {
   sortNew();
 }
 
+/** Opens another version of the classifier, with the images that were to be added to this one. */
+async function openInstead(version) {
+  const carry = await carried();
+  const count = allImages().length;
+  opened = undefined;
+  await go(addressOf(referenceOf(version), "images"));
+  if (work.classifier?.id !== version.id) return; // they wait where they were
+  await carry();
+  announce(`Version ${version.version} is open${count > 0 ? `, with ${counted(count, "new image")} to be added` : ""}.`);
+}
+
 // --- The key ------------------------------------------------------------------------------------
 
 function showKey(visible) {
@@ -197,6 +209,7 @@ byId("starter").addEventListener("click", async () => {
 installUndo();
 installClasses();
 onExamples(showExamples);
+onInstead(openInstead);
 installTeaching(showMade);
 installReport();
 installSorting();

@@ -4,6 +4,7 @@ import { announce, complain } from "./announce.js";
 import { save } from "./csv.js";
 import { theirs } from "./dom.js";
 import { ask, download, pathOf, referenceOf, wordsOf } from "./server.js";
+import { mayPromote } from "./standing.js";
 import { undoable } from "./undo.js";
 
 async function attempt(action) {
@@ -15,8 +16,11 @@ async function attempt(action) {
   }
 }
 
-export const promote = (classifier) =>
+/** Lets a name stand for a version. shown: classifiers that the page shows, by which the user has decided. */
+export const promote = (classifier, shown) =>
   attempt(async () => {
+    const known = shown.find(({ name, promoted }) => promoted && name === classifier.name);
+    if (known && !(await mayPromote(classifier, [known.id]))) return null;
     const promoted = await ask(`${pathOf(classifier.id)}/promote`, { method: "POST" });
     announce(`${classifier.name} now stands for version ${promoted.version}.`);
     return promoted;

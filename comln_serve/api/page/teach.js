@@ -8,6 +8,7 @@ import * as memory from "./memory.js";
 import { modelNamed, models } from "./models.js";
 import { inPieces, large } from "./pieces.js";
 import { ask, askPatiently, onceKey, pathOf, Refused, referenceOf, stopped, wordsOf } from "./server.js";
+import { mayChange, mayPromote, standing } from "./standing.js";
 import { allImages, changed, isDraft, keepImages, markBad, onChange, take, work } from "./work.js";
 import { counted, quoted } from "./words.js";
 
@@ -35,8 +36,10 @@ async function prepared(images, signal, progress) {
 }
 
 /** Sends everything; returns {made, sent, left}: the classifier, images in the order of their
- * numbers, and those that the server could not read. */
-async function send(signal, progress) {
+ * numbers, and those that the server could not read.
+ *
+ * stood: the version that the name stands for now, as far as the user knows; null: none. */
+async function send(signal, progress, stood) {
   await prepared(usable(), signal, progress);
   const all = ordered();
   const most = large();
@@ -87,7 +90,9 @@ async function send(signal, progress) {
   try {
     await inPieces(all, most, { send: request, done, bad, signal });
     signal.throwIfAborted();
-    if (!whole && result.made?.name && !result.made.promoted) {
+    // What was made is whole, and stays, whether the name is to stand for it or not.
+    const known = [stood?.id, base?.id, ...passed];
+    if (!whole && result.made?.name && !result.made.promoted && (await mayPromote(result.made, known, { signal }))) {
       await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST" }, { signal });
     }
   } catch (error) {
@@ -129,7 +134,10 @@ async function adapt() {
   byId("adapt-progress").hidden = false;
   announce(`Adapting to ${counted(usable().length, "image")}.`);
   try {
-    const result = await send(running.signal, showProgress);
+    const { signal } = running;
+    const stood = await standing(parent === null ? work.options.name : work.classifier.name, { signal });
+    if (parent !== null && !(await mayChange(work.classifier, stood))) return;
+    const result = await send(signal, showProgress, stood);
     await number(result, parent);
     const timings = result.made.timings_ms;
     const made = { ...(await ask(pathOf(result.made.id))), timings_ms: timings };

@@ -7,6 +7,7 @@ import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
 import { examplePicture } from "./report.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
 import { curl, link, python } from "./snippets.js";
+import { behindWords, instead, standing } from "./standing.js";
 import { undoable } from "./undo.js";
 import { onChange, work } from "./work.js";
 import { counted, dated } from "./words.js";
@@ -31,13 +32,13 @@ function copyable(name, text) {
   return el("div", { class: "snippet" }, el("div", { class: "snippet-head" }, el("strong", {}, name), copy), el("pre", { tabIndex: 0, "aria-label": name }, code));
 }
 
-function versionLine(item, changed, opened) {
+function versionLine(item, versions, changed, opened) {
   const reference = referenceOf(item);
   return el("li", {},
     el("span", {}, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "", "aria-current": opened ? "true" : null }, reference),
       item.promoted && el("span", { class: "badge" }, "promoted"), el("span", { class: "hint" }, ` ${dated(item.created_at)}`)),
     el("span", { class: "actions" },
-      !item.promoted && button("Promote", async () => (await promote(item)) && changed(), { class: "small", "aria-label": `Promote ${reference}` }),
+      !item.promoted && button("Promote", () => promote(item, versions).then(changed), { class: "small", "aria-label": `Promote ${reference}` }),
       button("Delete", () => remove(item, changed), { class: "small danger", "aria-label": `Delete ${reference}` })));
 }
 
@@ -69,7 +70,7 @@ async function draw() {
         button("Export safetensors", () => exported(detail, "safetensors")))),
     detail.name === null
       ? part("Versions", el("p", {}, "A classifier without a name has no versions. It cannot be given a name later: make it again with one."))
-      : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, again, item.id === detail.id))),
+      : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, versions, again, item.id === detail.id))),
         shown.length > 1 && el("p", { class: "actions" }, button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
           el("span", { class: "hint" }, "to the version promoted before"))),
     detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
@@ -92,9 +93,10 @@ async function reload(detail) {
 /** The examples of a class that the server keeps, each with a button to remove it. */
 export async function showExamples(owner) {
   const { classifier } = work;
-  let examples;
+  let [examples, now] = [];
   try {
     ({ examples } = await ask(`${pathOf(classifier.id)}/examples`));
+    now = await standing(classifier.name);
   } catch (error) {
     complain(theirs(wordsOf(error)));
     return;
@@ -106,7 +108,12 @@ export async function showExamples(owner) {
   const named = classifier.name !== null;
   openDialog(`Examples of ${owner.label}`, [
     el("p", { class: "hint" }, named ? "Removing one makes the next version." : "Removing one changes this classifier."),
-    el("p", {}, counted(own.length, "example")), list], { wide: true });
+    now && now.id !== classifier.id && el("p", { class: "note warn" }, behindWords(classifier, now), " ",
+      button(`Open version ${now.version}`, () => {
+        closeDialog();
+        instead(now);
+      }, { class: "small" })),
+    el("p", {}, counted(own.length, "example")), list].filter(Boolean), { wide: true });
 }
 
 function takeExample(classifier, number) {

@@ -230,6 +230,20 @@ export function startOver() {
   };
 }
 
+/** The images that were to be added to this classifier; returns how to have them added to the one that is opened next. */
+export async function carried() {
+  await Promise.all(allImages().map(({ ready }) => ready));
+  const owners = work.classes.filter(({ images }) => images.length > 0);
+  return async () => {
+    for (const { label, images } of owners) {
+      for (const image of images) image.url = URL.createObjectURL(image.small); // the one before went with the classes
+      classNamed(label).images.push(...images);
+    }
+    await keepImages(allImages());
+    await changed({ edited: false });
+  };
+}
+
 /** Takes over a classifier that was just made of the classes. */
 export function take(classifier) {
   Object.assign(work, { classifier, edited: false });

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from comln_serve.security import Scope
 from comln_serve.storage import open_store
@@ -129,6 +130,98 @@ def test_versions_examples_and_export(
     expected = httpx2.get(f"{server.url}/classifiers/goods/export").content
     visitor.wait(lambda: (folder / "goods.onnx").stat().st_size == len(expected))
     assert visitor.complaints() == []
+
+
+def asked(visitor: Visitor, answer: str) -> str:
+    """Answer the question that the page asks, and return it."""
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    question = visitor.text("#dialog")
+    visitor.press(answer, "#dialog")
+    return question
+
+
+def labels_of(server: LiveServer, reference: str) -> list[str]:
+    return [entry["label"] for entry in get(server, f"classifiers/{reference}")["classes"]]
+
+
+def test_a_name_that_stands_for_another_version_by_now(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    """Before images are added to the version that is open, the user is asked, and the images are not lost."""
+    two = {label: colours[label] for label in ("red", "green")}
+    adapt_with(server, two, name="moving")
+    visitor.visit("/?classifier=moving&step=images")
+    adapt_with(server, colours, name="moving")
+    visitor.send(visitor.all(".class input[type=file]")[1], colours["green"][:2])
+    visitor.wait(lambda: visitor.text("#make-summary").startswith("2 new images"))
+    visitor.click("#adapt")
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    assert visitor.text("#dialog-title") == "moving stands for version 2"
+    assert violations(visitor) == []
+    visitor.one("#dialog").send_keys(Keys.ESCAPE)
+    visitor.wait(lambda: not visitor.one("#adapt").get_attribute("aria-disabled"))
+    assert [item["version"] for item in get(server, "classifiers?name=moving")["classifiers"]] == [2, 1]
+
+    visitor.click("#adapt")
+    assert "without what is only in version 2" in asked(visitor, "Open version 2, with the new images")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 2", "promoted"])
+    visitor.wait(lambda: visitor.text("#make-summary").startswith("2 new images"))
+    visitor.visit("/?classifier=moving@2&step=images", anew=False)
+    assert visitor.texts(".label.fixed") == list(colours)
+    assert visitor.texts(".class .count") == ["", "+ 2 new", ""]
+    visitor.wait(lambda: visitor.run(SHOWN, visitor.one(".thumbnails img"))[0] > 0)
+    visitor.adapt()
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3", "promoted"])
+    assert labels_of(server, "moving") == list(colours)
+
+    # Or it is done all the same. Examples that may be removed come with the same advice.
+    visitor.visit("/?classifier=moving@1&step=images", anew=False)
+    assert visitor.texts(".class .count") == ["", ""]
+    visitor.all(".stored")[0].click()
+    visitor.wait(lambda: "moving stands for version 3" in visitor.text("#dialog .note"))
+    assert violations(visitor) == []
+    visitor.click("#dialog [aria-label=Close]")
+    visitor.send(visitor.all(".class input[type=file]")[0], colours["red"][:1])
+    visitor.wait(lambda: visitor.text("#make-summary").startswith("1 new image"))
+    visitor.click("#adapt")
+    asked(visitor, "Go on with version 1")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 4", "promoted"])
+    assert labels_of(server, "moving") == ["red", "green"]
+
+    # Promoting asks if the page shows another version as promoted than there is now.
+    visitor.step("use")
+    visitor.wait(lambda: visitor.all("[aria-label='Promote moving@2']"))
+    httpx2.post(f"{server.url}/classifiers/moving@3/promote").raise_for_status()
+    visitor.click("[aria-label='Promote moving@2']")
+    asked(visitor, "Leave it at version 3")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 4"])
+    assert get(server, "classifiers/moving")["version"] == 3
+    visitor.wait(lambda: not visitor.all("[aria-label='Promote moving@3']"))
+    visitor.click("[aria-label='Promote moving@2']")
+    visitor.wait(lambda: not visitor.all("[aria-label='Promote moving@2']"))
+    assert get(server, "classifiers/moving")["version"] == 2
+    assert visitor.complaints() == []
+
+
+def test_a_name_that_changes_while_images_are_sent(
+    visitor: Visitor, bundles: Path, colours: Colours, tmp_path: Path
+) -> None:
+    """What is made in several requests does not take the name from what somebody else promoted meanwhile."""
+    with live_server(bundles, tmp_path, "--default-model", "tiny", "--max-images", "3") as server:
+        one = {label: paths[:1] for label, paths in colours.items()}
+        for _ in range(2):
+            adapt_with(server, one, name="long")
+        visitor = Visitor(visitor.browser, server.url)
+        visitor.visit("/?classifier=long&step=images")
+        visitor.send(visitor.all(".class input[type=file]")[0], colours["red"] * 20)
+        visitor.wait(lambda: visitor.text("#make-summary").startswith("60 new images"))
+        visitor.click("#adapt")
+        visitor.wait(lambda: get(server, "classifiers")["classifiers"][0]["version"] > 2)
+        httpx2.post(f"{server.url}/classifiers/long@1/promote").raise_for_status()
+        assert "long stands for version 1" in asked(visitor, "Leave it at version 1")
+        visitor.wait(lambda: visitor.one("#step-quality").is_displayed())
+        (last, *others) = get(server, "classifiers")["classifiers"]
+        assert [(item["version"], item["promoted"]) for item in others] == [(2, False), (1, True)]
+        assert (last["classes"][0]["examples"], last["promoted"]) == (61, False)
+        assert visitor.texts("#badges .badge") == [f"version {last['version']}"]
 
 
 def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: Colours) -> None:

@@ -1,0 +1,48 @@
+// What a name stands for. Others may change that while the page shows one of its versions.
+
+import { announce } from "./announce.js";
+import { choose } from "./dialog.js";
+import { askPatiently } from "./server.js";
+
+/** The version that a name stands for; null: none does. (By the list, as no version is no error there.) */
+export async function standing(name, { signal } = {}) {
+  if (!name) return null;
+  let before = "";
+  do {
+    const answer = await askPatiently(`classifiers?name=${encodeURIComponent(name)}&limit=100${before}`, { signal });
+    const found = answer.classifiers.find(({ promoted }) => promoted);
+    if (found) return found;
+    before = answer.next === null ? "" : `&before=${answer.next}`;
+  } while (before);
+  return null;
+}
+
+let openInstead = () => {};
+export const onInstead = (open) => (openInstead = open);
+export const instead = (version) => openInstead(version);
+
+/** What a change of a version means while its name stands for another, `now`. */
+export const behindWords = ({ name, version }, now) =>
+  `You have version ${version} of ${name} open, but ${name} stands for version ${now.version}. What you change here makes the ` +
+  `next version out of version ${version}, without what is only in version ${now.version}, and ${name} will stand for it.`;
+
+/** Whether a version is to be changed. Where its name stands for another, the user is asked, and may open that. */
+export async function mayChange(classifier, now) {
+  if (now === null || now.id === classifier.id) return true;
+  const chosen = await choose(`${classifier.name} stands for version ${now.version}`, behindWords(classifier, now), [
+    [`Open version ${now.version}, with the new images`, "open"],
+    [`Go on with version ${classifier.version}`, "on"],
+  ]);
+  if (chosen === "open") await instead(now);
+  if (chosen === null) announce("Nothing was changed.");
+  return chosen === "on";
+}
+
+/** Whether a name is to stand for a version. The user is asked where it stands for none of `known` (ids) any more. */
+export async function mayPromote({ id, name, version }, known, options) {
+  const now = await standing(name, options);
+  if (now === null || now.id === id || known.includes(now.id)) return true;
+  return (await choose(`${name} stands for version ${now.version}`,
+    `Meanwhile somebody let ${name} stand for version ${now.version}. Version ${version} may lack what is in that one.`,
+    [[`Promote version ${version} all the same`, true], [`Leave it at version ${now.version}`, false]])) === true;
+}
