@@ -1,4 +1,4 @@
-"""`comln-train`; says what to install if a library is missing that the server does without."""
+"""`comln-train`; says what to install if a library is missing, of the server or of the trainer alone."""
 
 import sys
 
@@ -22,12 +22,18 @@ def main() -> int:
         print("comln-train: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except ModuleNotFoundError as error:
-        extra = next((extra for extra, names in EXTRAS.items() if error.name in names), None)
-        if extra is None:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "comln_serve", "training"):
             raise
+        extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
+        # Where only the client is installed, the server's libraries are missing, too.
+        needs, extras = (
+            (f"the server, and {name} is not installed", "cpu,wrap")
+            if extra is None
+            else (f"{name}, which the server does not need", extra)
+        )
         print(
-            f"comln-train: this needs {error.name}, which the server does not need. In a clone: "
-            f'pip install -c constraints.txt ".[{extra}]"',
+            f'comln-train: this needs {needs}. In a clone: pip install -c constraints.txt ".[{extras}]"',
             file=sys.stderr,
         )
         return 2

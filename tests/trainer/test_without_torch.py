@@ -131,3 +131,18 @@ def test_what_wrap_needs(absent: str) -> None:
     assert (found.returncode, found.stdout) == (2, "")
     assert f"this needs {absent}, which the server does not need" in found.stderr
     assert '".[wrap]"' in found.stderr
+
+
+@pytest.mark.parametrize("absent", ["numpy", "pydantic", "onnxruntime"])
+@pytest.mark.parametrize("arguments", [["--help"], ["wrap", "a.onnx", "--to", "b"]], ids=" ".join)
+def test_where_the_server_is_not_installed(absent: str, arguments: list[str]) -> None:
+    """As beside the client alone; without ONNX Runtime there is help."""
+    found = comln_train(*arguments, absent=(absent, *EXTRAS["wrap"], *EXTRAS["train"]))
+    if absent == "onnxruntime":
+        assert "ModuleNotFoundError" not in found.stderr
+        return
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == (
+        f"comln-train: this needs the server, and {absent} is not installed. In a clone: "
+        'pip install -c constraints.txt ".[cpu,wrap]"\n'
+    )
