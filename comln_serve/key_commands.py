@@ -1,12 +1,14 @@
 """`comln-serve keys`: make, list and revoke API keys in the servers' database."""
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from comln_serve.configuration.settings import MOST_PER_MINUTE, without_password
 from comln_serve.configuration.sources import Flags
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--scope",
         required=True,
         action="append",
-        type=Scope,
+        type=_scope,
         choices=list(Scope),
         dest="scopes",
         help="what the key may be used for; may be repeated",
@@ -108,7 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         help="limit on each server; default: the server's setting",
     )
     create.add_argument("--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never")
-    command("list", _list, "List all keys, oldest first.")
+    list_ = command("list", _list, "List all keys, oldest first.")
+    list_.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
     revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
     revoke.add_argument("id", metavar="ID", help="the first part of the key, after comln_")
     return parser
@@ -138,19 +141,28 @@ def _create(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(store: Store, _options: argparse.Namespace) -> int:
-    now = utc_now()
-    heads = ("id", "tenant", "scopes", "per minute", "created", "expires", "state", "name")
-    rows = [heads, *(_row(key, now) for key in store.keys.all())]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+def _list(store: Store, options: argparse.Namespace) -> int:
+    now, keys = utc_now(), store.keys.all()
+    text = (
+        json.dumps([_facts(key, now) for key in keys], ensure_ascii=False, indent=2)
+        if options.as_json
+        else _table(keys, now)
+    )
+    with suppress(BrokenPipeError):  # as of `| head`
+        print(text, flush=True)
     return 0
 
 
+def _table(keys: Sequence[ApiKey], now: datetime) -> str:
+    heads = ("id", "tenant", "scopes", "per minute", "created", "expires", "state", "name")
+    rows = [heads, *(_row(key, now) for key in keys)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
 def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
-    state = "revoked" if key.revoked_at else "valid" if key.is_valid(now) else "expired"
     return (
         key.id,
         key.tenant or "''",
@@ -158,9 +170,28 @@ def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
         str(key.requests_per_minute or "-"),
         f"{key.created_at:%Y-%m-%d}",
         f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
-        state,
+        _state(key, now),
         key.name or "",
     )
+
+
+def _facts(key: ApiKey, now: datetime) -> dict[str, Any]:
+    """What is listed of a key, for programs; null: there is none, or no limit of its own."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "scopes": sorted(key.scopes),
+        "requests_per_minute": key.requests_per_minute,
+        "created_at": key.created_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "revoked_at": key.revoked_at and key.revoked_at.isoformat(),
+        "state": _state(key, now),
+        "name": key.name,
+    }
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    return "revoked" if key.revoked_at else "valid" if key.is_valid(now) else "expired"
 
 
 def _revoke(store: Store, options: argparse.Namespace) -> int:
@@ -181,6 +212,12 @@ def _tenant(text: str) -> str:
             "letter or digit; or empty, for what was made without keys"
         )
     return text
+
+
+def _scope(text: str) -> Scope:
+    if text not in list(Scope):
+        raise argparse.ArgumentTypeError(f"{text!r} is no scope: {', '.join(Scope)} are allowed")
+    return Scope(text)
 
 
 def _name(text: str) -> str:

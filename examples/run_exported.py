@@ -9,6 +9,7 @@ pixels, and so its probabilities.
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def main(model: str, *images: str) -> None:
         )
         best = int(probabilities.argmax())
         unlike = ", but unlike every class" if similarities.max() < threshold else ""
-        print(f"{path}: {labels[best]} ({probabilities[best]:.1%}){unlike}")
+        print(f"{path}: {labels[best]} ({probabilities[best]:.1%}){unlike}", flush=True)
 
 
 def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:
@@ -49,4 +50,5 @@ def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with suppress(BrokenPipeError):  # as of `| head`
+        main(*sys.argv[1:])

@@ -1,8 +1,11 @@
 """`comln-serve keys` makes, lists and revokes keys, in the database that flags, environment and file name."""
 
+import json
 import re
+import subprocess
+import sys
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,24 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert first.endswith("revoked  line 3")
     assert second.split()[1:4] == ["''", "admin", "-"]
     assert second.endswith("never       valid")
+    assert presented.secret not in listed
+
+    assert main(["keys", "list", *at, "--json"]) == 0
+    listed = capsys.readouterr().out
+    one, other = json.loads(listed)
+    assert one == {
+        "id": presented.id,
+        "tenant": "acme",
+        "scopes": ["adapt", "predict"],
+        "requests_per_minute": 600,
+        "created_at": key.created_at.isoformat(),
+        "expires_at": (key.created_at + timedelta(days=90)).isoformat(),
+        "revoked_at": one["revoked_at"],
+        "state": "revoked",
+        "name": "line 3",
+    }
+    assert datetime.fromisoformat(one["revoked_at"]) >= key.created_at
+    assert [other[name] for name in ("tenant", "expires_at", "revoked_at", "name")] == ["", None, None, None]
     assert presented.secret not in listed
 
 
@@ -101,6 +122,32 @@ def test_wrong_arguments(arguments: list[str], tmp_path: Path, monkeypatch: pyte
         main(["keys", *arguments])
     assert caught.value.code == 2
     assert not path.exists()
+
+
+def test_an_unknown_scope_is_answered_with_the_allowed_ones(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["keys", "create", "--database-url", database_url, "--tenant", "a", "--scope", "root"])
+    assert "argument --scope: 'root' is no scope: predict, adapt, admin are allowed" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_a_list_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
+    """As with `| head`: the command ends without a word."""
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    open_store(url).close()
+    with subprocess.Popen(
+        [sys.executable, "-m", "comln_serve.cli", "keys", "list", "--database-url", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        said = command.stderr.read()
+    assert (command.returncode, said.count("\n")) == (0, 1), said  # the line that names the database
 
 
 def test_the_database_of_the_environment(

@@ -1,6 +1,7 @@
 """Exported classifiers answer as the server does, without any of its code."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -185,16 +186,17 @@ def test_shipped_bundles_answer_as_predict(
         (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
     # The example, as its docstring says, in a process of its own.
     query = drawings / "oriya-25" / "query" / "1.png"
-    done = subprocess.run(
-        [sys.executable, "examples/run_exported.py", tmp_path / "letters.onnx", query],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "examples/run_exported.py", tmp_path / "letters.onnx", query]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{query}: ")
     if model == "omniglot-conv4":
         assert ": oriya-25 (" in done.stdout
+    # As with `| head`.
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.fixture
