@@ -9,6 +9,7 @@ names, `path` and `filename`, work in both.
 import csv
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from comln_serve.imaging import Preprocessing
@@ -94,6 +95,10 @@ def read_rows(path: Path) -> list[Row]:
                         f"{path}, line {reader.line_num}: expected {', '.join(values)}, each of "
                         f"them given; found {', '.join(map(str, fields.values()))}"
                     )
+                if "\0" in values[image]:
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {values[image]!r} holds a NUL character, which no path can"
+                    )
                 row = Row(base / values[image], values["label"], values.get("split"))
                 if row.path in seen:
                     raise DataError(
@@ -118,11 +123,21 @@ def load_rows(rows: list[Row], preprocessing: Preprocessing, where: str) -> Imag
         classes[row.label].append(row.path)
     try:
         return build_image_set(
-            [(label, [(path.name, path.read_bytes) for path in paths]) for label, paths in sorted(classes.items())],
+            [
+                (label, [(path.name, partial(_read, path)) for path in paths])
+                for label, paths in sorted(classes.items())
+            ],
             preprocessing,
         )
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file. A pipe is refused: reading it may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError("not a file")
+    return path.read_bytes()
 
 
 def _of_split(rows: list[Row], split: str, path: Path) -> list[Row]:

@@ -116,5 +116,10 @@ def _collect(folder: Path, name: str, above: tuple[Path, ...], found: dict[str, 
 
 
 def _is_image(path: Path) -> bool:
-    """Whether a file is an image by its name; archives made on macOS have a "._x.jpg" beside "x.jpg"."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    """Whether a file is an image by its name; archives made on macOS have a "._x.jpg" beside "x.jpg".
+
+    Folders and pipes are none, whatever their names: reading a pipe may never end. A link that leads nowhere is one;
+    reading it says what is wrong.
+    """
+    named = path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return named and (path.is_file() or not path.exists())

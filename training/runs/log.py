@@ -20,9 +20,8 @@ class RunLog:
 
     def __init__(self, out: Path, phase: Phase, start: int) -> None:
         self.path, self.phase = out / LOG, phase
-        if self.path.exists():
-            kept = [r for r in read_log(out) if r["phase"] != phase or r["step"] <= start]
-            self.path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        kept = [r for r in read_log(out) if r["phase"] != phase or r["step"] <= start]
+        self.path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
         self.events = SummaryWriter(out / EVENTS / phase, purge_step=start + 1)
 
     def record(self, step: int, validation: list[dict[str, Any]], **numbers: float | None) -> None:
@@ -48,9 +47,9 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:
-    """The records of a run; an incomplete last line, left by a crash, is ignored."""
-    records = []
-    for line in (out / LOG).read_text(encoding="utf-8").splitlines():
+    """The records of a run, none without the file; an incomplete last line, left by a crash, is ignored."""
+    path, records = out / LOG, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError:

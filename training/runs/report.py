@@ -14,7 +14,7 @@ import yaml
 
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
-from training.runs.log import describe, read_log
+from training.runs.log import LOG, describe, read_log
 
 REPORT = "report.html"
 
@@ -43,7 +43,7 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto }}
 
 
 def write_report(out: Path) -> Path:
-    """Write the report of the run in `out`; returns its path.
+    """Write the report of the run in `out`; returns its path. Without the run's log it has no figures, and says so.
 
     Raises:
         CheckpointError: there is no run in `out`.
@@ -58,6 +58,8 @@ def write_report(out: Path) -> Path:
         "updates": f"{last.update} of {last.config.updates}; the best is that of {best.update}",
         "horizon": f"T = {best.restore_model().head().horizon:.5g}",
     }
+    if not log:
+        facts["figures"] = f"none: {LOG}, of which they are made, is missing or empty"
     figures = [
         _figure("Pre-training: loss by epoch", _loss, phases["pretraining"]),
         _figure("Pre-training: validation accuracy", _accuracy, phases["pretraining"]),

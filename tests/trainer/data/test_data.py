@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import tarfile
 from importlib.resources import files
@@ -83,7 +84,15 @@ class TestImageFolder:
         write_folder(tmp_path, {"a": 1, "b": 1})
         (tmp_path / "train" / "a" / "notes.txt").write_text("x")
         (tmp_path / "train" / "README").write_text("x")
+        os.mkfifo(tmp_path / "train" / "a" / "pipe.png")  # reading it would never end
+        (tmp_path / "train" / "a" / "folder.png").mkdir()
         assert load_image_folder(tmp_path, "train", POLICY, SHARES).images.shape[0] == 2
+
+    def test_a_link_that_leads_nowhere_is_named(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1})
+        (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "gone.png")
+        with pytest.raises(DataError, match=r"a/gone\.png: .*No such file"):
+            load_image_folder(tmp_path, "train", POLICY, SHARES)
 
     def test_a_missing_split_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="val"):

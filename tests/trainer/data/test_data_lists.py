@@ -1,6 +1,7 @@
 """The user's own images: class lists for a folder, and CSV files."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,15 @@ class TestCsv:
             ("path,label,split\n1.png,a,train\n2.png,a,val\n", "class 'a' of 'val' is also in"),
             ("path,label,split\n1.png,a,train\ngone.png,a,train\n", r"a/gone\.png: .*No such file"),
             ("path,label,split\nt.csv,a,train\n", r"a/t\.csv: Expected an image"),
+            ("path,label\nx\0y.png,a\n", r"line 2: 'x\\x00y\.png' holds a NUL character"),
+            ("path,label,split\npipe,a,train\n", "a/pipe: not a file"),
             ('path,label\n"1.png,a\n' + "x" * 200_000, "not a CSV file"),
         ],
     )
     def test_wrong_files(self, tmp_path: Path, text: str, message: str) -> None:
         write_images(tmp_path, "1.png", "2.png")
         (tmp_path / "t.csv").write_text(text)
+        os.mkfifo(tmp_path / "pipe")
         with pytest.raises(DataError, match=rf"t\.csv.*{message}"):
             load("image_csv", tmp_path / "t.csv", "train")
 

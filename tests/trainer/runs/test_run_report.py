@@ -57,6 +57,18 @@ def test_without_pretraining_it_has_no_such_figures(tmp_path: Path) -> None:
     assert outline(write_report(tmp_path)).drawings == 3
 
 
+def test_a_complete_run_whose_log_is_lost(tmp_path: Path) -> None:
+    data = colour_classes()
+    first = fit(config(), data, data, tmp_path, resume=False)
+    (tmp_path / "log.jsonl").unlink()
+    again = fit(config(), data, data, tmp_path, resume=True)
+    assert (again.update, again.best) == (first.update, first.best)
+    (tmp_path / "log.jsonl").unlink(missing_ok=True)
+    page = outline(write_report(tmp_path))
+    assert page.drawings == 0
+    assert "none: log.jsonl, of which they are made, is missing" in (tmp_path / "report.html").read_text()
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         write_report(tmp_path)
