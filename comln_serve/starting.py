@@ -23,7 +23,7 @@ from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
-from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open
+from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
 from comln_serve.server.supervisor import Supervisor
 from comln_serve.storage import open_store
 
@@ -50,6 +50,7 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
     with ExitStack() as stack:
         sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
         warn_if_open(settings)
+        warn_of_contradictions(settings, workers)
         shared = SharedCounts(workers, folder)
         if folder is None:
             return _work(settings, sockets, shared)

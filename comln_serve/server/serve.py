@@ -20,6 +20,7 @@ from comln_serve.api.browsers.headers import STRICT_TRANSPORT
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count
 from comln_serve.errors import StartupError
+from comln_serve.machine import usable_cpus
 from comln_serve.server.listening import BACKLOG, is_loopback
 from comln_serve.server.protocol import Protocol
 
@@ -92,6 +93,27 @@ def warn_if_open(settings: Settings) -> None:
             "and delete every classifier. Require keys (--require-keys), let only a proxy that "
             "authenticates reach it, or listen on 127.0.0.1 (--host)",
             settings.host or "every address",
+        )
+
+
+def warn_of_contradictions(settings: Settings, workers: int) -> None:
+    """Log a warning of settings that a server can work with, but hardly as they were meant.
+
+    They are not refused: a server whose bodies alone were limited still takes the smaller images.
+    """
+    if settings.max_image_bytes > settings.max_body_bytes:
+        logger.warning(
+            "max_image_bytes (%d) is more than max_body_bytes (%d): no image larger than a body can arrive. Raise "
+            "max_body_bytes, or lower max_image_bytes, which clients are told",
+            settings.max_image_bytes,
+            settings.max_body_bytes,
+        )
+    if workers > usable_cpus():
+        logger.warning(
+            "%d workers on %d usable CPUs: they wait for each other, and each takes memory. Start with --workers auto, "
+            "or fewer",
+            workers,
+            usable_cpus(),
         )
 
 

@@ -48,7 +48,8 @@ def prepare(database: Database) -> None:
         if database.is_sqlite:
             _use_wal(database)
     except database.errors as error:
-        cause = getattr(error, "orig", None) or error
+        cause = str(getattr(error, "orig", None) or error).strip()
+        end = "" if cause.endswith((".", "?")) else "."
         advice = (
             "Check that the folder exists and can be written to"
             if database.is_sqlite
@@ -56,7 +57,7 @@ def prepare(database: Database) -> None:
         )
         raise StartupError(
             f"cannot use {database.description} as the database of classifiers: "
-            f"{str(cause).strip()}. {advice}, or choose another --database-url"
+            f"{cause}{end} {advice}, or choose another --database-url"
         ) from error
 
 

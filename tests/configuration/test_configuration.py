@@ -13,6 +13,7 @@ from comln_serve.cli import main
 from comln_serve.configuration.settings import Settings, without_password
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
+from comln_serve.server.serve import warn_of_contradictions
 from tests.support import http
 from tests.support.live import live_server
 
@@ -99,7 +100,10 @@ def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None
         ("PORT = 1", ", PORT: there is no such setting"),
         ("require_keys = 'yes'", ", require_keys: true or false is allowed, got 'yes'"),
         ("port = true", ", port: a string or a number is allowed, got True"),
-        ("cors_origins = ['*']", ", cors_origins: Input should be a valid string, got ['*']"),
+        ("cors_origins = [1]", ", cors_origins: Input should be a valid string, got [1]"),
+        ("image_formats = ['JPG']", ", image_formats: JPG: no such format; list one or more of JPEG, "),
+        ("log_level = 'loud'", ", log_level: Input should be 'debug', 'info', 'warning' or 'error', got 'loud'"),
+        ("max_queue_seconds = nan", ", max_queue_seconds: Input should be a finite number, got nan"),
         ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda' or 'cpu', got 'gpu'"),
         ("max_images = 9999", "max_images (9999) must not exceed max_pending_images (2048)"),
         ("port 1", "is not TOML: "),
@@ -112,6 +116,36 @@ def test_a_wrong_file_is_refused(text: str, expected: str, tmp_path: Path) -> No
         read_configuration(["--config", file])
     assert expected in str(caught.value)
     assert "must not exceed" in expected or str(caught.value).removeprefix("file ").startswith(file)
+
+
+def test_a_list_of_the_file_is_what_commas_separate(tmp_path: Path) -> None:
+    lists = "image_formats = ['PNG', 'JPEG']\ncors_origins = ['https://a.example', 'https://b.example']"
+    found = read_configuration(["--config", write(tmp_path, f"{lists}\nallowed_hosts = []")])
+    assert found.accepted_formats == ("JPEG", "PNG")
+    assert found.cors_origins == "https://a.example,https://b.example"
+    assert found.host_names == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "said"),
+    [
+        ({}, 2, []),
+        ({}, 99, ["99 workers on 2 usable CPUs: "]),
+        ({"max_body_bytes": 1000}, 1, ["max_image_bytes (16777216) is more than max_body_bytes (1000): "]),
+    ],
+)
+def test_contradictions_are_logged(
+    settings: dict[str, int],
+    workers: int,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("comln_serve.server.serve.usable_cpus", lambda: 2)
+    warn_of_contradictions(Settings(**settings), workers)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(said)
+    assert all(map(str.startswith, messages, said))
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])

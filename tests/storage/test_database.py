@@ -330,6 +330,7 @@ def test_postgresql_that_is_not_there() -> None:
         with pytest.raises(StartupError, match="Check that it is running") as caught:
             open_store(f"postgresql://me:secret@127.0.0.1:{port}/name")
     assert f"me:***@127.0.0.1:{port}" in str(caught.value)
+    assert "connections? Check that" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
