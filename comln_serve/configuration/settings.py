@@ -3,15 +3,12 @@ key and documentation.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
-from comln_serve.errors import StartupError
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, parse_formats
 from comln_serve.logs import LogFormat
 
@@ -299,26 +296,6 @@ _PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):.*@|(?<=[?&]password=)[^&#]*", re.I
 def without_password(url: str) -> str:
     """A URL with its password, if any, replaced by ***."""
     return _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", url)
-
-
-def refuse_unknown(
-    words: Mapping[str, str], kind: str, known: Collection[str], spelled: Callable[[str], str] = str
-) -> None:
-    """Refuse names that no setting has. Their values, which may be passwords, are not shown.
-
-    Args:
-        words: what the user wrote, to the name in it; `spelled` makes such a word of a known name.
-
-    Raises:
-        StartupError: there are any; names the nearest known ones, or else all.
-    """
-    problems: list[str] = []
-    for word, name in words.items():
-        near = get_close_matches(name, known)
-        names = ", ".join(map(spelled, near or known))
-        problems.append(f"{word}: there is no such {kind}; {'the nearest are' if near else 'allowed are'} {names}")
-    if problems:
-        raise StartupError("; ".join(problems))
 
 
 _PREAMBLE = """\

@@ -10,7 +10,8 @@ from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import CliImplicitFlag, CliSettingsSource, CliUnknownArgs
 
-from comln_serve.configuration.settings import Settings, refuse_unknown, without_password
+from comln_serve.configuration.settings import Settings, without_password
+from comln_serve.configuration.unknown import refuse_unknown
 from comln_serve.configuration.variables import read_variables
 from comln_serve.errors import StartupError
 

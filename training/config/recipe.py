@@ -1,11 +1,14 @@
 """Recipes: configurations as YAML, with overrides from the command line."""
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from comln_serve.configuration.unknown import no_such
 from training.config.files import find_paths
 from training.config.run import Config
 
@@ -46,11 +49,30 @@ def _validated(tree: dict[str, Any], overrides: tuple[str, ...], what: str) -> C
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, item['loc'])) or '(whole recipe)'}: {item['msg']}, got {item['input']!r}"
-            for item in error.errors()
-        ]
-        raise ConfigError("\n".join([f"{what} cannot be used:", *lines])) from error
+        raise ConfigError("\n".join([f"{what} cannot be used:", *map(_problem, error.errors())])) from error
+
+
+def _problem(item: ErrorDetails) -> str:
+    """One of Pydantic's errors as a line; of an unknown key it names the nearest ones."""
+    where = ".".join(map(str, item["loc"])) or "(whole recipe)"
+    if item["type"] == "extra_forbidden":
+        *sections, key = map(str, item["loc"])
+        return f"  {where}: {no_such(key, 'key', _keys(sections))}"
+    return f"  {where}: {item['msg']}, got {item['input']!r}"
+
+
+def _keys(sections: Sequence[str]) -> Collection[str]:
+    """The keys of a section of a recipe, such as those of `data.preprocessing`."""
+    section: type[BaseModel] = Config
+    for name in sections:
+        if name in section.model_fields:  # else it is a position in a list of sections
+            kind = section.model_fields[name].annotation
+            section = next(part for part in (kind, *get_args(kind)) if isinstance(part, type) and _is_section(part))
+    return section.model_fields
+
+
+def _is_section(kind: type) -> TypeGuard[type[BaseModel]]:
+    return issubclass(kind, BaseModel)
 
 
 def _resolve_paths(tree: dict[str, Any], base: Path) -> None:

@@ -45,8 +45,12 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimiser.lrr=1", "optimiser.lrr"),
-        ("nothing=1", "nothing"),
+        ("optimiser.lrr=1", r"optimiser\.lrr: there is no such key; the nearest are lr"),
+        ("update=2", "update: there is no such key; the nearest are updates"),
+        ("data.preprocessing.image_sizes=5", "image_sizes: there is no such key; the nearest are image_size"),
+        ("pretraining.epoch=5", "epoch: there is no such key; the nearest are epochs"),
+        ("data={kind: several, sets: [{nam: a}]}", r"data\.sets\.0\.nam: there is no such key; the nearest are name"),
+        ("nothing=1", "nothing: there is no such key; allowed are data, augmentation, "),
         ("optimiser.lr=-1", "optimiser.lr"),
         ("optimiser.lr=nan", "optimiser.lr"),
         ("head.start=best", "head.start"),
