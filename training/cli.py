@@ -2,8 +2,9 @@
 
 import argparse
 import importlib
+import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from comln_serve import __version__
 from comln_serve.bundle import BundleError
@@ -37,10 +38,21 @@ _COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in errors how lists of numbers are given."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.fullmatch("argument (--[a-z-]+).*: expected one argument", message):
+            message += f"; one that begins with a minus is given as {found[1]}=-VALUE"
+        elif found := re.fullmatch("unrecognized arguments: ([0-9. -]+)", message):
+            message += f"; the numbers of one option are separated by commas alone, as in {','.join(found[1].split())}"
+        super().error(message)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2: something the caller can correct)."""
     given = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="comln-train", description=__doc__)
+    parser = _Parser(prog="comln-train", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     try:

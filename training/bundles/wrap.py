@@ -58,6 +58,7 @@ class WrapOptions:
             is for all channels.
         normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
             ("none") or 0 to 255 ("raw").
+        crop_fraction: of `Preprocessing`; None: the whole square.
         support_views: of `Preprocessing`; None: the whole square and 0.65 of it, if images are cropped.
         pooling: sigma, or sigma and power, of `PoolingConfig`.
         reduction: of `BackboneConfig`.
@@ -71,7 +72,7 @@ class WrapOptions:
     std: tuple[float, ...] | None = None
     normalisation: Normalisation | None = None
     resize: Literal["crop", "pad", "stretch"] = "crop"
-    crop_fraction: float = 1.0
+    crop_fraction: float | None = None
     support_views: tuple[float, ...] | None = None
     pooling: tuple[float, ...] | None = None
     reduction: Reduction | None = None
@@ -145,8 +146,9 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         findings.append(
             Finding("pooling", ",".join(f"{value:g}" for value in options.pooling), "as given", "--pooling")
         )
-    views = _support_views(options)
+    crop, views = 1.0 if options.crop_fraction is None else options.crop_fraction, _support_views(options)
     if options.resize == "crop":
+        findings.append(_crop_finding(crop, given=options.crop_fraction is not None))
         findings.append(_views_finding(views, given=options.support_views is not None))
     tree = {
         "data": {
@@ -154,7 +156,7 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
             "preprocessing": {
                 "image_size": int(size.value),
                 "resize": options.resize,
-                "crop_fraction": options.crop_fraction,
+                "crop_fraction": crop,
                 "support_views": views,
                 "interpolation": options.interpolation,
             },
@@ -390,7 +392,17 @@ def _support_views(options: WrapOptions) -> tuple[float, ...]:
         return options.support_views
     if options.resize != "crop":
         return ()
-    return tuple(share for share in _SUPPORT_VIEWS if share != options.crop_fraction)
+    return tuple(share for share in _SUPPORT_VIEWS if share != (options.crop_fraction or 1.0))
+
+
+def _crop_finding(share: float, *, given: bool) -> Finding:
+    reason = "as given"
+    if not given:
+        reason = (
+            "ASSUMED: the whole square; a graph does not say which share of it the network was evaluated on, 0.875 "
+            "being common"
+        )
+    return Finding("crop", f"{share:g}", reason, "--crop-fraction")
 
 
 def _views_finding(views: tuple[float, ...], *, given: bool) -> Finding:

@@ -60,7 +60,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
     command.add_argument("--image-size", type=int, metavar="PIXELS", help=f"side; {found}")
     command.add_argument(
-        "--mean", type=_numbers, metavar="R,G,B", help="of pixel values in [0, 1], in the order of the model's channels"
+        "--mean",
+        type=_numbers,
+        metavar="R,G,B",
+        help="of pixel values in [0, 1], in the order of the model's channels, "
+        "separated by commas alone; --mean=-0.5,0,0 where the first is negative",
     )
     command.add_argument("--std", type=_numbers, metavar="R,G,B", help="likewise")
     command.add_argument(
@@ -73,7 +77,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--crop-fraction",
         type=float,
-        default=1.0,
         metavar="SHARE",
         help="with --resize crop: the share of the largest centred square's side that is kept, 0.875 for a network "
         "that was evaluated on 224 pixels of 256 (default: 1)",
@@ -181,8 +184,6 @@ def _command(model: Path, findings: Sequence[Finding], options: WrapOptions) -> 
         else:
             parts += [finding.flag, finding.value]
     parts += ["--resize", options.resize, "--interpolation", options.interpolation]
-    if options.crop_fraction != 1.0:
-        parts += ["--crop-fraction", f"{options.crop_fraction:g}"]
     return shlex.join(parts)
 
 

@@ -263,6 +263,26 @@ def test_imagenets_normalisation_is_assumed_and_printed(
     printed = capsys.readouterr().out
     assert "ASSUMED" in printed
     assert "--normalisation" in printed
+    assert "  crop:          1\n                 ASSUMED: the whole square; " in printed
+    assert "(change it with --crop-fraction)" in printed
+    wrap(write_model(tmp_path / "m.onnx"), "--crop-fraction", "0.875")
+    assert "  crop:          0.875\n                 as given\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--mean", "0.5", "0.5", "0.5"), "unrecognized arguments: 0.5 0.5; the numbers of one option are separated"),
+        (("--mean", "-0.5,0,0"), "expected one argument; one that begins with a minus is given as --mean=-VALUE"),
+        (("--nothing",), "unrecognized arguments: --nothing\n"),
+    ],
+)
+def test_numbers_that_are_given_in_another_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["wrap", "m.onnx", "--to", str(tmp_path / "mine"), *flags])
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "mean", "std"), [("half", 0.5, 0.5), ("none", 0.0, 1.0), ("raw", 0.0, 1 / 255)])
