@@ -31,6 +31,7 @@ from training.results.calibration_tables import (
     mean_by_shots,
     suspects_table,
     unknown_table,
+    weak_unknown,
 )
 from training.results.tables import aligned
 
@@ -114,6 +115,8 @@ def run_calibrate(args: argparse.Namespace) -> int:
     worse = made_worse(calibration)
     if worse:
         print(f"warning: {worse}", file=sys.stderr)
+    if weak := weak_unknown(calibration):
+        print(f"warning: {weak}", file=sys.stderr)
     before, after = (
         sum(values) / len(measured) for values in zip(*((t.nll_before, t.nll_after) for t in measured), strict=True)
     )
@@ -184,7 +187,7 @@ def _allowed_tasks(sets: Sequence[ImageSet], ways: int | None, queries: int) -> 
                 check_open_set(data, task)
         except DataError as error:
             reason = reason or error
-            print(f"task {task} is left out: {error}", file=sys.stderr)
+            print(f"left out: {error}", file=sys.stderr)
         else:
             allowed.append(task)
     if reason is not None and not allowed:

@@ -82,7 +82,10 @@ def check_open_set(data: ImageSet, task: Task) -> None:
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "
             "needed, whose images should be unknown. Ask for fewer ways, or add classes"
         )
-    check_episodes(data, _with_unknown(data, task).ways, task.range[1], task.queries)
+    try:
+        check_episodes(data, _with_unknown(data, task).ways, task.range[1], task.queries)
+    except DataError as error:
+        raise task.refused(error) from error
 
 
 def _unknown_classes(data: ImageSet, task: Task) -> int:

@@ -64,6 +64,13 @@ class Task:
         """In words: "5-way 1-shot", "5-way 1-to-10-shot"."""
         return describe_task(self.ways, self.shots)
 
+    def refused(self, error: DataError) -> DataError:
+        """The error of data from which the task cannot be drawn, with what to do."""
+        return DataError(
+            f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways or shots (--task), for "
+            "fewer --queries, or add images"
+        )
+
     def draw(self, data: ImageSet, seed: int, number: int) -> Drawn:
         """Episode `number` of a seed.
 
@@ -79,10 +86,7 @@ class Task:
         try:
             episode = sample_episode(rng, data, self.ways, most, self.queries)
         except DataError as error:
-            raise DataError(
-                f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways, shots or queries, or "
-                "add images"
-            ) from error
+            raise self.refused(error) from error
         kept = np.full(self.ways, most)
         if least != most:
             kept = rng.integers(least, most + 1, size=self.ways)

@@ -1,6 +1,7 @@
 """`comln-train calibrate`: what it fits, measures, records, and refuses."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,35 @@ def test_the_default_tasks_are_those_that_head_classes_and_images_allow(
 def test_data_that_allow_no_task_are_refused(sets: list[tuple[int, int]], ways: int | None) -> None:
     with pytest.raises(DataError):
         _allowed_tasks([classes(*size) for size in sets], ways, 10)
+
+
+def test_a_class_with_too_few_images_is_told_with_what_to_do(
+    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = ["calibrate", str(bundle), "--data", str(images)]
+    for task in (("--task", "3x100"), ()):
+        assert main([*measure, *task, "--queries", "100"]) == 2
+        assert re.search(
+            r"comln-train: task \S+ with 100 queries a class: class .* an episode needs \d+ \+ 100\. Ask for fewer "
+            r"ways or shots \(--task\), for fewer --queries, or add images",
+            capsys.readouterr().err,
+        )
+
+
+@pytest.mark.parametrize(("auroc", "told"), [(0.45, True), (0.61, False)])
+def test_a_threshold_that_tells_nothing_is_warned_of(
+    auroc: float,
+    told: bool,
+    bundle: Path,
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("training.evaluation.calibrate.area_under_curve", lambda *_: auroc)
+    measure = ("--queries", "3", "--episodes", "8", "--task", "3x1")
+    assert main(["calibrate", str(bundle), "--data", str(images), *measure]) == 0
+    said = "in 1 of 1 tasks, with 0.5 by chance: 3-way 1-shot (AUROC 0.45). The threshold is part of"
+    assert (said in capsys.readouterr().err) == told
 
 
 def test_a_calibration_that_makes_things_worse_is_told_and_not_recorded(
