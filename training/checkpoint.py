@@ -98,6 +98,7 @@ def resume_from(
     if changed:
         raise CheckpointError(
             f"{path} belongs to another configuration: {', '.join(changed)} changed. Use the "
-            "recipe that it was started with, or another folder"
+            "recipe that it was started with, or another folder. A run ends where its recipe says; to train a conv4 "
+            "further, export the run and start another from the bundle, with backbone.warm_start"
         )
     return last

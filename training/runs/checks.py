@@ -5,6 +5,12 @@ from collections.abc import Mapping
 from training.config import Config, ConfigError
 from training.data import DataError, ImageSet, check_episodes
 
+# What sets the size of episodes.
+_KEYS = {
+    "training": "episodes.ways, episodes.shots or episodes.queries",
+    "validation": "validation.tasks or validation.queries",
+}
+
 _Sets = Mapping[str | None, ImageSet]
 
 
@@ -45,6 +51,5 @@ def _check_set(use: str, name: str | None, data: ImageSet, ways: int, shots: int
     try:
         check_episodes(data, ways, shots, queries)
     except DataError as error:
-        if name is None:
-            raise
-        raise DataError(f"{use} on {name}: {error}") from error
+        where = use if name is None else f"{use} on {name}"
+        raise DataError(f"{where}: {error}. Lower {_KEYS[use]} in the recipe or with --set, or add images") from error

@@ -162,17 +162,21 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     fit(config(), data, data, tmp_path, resume=False)
     with pytest.raises(CheckpointError, match="--resume"):
         fit(config(), data, data, tmp_path, resume=False)
-    with pytest.raises(CheckpointError, match="another configuration"):
+    with pytest.raises(CheckpointError, match=r"another configuration: seed changed\. .*backbone\.warm_start"):
         fit(config(seed=1), data, data, tmp_path, resume=True)
 
 
 def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: Path) -> None:
     data = colour_classes(per_class=4)
     fit(config(), data, data, tmp_path / "enough", resume=False)
-    with pytest.raises(DataError, match=r"4 images; an episode needs \d \+ 2"):
+    with pytest.raises(
+        DataError, match=r"^training: .* 4 images; an episode needs \d \+ 2\. Lower episodes\.ways, .* or add images$"
+    ):
         fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
     validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
-    with pytest.raises(DataError, match=r"4 images; an episode needs \d \+ 2"):
+    with pytest.raises(
+        DataError, match=r"^validation: .* 4 images; an episode needs \d \+ 2\. Lower validation\.tasks"
+    ):
         fit(config(validation=validation), data, data, tmp_path, resume=False)
 
 
