@@ -133,8 +133,9 @@ def _metric(head: HeadEntry) -> str:
 def _course(training: TrainingEntry) -> str:
     if not training.updates:
         return "No updates"
+    updates, minutes = training.updates, round(training.seconds / 60)
     return (
-        f"{training.updates} updates in {training.seconds / 60:.0f} minutes on "
+        f"{updates} update{'s' * (updates > 1)} in {minutes} minute{'s' * (minutes != 1)} on "
         f"{training.hardware};\nseed {training.seed}"
     )
 
