@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import httpx2
 
-from comln_serve.client.asking import Session, ask, ask_for, ask_partially
+from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
 from comln_serve.client.errors import InputError, NotFoundError
@@ -74,13 +74,14 @@ def adapt(
     Raises:
         InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no image of
             a class can be used; BadImageError: an image cannot.
-        IncompleteError: it failed after some of several requests. What had been made is deleted.
+        IncompleteError: it failed after some of several requests, and what had been made is deleted. Or all is done,
+            but somebody else has promoted another version meanwhile, which stays.
         ComlnError: the server refused it, or there is no answer.
     """
     items = sources(images, labels)
     options = _options(name, model, horizon, metadata, expires_in_seconds)
     cuts = Cuts(session, items, on_bad, every_class=True)
-    return (yield from _upload(session, cuts, "/adapt", options, promote=promote, show=False))
+    return (yield from _upload(session, cuts, None, options, promote=promote, show=False))
 
 
 def adapt_folder(
@@ -111,7 +112,7 @@ def adapt_folder(
     options = _options(name, model, horizon, metadata, expires_in_seconds)
     refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
-    return (yield from _upload(session, cuts, "/adapt", options, promote=promote, show=progress))
+    return (yield from _upload(session, cuts, None, options, promote=promote, show=progress))
 
 
 def add_examples(
@@ -134,9 +135,8 @@ def add_examples(
     Raises:
         NotFoundError: there is no such classifier. And as `adapt`.
     """
-    path = path_of(classifier, "examples")
     cuts = Cuts(session, sources(images, labels), on_bad)
-    return (yield from _upload(session, cuts, path, {}, promote=promote, show=False))
+    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=False))
 
 
 def add_examples_folder(
@@ -153,11 +153,11 @@ def add_examples_folder(
     Raises:
         InputError: as `adapt_folder`. And as `add_examples`.
     """
-    path = path_of(classifier, "examples")
+    path_of(classifier)  # no folder is read for what is no reference
     paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
     refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
-    return (yield from _upload(session, cuts, path, {}, promote=promote, show=progress))
+    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=progress))
 
 
 def remove_examples(
@@ -186,12 +186,12 @@ def remove_examples(
     def remove() -> Flow[None]:
         changed: str | Classifier = classifier
         if len(parts) > 1:  # of one part, the server removes all or none
+            yield from chain.begin(classifier)
             changed = yield from _check_numbers(session, classifier, wanted)
         for part in parts:
             path = path_of(chain.last if len(chain) else changed, "examples")
             parameters = {"number": part, "promote": flag_text(promote and len(parts) == 1)}
-            request = Request("DELETE", path, parameters, repeatable=False)
-            chain.add((yield from ask_for(session, Adapted, request)))
+            yield from chain.ask(Request("DELETE", path, parameters, repeatable=False))
 
     yield from chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
     return (yield from chain.finish(promote=promote, total=len(wanted)))
@@ -506,15 +506,24 @@ def _check_horizon(horizon: Horizon) -> None:
 
 
 def _upload(
-    session: Session, cuts: Cuts, path: str, options: Mapping[str, str], *, promote: bool, show: bool | None
+    session: Session,
+    cuts: Cuts,
+    changed: str | Classifier | None,
+    options: Mapping[str, str],
+    *,
+    promote: bool,
+    show: bool | None,
 ) -> Flow[Adapted]:
-    """Send labelled images; the first of them to `path`, more to the classifier that it made or changed."""
+    """Send labelled images; the first of them to the classifier `changed`, or to make one, more to what that made."""
+    path = "/adapt" if changed is None else path_of(changed, "examples")
     chain = Chain(session)
     sent: list[str] = []
 
     def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:
         first = len(chain) == 0
         alone = first and not more
+        if first and more:
+            yield from chain.begin(changed, options.get("name"))
         request = Request(
             "POST",
             path if first else path_of(chain.last, "examples"),
@@ -527,8 +536,7 @@ def _upload(
             images=[item.data for item in cut],
             headers={"Idempotency-Key": uuid.uuid4().hex},
         )
-        made, rejected = yield from ask_partially(session, Adapted, request)
-        chain.add(made)
+        rejected = yield from chain.ask(request)
         left_out = {one.index for one in rejected}
         sent.extend(item.name for position, item in enumerate(cut) if position not in left_out)
         return rejected

@@ -1,13 +1,14 @@
 """Versions that one call makes one after another, of which only the last is to stay."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 from urllib.parse import quote
 
-from comln_serve.client.asking import Session, ask, ask_for
+from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
-from comln_serve.client.results import Adapted, Classifier, ClassifierDetail
+from comln_serve.client.results import Adapted, Classifier, ClassifierDetail, Rejected
 from comln_serve.client.steps import Flow, Request
 
 # Cleaning up after a failure must not take as long as the failure took.
@@ -38,6 +39,8 @@ class Chain:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._made: list[Adapted] = []
+        self._several = False
+        self._before: Classifier | None = None  # what the name, or the reference, stood for at the beginning
 
     def __len__(self) -> int:
         return len(self._made)
@@ -46,36 +49,65 @@ class Chain:
     def last(self) -> Adapted:
         return self._made[-1]
 
-    def add(self, answer: Adapted) -> None:
-        """Note the answer of a request."""
-        self._made.append(answer)
-
     @property
     def created(self) -> list[str]:
         """Ids of the classifiers that the call has made, not only changed; the newest first."""
         return list(dict.fromkeys(item.id for item in reversed(self._made) if item.revision == 1))
 
+    def begin(self, changed: str | Classifier | None, name: str | None = None) -> Flow[None]:
+        """Before the first of several requests, note what the name stands for that they make versions of.
+
+        Args:
+            changed: the classifier that the requests change; None: they make one.
+            name: of one that they make.
+
+        Raises:
+            NotFoundError: there is no such classifier to change.
+        """
+        self._several = True
+        if changed is not None:
+            self._before = yield from self._look_up(changed)
+            if self._before.promoted:
+                return
+            name = self._before.name
+        if name is not None:
+            with suppress(NotFoundError):  # a new name
+                self._before = yield from self._look_up(name)
+
+    def ask(self, request: Request) -> Flow[tuple[Rejected, ...]]:
+        """Send a request that makes or changes a classifier, and note its answer.
+
+        Returns:
+            The images that the server went on without.
+        """
+        made, rejected = yield from ask_partially(self._session, Adapted, request)
+        self._made.append(made)
+        return rejected
+
     def finish(self, *, promote: bool, total: int) -> Flow[Adapted]:
         """Promote the last version if it is to be, and delete those before it.
 
         Raises:
-            IncompleteError: it could not be promoted; it is there all the same.
+            IncompleteError: it was not promoted, as that failed, or as somebody else has promoted another version
+                meanwhile. It is there all the same.
         """
         last = self.last
-        if len(self._made) == 1:
+        if len(self._made) == 1 and (last.promoted or not self._several):
             return last
         partial = [identifier for identifier in self.created if identifier != last.id]
         if promote and last.name is not None:
+            request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
             try:
-                yield from ask(self._session, Request("POST", path_of(last, "promote")))
+                yield from ask(self._session, request)
             except ComlnError as error:
+                leftover = yield from self._delete(partial)
+                remains = f". What remains of it could not be deleted: {', '.join(leftover)}" if leftover else ""
                 raise IncompleteError(
-                    f"{last.reference} is finished, but was not promoted: {error}. Promote it, and delete "
-                    f"{', '.join(partial)}",
+                    f"{last.reference} is finished, but was not promoted: {_why_not(last, error)}{remains}",
                     error,
                     done=total,
                     total=total,
-                    leftover=tuple(partial),
+                    leftover=leftover,
                 ) from error
         leftover = yield from self._delete(partial)
         now = yield from ask_for(self._session, ClassifierDetail, Request("GET", path_of(last)))
@@ -129,3 +161,21 @@ class Chain:
             except ComlnError:
                 return tuple(identifiers[position:])
         return ()
+
+    def _look_up(self, reference: str | Classifier) -> Flow[Classifier]:
+        return (yield from ask_for(self._session, Classifier, Request("GET", path_of(reference))))
+
+    def _replaced(self) -> str:
+        """Id of the version that the name must stand for until the last one is promoted."""
+        first = self._made[0]
+        return first.id if first.promoted or self._before is None else self._before.id
+
+
+def _why_not(last: Adapted, error: ComlnError) -> str:
+    """Why a version was not promoted, and what to do."""
+    if error.code != "name_moved":
+        return f"{error}. Promote it"
+    return (
+        f"{last.name!r} stands for {last.name}@{error.detail.get('promoted')} by now, which somebody else has promoted "
+        f"meanwhile. Do the same again and delete {last.reference}, or promote {last.reference} in its place"
+    )

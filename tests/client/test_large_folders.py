@@ -135,6 +135,48 @@ def test_a_name_moves_once_all_is_there(serve: Callable[..., Wire], folder: Path
         assert {item.id for item in client.classifiers()} == {old.id, new.id, newer.id}
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["known name", "new name"])
+@pytest.mark.parametrize("sent", [0, 1, 3])
+def test_what_somebody_else_promotes_meanwhile_stays(
+    serve: Callable[..., Wire], folder: Path, there: bool, sent: int
+) -> None:
+    """Before the first of three requests, after it, and before the promotion; it was acknowledged."""
+    wire = serve(max_images=5)
+    with client_on(wire) as client, client_on(Wire(wire.inner)) as other:
+        if there:
+            other.adapt([RED, GREEN], ["red", "green"], name="shop")
+        theirs: list[str] = []
+        wire.requests.clear()
+
+        def promote_another(request: httpx2.Request) -> None:
+            is_next = request.url.path.endswith("/promote" if sent == 3 else ("/adapt", "/examples"))
+            if not theirs and is_next and len(uploads(wire)) == sent:
+                theirs.append(other.adapt([RED, GREEN], ["a", "b"], name="shop").id)
+
+        wire.before = promote_another
+        with pytest.raises(IncompleteError, match=r"is finished, but was not promoted: 'shop' stands for") as caught:
+            client.adapt_folder(folder, name="shop")
+        assert (caught.value.code, caught.value.leftover, caught.value.done) == ("name_moved", (), 12)
+        now = client.classifier("shop")
+        assert now.id == theirs[0]
+        assert f"{now.reference} by now" in str(caught.value)
+        finished, *others = sorted(client.classifiers(), key=lambda one: one.classes[0].examples, reverse=True)
+        assert f"delete {finished.reference}, or promote {finished.reference} in its place" in str(caught.value)
+        assert sum(one.examples for one in finished.classes) == 12
+        assert [one.version for one in others if one.id != now.id] == [1] * there
+
+
+def test_images_that_are_all_refused_after_the_first_request(serve: Callable[..., Wire], folder: Path) -> None:
+    """The version of the first request is the last one, and promoted."""
+    (folder / "red" / "zz.png").write_bytes(b"\0\0\0\x18ftypqt  " + bytes(50))  # the server finds this one
+    wire = serve(max_images=12)
+    with client_on(wire) as client:
+        client.adapt([RED, GREEN], ["red", "green"], name="shop")
+        shop = client.adapt_folder(folder, name="shop")
+        assert (shop.promoted, shop.version, len(shop.skipped)) == (True, 2, 1)
+        assert client.classifier("shop").id == shop.id
+
+
 def test_nothing_is_left_of_what_fails(serve: Callable[..., Wire], folder: Path) -> None:
     """The server has no room for the third of three versions."""
     wire = serve(max_images=5, max_classifiers=3)
@@ -221,8 +263,7 @@ def test_a_promotion_that_fails_keeps_the_finished_version(serve: Callable[..., 
         wire.before = lambda _request: None
         assert client.classifier("shop").id == old.id
         assert len(client.examples(client.promote("shop@4"))) == 12
-        for identifier in caught.value.leftover:
-            client.delete(identifier)
+        assert caught.value.leftover == ()
         assert {item.version for item in client.classifiers()} == {1, 4}
 
 
