@@ -1,12 +1,15 @@
-"""A client of the application in the process, and the wire between them."""
+"""A client of the application in the process, the wire between them, and `comln` on that wire."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
 from comln_serve.client import Client
-from tests.client.wires import Wire, client_on, wire_to
+from comln_serve.client.commands import connection, main
+from tests.client.wires import Wire, client_on, hurry, wire_to
 
 
 @pytest.fixture
@@ -18,3 +21,13 @@ def line(client: TestClient) -> Wire:
 def comln(line: Wire) -> Iterator[Client]:
     with client_on(line) as client:
         yield client
+
+
+@pytest.fixture
+def run(line: Wire, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs `comln`, on the application in this process."""
+    monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=line))
+    monkeypatch.setenv("COMLN_URL", "http://testserver")
+    monkeypatch.delenv("COMLN_KEY", raising=False)
+    hurry(monkeypatch)
+    return lambda *arguments: CliRunner().invoke(main, [str(item) for item in arguments])

@@ -247,7 +247,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_anything_is_sent(
     assert comln("predict", photos, "--csv", tmp_path / "out.csv", *nowhere).exit_code == 1
     assert not (tmp_path / "out.csv").exists()
     (tmp_path / "old.csv").write_text("kept")
-    comln("predict", photos, "--csv", tmp_path / "old.csv", *nowhere)
+    comln("predict", photos, "--csv", tmp_path / "old.csv", "--replace", *nowhere)
     assert (tmp_path / "old.csv").read_text() == "kept"
 
 
@@ -318,7 +318,7 @@ def test_ctrl_c_keeps_the_rows_of_a_table(interrupted: Callable[[int], str], pho
     of_another = [*arguments[:2], "--classifier", "other", *arguments[4:], "--csv", str(table), "--resume"]
     assert "has predictions of another classifier, such as 'green'" in CliRunner().invoke(main, of_another).stderr
     interrupted(0)
-    nothing_done = CliRunner().invoke(main, to_table)
+    nothing_done = CliRunner().invoke(main, [*to_table, "--replace"])
     assert (nothing_done.exit_code, nothing_done.stderr) == (130, "comln: interrupted\n")
     assert table.read_bytes() == whole
 

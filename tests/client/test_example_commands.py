@@ -1,6 +1,5 @@
 """`comln examples add | rm`: what they take, and what they say of the change."""
 
-import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -10,30 +9,18 @@ from typing import Any
 
 import httpx2
 import numpy as np
-import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from PIL import Image
 
 from comln_serve.client import Client
-from comln_serve.client.commands import connection, main
 from comln_serve.client.commands.changes import changed
 from comln_serve.client.commands.tables import described
 from comln_serve.client.results import Adapted, ClassCount, HeldOut, Report, Suspect
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire, hurry
+from tests.client.wires import Wire
 from tests.support.image_files import encode, image_bytes
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(line: Wire, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `comln`, on the application in this process."""
-    monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=line))
-    monkeypatch.setenv("COMLN_URL", "http://testserver")
-    monkeypatch.delenv("COMLN_KEY", raising=False)
-    hurry(monkeypatch)
-    return lambda *arguments: CliRunner().invoke(main, [str(item) for item in arguments])
 
 
 def lines_of(result: Result) -> list[str]:
