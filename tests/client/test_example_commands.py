@@ -102,6 +102,27 @@ def test_changes_in_place_are_compared_with_the_revision_before(run: Run, comln:
     assert not any("to go back" in line for line in lines)
 
 
+def test_a_name_that_is_there_is_compared_with_what_it_stood_for(run: Run, line: Wire, tmp_path: Path) -> None:
+    """A name that is mistaken for a new one is found out, and what to do about it."""
+    folder = class_folder(tmp_path / "photos", each=3)
+    lines = lines_of(run("adapt", folder, "--name", "shop", "--model", "tiny-prototype"))
+    assert not any("compared with" in said or "to go back" in said for said in lines)
+    (folder / "green").rename(folder / "lime")
+    lines = lines_of(run("adapt", folder, "--name", "shop", "--model", "tiny"))
+    assert lines[3].startswith("compared with shop@1: expected accuracy "), lines
+    assert lines[3].endswith(" %, classes 3 -> 3, images 9 -> 9, model tiny-prototype -> tiny")
+    assert lines[4:6] == [
+        "new classes: lime; classes that are gone: green",
+        "to go back to shop@1: comln classifiers rollback shop",
+    ]
+    lines = lines_of(run("adapt", folder, "--name", "shop", "--model", "tiny", "--no-promote"))
+    assert lines[3].endswith(" %, classes 3 -> 3, images 9 -> 9")
+    assert not any("to go back" in said for said in lines)
+    line.requests.clear()
+    assert run("adapt", folder, "--name", "shop", "--json").exit_code == 0
+    assert line.requests == ["GET /limits", "POST /adapt"]
+
+
 def test_programs_cost_no_further_request(run: Run, comln: Client, line: Wire, tmp_path: Path) -> None:
     folder = photos_of(tmp_path / "photos", "one", "other")
     comln.adapt_folder(folder, name="shop")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import click
 
 from comln_serve.client.calls import Horizon
 from comln_serve.client.clients import Client
+from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.tables import described, left_out
-from comln_serve.client.errors import InputError
+from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.results import Adapted
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -40,17 +42,23 @@ ON_BAD = click.option(
 @ON_BAD
 @connected
 def adapt(
-    client: Client, output: Output, folder: Path, *, horizon: str | None, metadata: Sequence[str], **options: Any
+    client: Client,
+    output: Output,
+    folder: Path,
+    *,
+    name: str | None,
+    horizon: str | None,
+    metadata: Sequence[str],
+    **options: Any,
 ) -> None:
     """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
-    made = client.adapt_folder(
-        folder,
-        horizon=horizon_of(horizon),
-        metadata=metadata_of(metadata) or None,
-        progress=False if output.as_json else None,
-        **options,
-    )
-    show_made(output, made, files=dict(enumerate(made.images, 1)))
+    options |= {"horizon": horizon_of(horizon), "metadata": metadata_of(metadata) or None}
+    before = None
+    if name:
+        with suppress(NotFoundError):  # a new name
+            before = promoted_before(client, output, name)
+    made = client.adapt_folder(folder, name=name, progress=False if output.as_json else None, **options)
+    show_made(output, made, dict(enumerate(made.images, 1)), changed(before, made, {}, anew=True))
 
 
 def show_made(

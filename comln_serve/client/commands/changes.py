@@ -40,19 +40,23 @@ def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]
     return {}
 
 
-def changed(before: ClassifierDetail | None, made: ClassifierDetail, added: Mapping[int, str]) -> list[str]:
+def changed(
+    before: ClassifierDetail | None, made: ClassifierDetail, added: Mapping[int, str], *, anew: bool = False
+) -> list[str]:
     """Lines of what is different, and how to go back where it got worse.
 
     Args:
         before: from `promoted_before`; None: nothing is said.
         added: from `added_files`.
+        anew: it was made of other images, perhaps by mistake: how to go back is said in any case.
     """
     if before is None:
         return []
     name = before.reference if before.name is not None else f"revision {before.revision}"
     old, new = _accuracy(before), _accuracy(made)
     sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {_images(before)} -> {_images(made)}"
-    lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}"]
+    model = "" if made.model == before.model else f", model {before.model} -> {made.model}"
+    lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}{model}"]
     labels = [
         *_labels("new classes", (label for label in made.labels if label not in before.labels)),
         *_labels("classes that are gone", (label for label in before.labels if label not in made.labels)),
@@ -63,7 +67,7 @@ def changed(before: ClassifierDetail | None, made: ClassifierDetail, added: Mapp
     if known and 2 * known >= len(added):
         lines.append(f"{known} of {len(added)} images are in it already, or nearly the same photos are")
     fell = old is not None and new is not None and _text(new) != _text(old) and new < old
-    if made.name is not None and made.promoted and (fell or known == len(added) > 0):
+    if made.name is not None and made.promoted and (anew or fell or known == len(added) > 0):
         lines.append(f"to go back to {name}: comln classifiers rollback {made.name}")
     return lines
 
