@@ -155,7 +155,10 @@ def test_adapt_tells_of_mislabelled_and_bad_files(comln: Run, tmp_path: Path) ->
     result = comln("adapt", folder, "--horizon", "1000")
     assert result.exit_code == 0
     assert "1 image looks mislabelled:\n" in result.stdout
-    assert f"  {folder}/red/blue.png: red, or rather blue (" in result.stdout
+    found = re.search(rf"\n  example (\d+) \({folder}/red/blue.png\): red, or rather blue \(.*\n(.*)\n", result.stdout)
+    assert found, result.stdout
+    made = result.stdout.partition(":")[0]
+    assert found[2] == f"  to remove it: comln examples rm {made} {found[1]}"
     assert result.stderr == f"1 file was skipped:\n  {folder}/red/bad.png: is no image: it begins with b'none'\n"
     refused = comln("adapt", folder, "--on-bad", "raise")
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -173,16 +176,19 @@ def test_adapt_names_the_files_of_near_duplicates(comln: Run, tmp_path: Path) ->
             (folder / label / f"{burst}.png").write_bytes(file)
             (folder / label / f"{burst}-again.png").write_bytes(file)
     lines = comln("adapt", folder).stdout.splitlines()
-    assert f"  nearly the same: {folder}/one/0-again.png, {folder}/one/0.png" in lines, lines
+    assert f"  nearly the same: example 1 ({folder}/one/0-again.png), example 3 ({folder}/one/0.png)" in lines, lines
     shutil.copy(folder / "one" / "1.png", folder / "other" / "wrong.png")
-    lines = comln("adapt", folder).stdout.splitlines()
-    files = ", ".join(f"{folder}/{name}.png" for name in ("one/1-again", "one/1", "other/wrong"))
-    assert f"  one photo, different labels: {files}" in lines, lines
+    text = comln("adapt", folder).stdout
+    files = ", ".join(rf"example \d+ \({folder}/{name}.png\)" for name in ("one/1-again", "one/1", "other/wrong"))
+    assert re.search(rf"\n  one photo, different labels: {files}\n", text), text
+    assert text.count("different labels") == 1
+    text = comln("classifiers", "show", text.partition(":")[0]).stdout
+    assert (text.count("different labels"), "A photo was sent under different labels: " in text) == (1, True)
     for again in range(4):  # a long burst stays one short line
         shutil.copy(folder / "one" / "0.png", folder / "one" / f"0-{again}.png")
     lines = comln("adapt", folder).stdout.splitlines()
-    first = ", ".join(f"{folder}/one/0-{again}.png" for again in range(3))
-    assert f"  nearly the same: {first} and 3 more" in lines, lines
+    first = ", ".join(rf"example \d+ \({folder}/one/0-{again}.png\)" for again in range(3))
+    assert any(re.fullmatch(rf"  nearly the same: {first} and 3 more", said) for said in lines), lines
 
 
 def test_names_and_labels_do_not_command_the_terminal(comln: Run, photos: Path, tmp_path: Path) -> None:

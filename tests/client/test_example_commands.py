@@ -232,9 +232,13 @@ def test_long_lists_do_not_bury_the_accuracy() -> None:
     assert text.count(f"  and 2 more {all_of}\n") == 1
     assert f"  and 1 more group {all_of}\n" in text
     assert text.endswith(f"  and 2 more groups {all_of}")
-    assert "  1.png: a, or rather b" in text
-    some = described(made, {7: "7.png", 17: "17.png", 2: "2.png"})
+    assert "  example 1 (1.png): a, or rather b" in text
+    assert "  to remove these 5: comln examples rm shop 1 2 3 4 5\n" in text
+    some = described(replace(made, promoted=False), {7: "7.png", 17: "17.png", 2: "2.png"})
+    assert "  to remove these 5: comln examples rm shop@2 1 2 3 4 5\n" in some
     assert "  example 1: a, or rather b" in some
     assert "  example 2 (2.png): a, or rather b" in some
+    # Those that were just sent come first.
+    assert "  one photo, different labels: example 2 (2.png), example 12\n  one photo, different labels: ex" in some
     assert "  nearly the same: example 2 (2.png), example 12\n" in some
     assert some.endswith("  nearly the same: example 7 (7.png), example 17 (17.png)")

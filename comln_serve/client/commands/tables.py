@@ -9,6 +9,8 @@ MOST_LISTED = 20
 # Of a report: with more of each, the accuracy would scroll away.
 _MOST_OF_REPORT = 5
 _MOST_OF_A_GROUP = 3
+# What the report's note of such photos has, and no other.
+_CONTRADICTORY = " sent under different labels: "
 
 
 def shown(text: str) -> str:
@@ -39,7 +41,7 @@ def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, ch
     """A classifier and what its report says, in lines.
 
     Args:
-        files: of examples, by number; they are named by these. If all are known, the numbers are left out.
+        files: of examples, by number; they are named beside the numbers.
         changes: lines of what was changed, to be shown beside the accuracy.
     """
     images = sum(item.examples for item in made.classes)
@@ -63,9 +65,11 @@ def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, ch
     lines += changes
     names = _Names(made, files or {})
     lines += _suspects(made, names)
-    lines += map(shown, report.notes)
-    lines += _groups("one photo, different labels", report.contradictory, names)
-    lines += _groups("nearly the same", report.near_duplicates, names)
+    contradictory = names.known(report.contradictory)
+    # All of them are named below then, with the files that are known.
+    lines += [shown(note) for note in report.notes if not (contradictory and _CONTRADICTORY in note)]
+    lines += _groups("one photo, different labels", report.contradictory if contradictory else (), names)
+    lines += _groups("nearly the same", names.known(report.near_duplicates), names)
     return "\n".join(lines)
 
 
@@ -75,31 +79,32 @@ class _Names:
     def __init__(self, made: ClassifierDetail, files: Mapping[int, str]) -> None:
         """Note the files that are known, by number."""
         self._files = files
-        self._numbered = len(files) < sum(item.examples for item in made.classes)
         self.all_of = f"(comln classifiers show {made.reference} --json lists all)"
 
     def __contains__(self, number: int) -> bool:
         return number in self._files
 
     def of(self, number: int) -> str:
-        """An example's number, its file, or both where some files are not known."""
+        """An example's number, by which commands take it, and its file, if it is known."""
         file = self._files.get(number)
-        if file is None:
-            return f"example {number}"
-        return f"example {number} ({file})" if self._numbered else file
+        return f"example {number}" if file is None else f"example {number} ({file})"
+
+    def known(self, groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """The groups of examples of which files are known."""
+        return [group for group in groups if any(number in self for number in group)]
 
 
 def _groups(what: str, groups: Sequence[Sequence[int]], names: _Names) -> list[str]:
-    """Lines of groups of examples of which files are known; of each group these come first."""
-    known = [group for group in groups if any(number in names for number in group)]
+    """Lines of groups of examples, of which those with known files come first; so do these in each group."""
+    known_first = sorted(groups, key=lambda group: not names.known([group]))
     lines: list[str] = []
-    for group in known[:_MOST_OF_REPORT]:
-        known_first = sorted(group, key=lambda number: number not in names)
-        first = ", ".join(map(names.of, known_first[:_MOST_OF_A_GROUP]))
+    for group in known_first[:_MOST_OF_REPORT]:
+        members = sorted(group, key=lambda number: number not in names)
+        first = ", ".join(map(names.of, members[:_MOST_OF_A_GROUP]))
         rest = len(group) - _MOST_OF_A_GROUP
         lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
-    if len(known) > _MOST_OF_REPORT:
-        lines.append(f"  and {_count(len(known) - _MOST_OF_REPORT, 'more group', 'more groups')} {names.all_of}")
+    if len(groups) > _MOST_OF_REPORT:
+        lines.append(f"  and {_count(len(groups) - _MOST_OF_REPORT, 'more group', 'more groups')} {names.all_of}")
     return lines
 
 
@@ -114,11 +119,15 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
     if held is None or not held.suspects:
         return []
     lines = [f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:"]
-    for item in held.suspects[:_MOST_OF_REPORT]:
+    listed = held.suspects[:_MOST_OF_REPORT]
+    for item in listed:
         which = f"{names.of(item.number)}: {item.label}, or rather {item.likelier}"
         lines.append(shown(f"  {which} ({percent(item.score)})"))
-    if len(held.suspects) > _MOST_OF_REPORT:
-        lines.append(f"  and {len(held.suspects) - _MOST_OF_REPORT} more {names.all_of}")
+    if len(held.suspects) > len(listed):
+        lines.append(f"  and {len(held.suspects) - len(listed)} more {names.all_of}")
+    which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
+    reference = made.name if made.name is not None and made.promoted else made.reference
+    lines.append(f"  to remove {which}: comln examples rm {reference} {' '.join(str(item.number) for item in listed)}")
     return lines
 
 
