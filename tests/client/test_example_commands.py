@@ -59,14 +59,30 @@ def test_files_of_one_class_are_added(run: Run, comln: Client, tmp_path: Path) -
     assert (refused.exit_code, comln.classifier("shop").version) == (2, 4)
 
 
+def test_folders_of_one_class_are_added(run: Run, comln: Client, tmp_path: Path) -> None:
+    comln.adapt_folder(class_folder(tmp_path / "photos"), name="shop")
+    more = class_folder(tmp_path / "more")
+    (more / "red" / "notes.txt").touch()
+    result = run("examples", "add", "shop", more / "red", more / "blue" / "0.png", "--label", "pink")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"1 file was skipped:\n  {more}/red/notes.txt: is no image by its name")
+    assert (comln.classifier("shop").classes[3].label, comln.classifier("shop").classes[3].examples) == ("pink", 3)
+
+
 def test_what_adding_does_not_take(run: Run, line: Wire, tmp_path: Path) -> None:
     folder = class_folder(tmp_path / "photos")
     file = folder / "red" / "0.png"
+    (empty := tmp_path / "empty").mkdir()
+    notes = class_folder(tmp_path / "notes")
+    (notes / "notes.txt").touch()
     for arguments, said in (
         ([file], "red/0.png is a file; say of which class it is: --label CLASS"),
         ([folder, file], "red/0.png is a file; say of which class it is: --label CLASS"),
         ([folder, folder], "received 2 folders; give one at a time"),
-        ([file, folder, "--label", "red"], "photos is a folder; give the files of class 'red'"),
+        ([folder / "red"], "red holds images itself, and no class folders; say of which class they are: --label CLASS"),
+        ([empty], "there is no image in it"),
+        ([empty, "--label", "red"], "there is no image in it"),
+        ([notes, "--label", "red", "--on-bad", "raise"], "notes.txt is no image by its name"),
         ([], "Missing argument 'DIR_OR_FILES'"),
         (["none.png", "--label", "red"], "does not exist"),
     ):

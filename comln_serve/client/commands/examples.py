@@ -1,6 +1,7 @@
 """`comln examples ls | add | rm | relabel`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD, show_made
 from comln_serve.client.commands.changes import added_files, changed, promoted_before
 from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.given import images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
+from comln_serve.client.folders import read_folder
 
 PROMOTE = click.option(
     "--promote/--no-promote",
@@ -39,42 +42,49 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 @examples.command()
 @click.argument("ref")
 @click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--label", metavar="CLASS", help="Class of files, one that the classifier has or a new one.")
+@click.option("--label", metavar="CLASS", help="Class of all the images, one that the classifier has or a new one.")
 @PROMOTE
 @ON_BAD
 @connected
 def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, label: str | None, **options: Any) -> None:
-    """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or --label CLASS FILES.
+    """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or with --label CLASS
+    files, and all images of folders and the folders in them.
 
     A classifier with a name gets a new version; one without changes in place.
     """
-    _check(paths, label)
-    before = promoted_before(client, output, ref)
     if label is None:
+        _check_class_folders(paths)
+        before = promoted_before(client, output, ref)
         progress = False if output.as_json else None
         made = client.add_examples_folder(ref, paths[0], progress=progress, **options)
     else:
-        made = client.add_examples(ref, paths, [label] * len(paths), **options)
+        images, skipped = images_of(paths, options["on_bad"])
+        before = promoted_before(client, output, ref)
+        made = client.add_examples(ref, images, [label] * len(images), **options)
+        made = replace(made, skipped=(*skipped, *made.skipped))
     files = added_files(client, output, made)
     show_made(output, made, files, changed(before, made, files))
 
 
-def _check(paths: Sequence[Path], label: str | None) -> None:
-    """Refuse paths that are not what the form of the command takes.
+def _check_class_folders(paths: Sequence[Path]) -> None:
+    """Refuse paths that are not one folder of class folders.
 
     Raises:
-        InputError: some are not.
+        InputError: they are not.
     """
-    if label is not None:
-        folder = next((path for path in paths if path.is_dir()), None)
-        if folder is not None:
-            raise InputError(f"{folder} is a folder; give the files of class {label!r}, or {folder} without --label")
-        return
     file = next((path for path in paths if not path.is_dir()), None)
     if file is not None:
         raise InputError(f"{file} is a file; say of which class it is: --label CLASS")
     if len(paths) > 1:
-        raise InputError(f"received {len(paths)} folders; give one at a time, that of the class folders")
+        raise InputError(
+            f"received {len(paths)} folders; give one at a time, that of the class folders, or say of which class all "
+            "their images are: --label CLASS"
+        )
+    images, _ = read_folder(paths[0])
+    if all(image.parent == paths[0] for image in images):
+        raise InputError(
+            f"{paths[0]} holds images itself, and no class folders; say of which class they are: --label CLASS"
+        )
 
 
 @examples.command()

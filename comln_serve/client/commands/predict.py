@@ -11,11 +11,11 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import Output, connected
 from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
+from comln_serve.client.commands.given import images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
-from comln_serve.client.folders import read_folder
 from comln_serve.client.images import name_of
-from comln_serve.client.results import Predictions, Skipped
+from comln_serve.client.results import Predictions
 
 
 @click.command()
@@ -40,9 +40,7 @@ def predict(
     **options: Any,
 ) -> None:
     """Classify images: files, or all images of folders and the folders in them."""
-    files, skipped = _files(paths)
-    if skipped and on_bad == "raise":
-        raise InputError(f"{skipped[0].image} {skipped[0].reason}; remove it, or --on-bad skip")
+    files, skipped = images_of(paths, on_bad)
     if resume and replace_table:
         raise InputError("--resume and --replace exclude each other")
     begun = None
@@ -94,19 +92,6 @@ def predict(
         click.echo(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}")
     if found.skipped and not output.as_json:
         output.note(left_out(found.skipped))
-
-
-def _files(paths: Sequence[Path]) -> tuple[list[Path], list[Skipped]]:
-    files: list[Path] = []
-    skipped: list[Skipped] = []
-    for path in paths:
-        if path.is_dir():
-            inside, others = read_folder(path)
-            files += inside
-            skipped += others
-        else:
-            files.append(path)
-    return files, skipped
 
 
 def _check_begun(client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str) -> None:
