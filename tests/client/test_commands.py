@@ -27,6 +27,7 @@ from safetensors.numpy import load_file
 from comln_serve import __version__
 from comln_serve.client import Client, asking
 from comln_serve.client.commands import connection, main
+from comln_serve.client.commands.connection import OnceCommand
 from comln_serve.storage import open_store
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire
@@ -93,6 +94,7 @@ def test_every_command_prints_json_and_takes_a_server(name: str, command: click.
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--json", "--url"} <= options
     assert command.help
+    assert isinstance(command, OnceCommand)
     assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option)), name
 
 
@@ -505,6 +507,15 @@ def test_models_and_page(comln: Run, url: str, monkeypatch: pytest.MonkeyPatch) 
         (["classifiers", "edit", "shop", "--metadata", "a=b", "--no-metadata"], 2, "exclude each other"),
         (["classifiers", "edit", "shop", "--expires-in-seconds", "9", "--never-expires"], 2, "exclude each other"),
         (["classifiers", "sh"], 2, "No such command 'sh'"),
+        (
+            ["predict", "{photos}", "--classifier", "a", "--classifier", "b"],
+            2,
+            "--classifier is given twice; give it once",
+        ),
+        (["models", "ls", "--url", "a", "--url=b"], 2, "--url is given twice"),
+        (["open", "--url", "a", "--url", "b"], 2, "--url is given twice"),
+        (["classifiers", "export", "shop", "-o", "a", "--output", "b"], 2, "--output is given twice"),
+        (["adapt", "{photos}", "--promote", "--no-promote"], 2, "--promote/--no-promote is given twice"),
         (["models", "ls", "--url", "here"], 2, "url is 'here'; give the address of a server"),
         (["models", "ls", "--models-dir", "models"], 2, "--models-dir is for --local"),
         (["models", "ls", "--local", "--url", "http://x"], 2, "--url and --local exclude each other"),

@@ -11,7 +11,7 @@ import click
 from comln_serve.client.calls import Horizon
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.changes import changed, promoted_before
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import described, left_out
 from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.results import Adapted
@@ -26,7 +26,7 @@ ON_BAD = click.option(
 )
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--name", help="Name of the classifier, which becomes its next version.  [default: none, only an id]")
 @click.option("--model", help="A model of `comln models ls`.  [default: the server's]")

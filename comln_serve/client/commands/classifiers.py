@@ -9,14 +9,14 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
 from comln_serve.client.commands.changes import changed, promoted_before
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, table
 from comln_serve.client.errors import InputError
 from comln_serve.client.results import Classifier, ClassifierDetail
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def classifiers() -> None:
     """List, show and change what has been adapted."""
 

@@ -31,6 +31,29 @@ URL = click.option("--url", metavar="URL", help=f"Address of the server.  [defau
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")
 
 
+class OnceCommand(click.Command):
+    """A command that refuses an option given twice; click would take the last one without a word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what was typed.
+
+        Raises:
+            UsageError: an option that has one value is given twice.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in () if ctx.resilient_parsing else given:
+            if isinstance(option, click.Option) and _has_one_value(option) and given.count(option) > 1:
+                name = "/".join((max(option.opts, key=len), *option.secondary_opts))
+                raise click.UsageError(f"{name} is given twice; give it once", ctx)
+        return super().parse_args(ctx, args)
+
+
+class OnceGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = OnceCommand
+
+
 class Output:
     """Prints results: for people, or as JSON for programs."""
 
@@ -64,6 +87,11 @@ class Output:
             hint = _HINTS.get(error.code or "")
             self.note(f"comln: {error.message}{code}{f' {hint}' if hint else ''}")
         sys.exit(2 if isinstance(error, InputError) else 1)
+
+
+def _has_one_value(option: click.Option) -> bool:
+    # A flag without an opposite says the same twice.
+    return not option.multiple and (not option.is_flag or bool(option.secondary_opts))
 
 
 def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Callable[..., None]:

@@ -9,12 +9,12 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import FOLDER, ON_BAD
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
 from comln_serve.client.evaluation import Evaluation, Judged
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option(

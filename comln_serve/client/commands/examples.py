@@ -10,7 +10,7 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD, show_made
 from comln_serve.client.commands.changes import added_files, changed, promoted_before
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.given import images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
@@ -24,7 +24,7 @@ PROMOTE = click.option(
 )
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def examples() -> None:
     """List, add and remove the images that a classifier was adapted to."""
 

@@ -3,11 +3,11 @@
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.tables import table
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def models() -> None:
     """The models that are served."""
 

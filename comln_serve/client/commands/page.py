@@ -5,11 +5,11 @@ import sys
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.connection import JSON, URL, Output
+from comln_serve.client.commands.connection import JSON, URL, OnceCommand, Output
 from comln_serve.client.errors import ComlnError
 
 
-@click.command("open")
+@click.command("open", cls=OnceCommand)
 @URL
 @click.option("--print", "only_print", is_flag=True, help="Print the address; open no browser.")
 @JSON

@@ -9,7 +9,7 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD
-from comln_serve.client.commands.connection import Output, connected
+from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
 from comln_serve.client.commands.given import images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
@@ -18,7 +18,7 @@ from comln_serve.client.images import name_of
 from comln_serve.client.results import Predictions
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
