@@ -31,6 +31,7 @@ from comln_serve.client.results import (
     Limits,
     Model,
     ModelList,
+    ModelsReloaded,
     Rejected,
 )
 from comln_serve.client.steps import Flow, Request, do, flag_text
@@ -451,6 +452,15 @@ def models(session: Session) -> Flow[tuple[Model, ...]]:
     """The models that are served."""
     found = yield from ask_for(session, ModelList, Request("GET", "/models"))
     return found.models
+
+
+def reload_models(session: Session) -> Flow[ModelsReloaded]:
+    """Let the server serve the bundles that its folder holds now. An operator's key is needed, where keys are.
+
+    Raises:
+        ComlnError: a bundle cannot be used, and nothing was changed; or there is no answer.
+    """
+    return (yield from ask_for(session, ModelsReloaded, Request("POST", "/models/reload")))
 
 
 def limits(session: Session) -> Flow[Limits]:

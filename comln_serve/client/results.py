@@ -317,6 +317,22 @@ class ModelList:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelsReloaded:
+    """Names of models, by what reloading did to them.
+
+    Attributes:
+        default: the default model now.
+        replaced: their bundle has changed.
+    """
+
+    default: str
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What a request may have, and a tenant. The names are those of the server's settings.
 

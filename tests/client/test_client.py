@@ -600,6 +600,7 @@ def test_results_have_fields_of_the_server(client: TestClient) -> None:
         results.Predictions: "PredictResponse",
         results.Prediction: "JudgedPrediction",
         results.ClassProbability: "ClassProbability",
+        results.ModelsReloaded: "ModelsReloaded",
         results.ClassifierPage: "ClassifierPage",
         results.ExampleList: "ExampleList",
         results.Example: "Example",
