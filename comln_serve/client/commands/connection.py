@@ -8,7 +8,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec
 
 import click
 
-from comln_serve.client.clients import DEFAULT_TIMEOUT, DEFAULT_URL, Client
+from comln_serve.client.clients import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, DEFAULT_URL, Client
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.wire import to_json
 
@@ -105,7 +105,15 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
         default=DEFAULT_TIMEOUT,
         show_default=True,
         metavar="SECONDS",
-        help="How long to wait for an answer.",
+        help="How long one attempt of a request waits for the server.",
+    )
+    @click.option(
+        "--retry-seconds",
+        type=click.FloatRange(min=0),
+        default=DEFAULT_RETRY_SECONDS,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long after its first attempt a request that failed is tried again; 0: never.",
     )
     @click.option("--local", is_flag=True, help="Use no server: do its work in this process.")
     @click.option(
@@ -118,12 +126,19 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
     @JSON
     @functools.wraps(command)
     def run(
-        *args: Any, url: str | None, key: str | None, timeout: float, local: bool, as_json: bool, **options: Any
+        *args: Any,
+        url: str | None,
+        key: str | None,
+        timeout: float,
+        retry_seconds: float,
+        local: bool,
+        as_json: bool,
+        **options: Any,
     ) -> None:
         output = Output(as_json=as_json)
         server = {name: options.pop(name) for name in _OF_SERVER}
         try:
-            with _open(url, key, timeout, local, server) as client:
+            with _open(url, key, timeout, retry_seconds, local, server) as client:
                 command(client, output, *args, **options)
         except ComlnError as error:
             output.fail(error)
@@ -135,13 +150,13 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
 
 
 def _open(
-    url: str | None, key: str | None, timeout: float, local: bool, server: dict[str, str | None]
+    url: str | None, key: str | None, timeout: float, retry_seconds: float, local: bool, server: dict[str, str | None]
 ) -> AbstractContextManager[Client]:
     flags = [part for name, value in server.items() if value for part in (f"--{name.replace('_', '-')}", value)]
     if not local:
         if flags:
             raise InputError(f"{flags[0]} is for --local; a server has its own")
-        return Client(url, key=key, timeout=timeout)
+        return Client(url, key=key, timeout=timeout, retry_seconds=retry_seconds)
     if url is not None:
         raise InputError("--url and --local exclude each other: --local uses no server")
     from comln_serve.client.local import local_client  # noqa: PLC0415 - loads the whole server
