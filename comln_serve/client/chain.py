@@ -1,5 +1,6 @@
 """Versions that one call makes one after another, of which only the last is to stay."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,8 @@ from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
 from comln_serve.client.results import Adapted, Classifier, ClassifierDetail, Rejected
 from comln_serve.client.steps import Flow, Request
+
+logger = logging.getLogger(__name__)
 
 # Cleaning up after a failure must not take as long as the failure took.
 _CLEANING_SECONDS = 5.0
@@ -41,6 +44,7 @@ class Chain:
         self._made: list[Adapted] = []
         self._several = False
         self._before: Classifier | None = None  # what the name, or the reference, stood for at the beginning
+        self._unanswered: Request | None = None  # that made a version, perhaps
 
     def __len__(self) -> int:
         return len(self._made)
@@ -80,8 +84,14 @@ class Chain:
         Returns:
             The images that the server went on without.
         """
-        made, rejected = yield from ask_partially(self._session, Adapted, request)
+        self._unanswered = request
+        try:
+            made, rejected = yield from ask_partially(self._session, Adapted, request)
+        except ComlnError:
+            self._unanswered = None
+            raise
         self._made.append(made)
+        self._unanswered = None
         return rejected
 
     def finish(self, *, promote: bool, total: int) -> Flow[Adapted]:
@@ -96,25 +106,35 @@ class Chain:
             return last
         partial = [identifier for identifier in self.created if identifier != last.id]
         if promote and last.name is not None:
-            request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
             try:
-                yield from ask(self._session, request)
-            except ComlnError as error:
-                leftover = yield from self._delete(partial)
-                remains = f". What remains of it could not be deleted: {', '.join(leftover)}" if leftover else ""
-                raise IncompleteError(
-                    f"{last.reference} is finished, but was not promoted: {_why_not(last, error)}{remains}",
-                    error,
-                    done=total,
-                    total=total,
-                    leftover=leftover,
-                ) from error
+                yield from self._promote(last, partial, total)
+            except (GeneratorExit, ComlnError):
+                raise
+            except BaseException:  # Ctrl-C
+                yield from self._undo()
+                raise
         leftover = yield from self._delete(partial)
         now = yield from ask_for(self._session, ClassifierDetail, Request("GET", path_of(last)))
         return replace(last, promoted=now.promoted, leftover=leftover)
 
+    def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> Flow[None]:
+        """Promote the last version; if that fails, delete those before it all the same.
+
+        Raises:
+            IncompleteError: it failed.
+        """
+        request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
+        try:
+            yield from ask(self._session, request)
+        except ComlnError as error:
+            leftover = yield from self._delete(partial)
+            message = (
+                f"{last.reference} is finished, but was not promoted: {_why_not(last, error)}. {_remains(leftover)}"
+            )
+            raise IncompleteError(message.rstrip(), error, done=total, total=total, leftover=leftover) from error
+
     def build(self, requests: Flow[None], what: str, count: Callable[[], tuple[int, int]]) -> Flow[None]:
-        """Run requests that `add` to the chain. If one fails after others, delete what these have made.
+        """Run requests that the chain asks. If one fails after others, delete what these have made.
 
         Args:
             what: what the requests do, for the error.
@@ -127,22 +147,49 @@ class Chain:
             yield from requests
         except GeneratorExit:
             raise  # nobody carries out steps any more
-        except BaseException as error:  # Ctrl-C, too, leaves no partial versions
+        except ComlnError as error:
             if not self._made:
                 raise
             state, leftover = yield from self._abandon()
-            if not isinstance(error, ComlnError):
-                raise
             done, total = count()
             message = f"{what} ended after {done} of {total} images: {str(error).removesuffix('.')}. {state}"
             raise IncompleteError(message, error, done=done, total=total, leftover=leftover) from error
+        except BaseException:  # Ctrl-C, too, leaves no partial versions
+            yield from self._undo()
+            raise
+
+    def _undo(self) -> Flow[None]:
+        """Delete what was made until an interrupt. What is left is logged: the interrupt says nothing of it."""
+        _log_left((yield from self._delete(self.created)))
+        if self._unanswered is not None and self._can_be_undone(self._unanswered):
+            _log_left((yield from self._delete((yield from self._made_by(self._unanswered)))))
+
+    def _made_by(self, request: Request) -> Flow[Sequence[str]]:
+        """Ids of what a request has made whose answer was not read.
+
+        Repeated by its Idempotency-Key, it is answered with that. If it had made nothing, what it was to build on is
+        deleted by now; only the first request of a call makes something then.
+        """
+        try:
+            return [(yield from ask_for(self._session, Adapted, request, seconds=0.0)).id]
+        except NotFoundError:
+            return ()
+        except ComlnError as error:
+            logger.warning("Whether the request that was interrupted has made a classifier is not known: %s", error)
+            return ()
+
+    def _can_be_undone(self, request: Request) -> bool:
+        """Whether a request is one of several, may be repeated, and makes a classifier that can be deleted then."""
+        changed = self._made[-1] if self._made else self._before
+        makes_one = changed is None or changed.name is not None
+        return self._several and request.repeatable and makes_one
 
     def _abandon(self) -> Flow[tuple[str, tuple[str, ...]]]:
         """Delete what was made. Returns a sentence about what there is now, and the ids that could not be deleted."""
         leftover = yield from self._delete(self.created)
         last = self.last
         if leftover:
-            state = f"What remains of it could not be deleted: {', '.join(leftover)}."
+            state = _remains(leftover)
         elif not self.created:
             state = f"What was done stays in {last.id}, which is in revision {last.revision} now."
         elif last.name is None:
@@ -152,6 +199,24 @@ class Chain:
         return state, leftover
 
     def _delete(self, identifiers: Sequence[str]) -> Flow[tuple[str, ...]]:
+        """Delete classifiers, also if that is interrupted. A second interrupt ends it; what may be left is logged.
+
+        Returns:
+            The ids of those that are still there.
+        """
+        try:
+            return (yield from self._try_to_delete(identifiers))
+        except GeneratorExit:
+            raise
+        except BaseException:  # Ctrl-C
+            leftover = tuple(identifiers)
+            try:
+                leftover = yield from self._try_to_delete(identifiers)
+            finally:
+                _log_left(leftover)
+            raise
+
+    def _try_to_delete(self, identifiers: Sequence[str]) -> Flow[tuple[str, ...]]:
         """Delete classifiers. Returns the ids of those that are still there."""
         for position, identifier in enumerate(identifiers):
             try:
@@ -169,6 +234,16 @@ class Chain:
         """Id of the version that the name must stand for until the last one is promoted."""
         first = self._made[0]
         return first.id if first.promoted or self._before is None else self._before.id
+
+
+def _remains(leftover: Sequence[str]) -> str:
+    """A sentence about classifiers that could not be deleted; none, if there are none."""
+    return f"What remains of it could not be deleted: {', '.join(leftover)}." if leftover else ""
+
+
+def _log_left(leftover: Sequence[str]) -> None:
+    if leftover:
+        logger.warning("What an interrupted call has made could not be deleted: %s", ", ".join(leftover))
 
 
 def _why_not(last: Adapted, error: ComlnError) -> str:

@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 import anyio
 import anyio.to_thread
@@ -27,6 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_RETRY_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
+_CLEANING_SECONDS = 30.0  # after a call was cancelled
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 _Call = Callable[Concatenate[Session, _P], Flow[_T]]
@@ -232,18 +233,25 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
         return httpx2.AsyncHTTPTransport(verify=verify)
 
     async def _run(self, flow: Flow[_T]) -> _T:
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result = await self._carry_out(step)
-                except BaseException as error:  # noqa: BLE001 - the flow decides
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as end:
-            value: _T = end.value
-            return value
+        cancelled: BaseException | None = None
+        # What a flow does after it was cancelled is to clean up: that must not be cancelled as well, nor take long.
+        with anyio.CancelScope() as scope:
+            try:
+                step = next(flow)
+                while True:
+                    try:
+                        result = await self._carry_out(step)
+                    except BaseException as error:  # noqa: BLE001 - the flow decides
+                        if cancelled is None and isinstance(error, anyio.get_cancelled_exc_class()):
+                            cancelled = error
+                            scope.shield, scope.deadline = True, anyio.current_time() + _CLEANING_SECONDS
+                        step = flow.throw(error)
+                    else:
+                        step = flow.send(result)
+            except StopIteration as end:
+                value: _T = end.value
+                return value
+        raise cast("BaseException", cancelled)  # the scope itself has ended, by its deadline
 
     async def _carry_out(self, step: Step) -> object:
         if isinstance(step, Send):

@@ -5,10 +5,12 @@ import io
 import json
 import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import numpy as np
 import pytest
@@ -546,7 +548,7 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 
         class Slow(httpx2.ASGITransport):
             async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-                if request.url.path.endswith("/examples"):
+                if request.url.path.endswith("/examples") and not sent.is_set():
                     sent.set()
                     await asyncio.sleep(60)
                 return await super().handle_async_request(request)
@@ -561,6 +563,42 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
             assert await comln.classifiers() == []
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_cancelled_scope_leaves_nothing(
+    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    """All that happens in it is cancelled, but for cleaning up, which ends if the server does not answer."""
+    monkeypatch.setattr("comln_serve.client.clients._CLEANING_SECONDS", 0.2 if hangs else 30.0)
+    engine = make_engine(settings.model_copy(update={"max_images": 2}))
+    engine.warm()
+
+    async def work() -> None:
+        sent = anyio.Event()
+
+        class Slow(httpx2.ASGITransport):
+            async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+                answer = await super().handle_async_request(request)
+                if request.url.path.endswith("/examples") and not sent.is_set():
+                    sent.set()
+                    await anyio.sleep(60)  # the answer is not read
+                if request.method == "DELETE" and hangs:
+                    await anyio.sleep(60)
+                return answer
+
+        async with AsyncClient("http://testserver", transport=Slow(create_app(engine))) as comln:
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: comln.adapt([RED, GREEN] * 3, ["red", "green"] * 3, name="shop"))
+                await sent.wait()
+                assert len(await comln.classifiers()) == 2
+                group.cancel_scope.cancel()
+            assert group.cancel_scope.cancelled_caught
+            assert len(await comln.classifiers()) == hangs
+
+    began = time.monotonic()
+    asyncio.run(work())
+    assert time.monotonic() - began < 30
 
 
 def test_both_clients_have_the_same_documented_calls() -> None:

@@ -253,6 +253,117 @@ def test_ctrl_c_leaves_nothing(serve: Callable[..., Wire], folder: Path) -> None
         assert client.classifiers() == []
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["known name", "new name"])
+@pytest.mark.parametrize(
+    ("method", "path", "number", "stays"),
+    [
+        ("POST", "/adapt", 1, False),
+        ("POST", "/examples", 1, False),
+        ("POST", "/examples", 2, False),
+        ("POST", "/promote", 1, False),
+        ("DELETE", "", 1, True),  # all images are in the promoted version
+        ("DELETE", "", 2, True),
+    ],
+)
+@pytest.mark.parametrize("answered", [False, True])
+def test_ctrl_c_at_any_request_leaves_no_parts(
+    serve: Callable[..., Wire],
+    folder: Path,
+    method: str,
+    path: str,
+    number: int,
+    *,
+    stays: bool,
+    answered: bool,
+    there: bool,
+) -> None:
+    """Also if the server has done what was asked, and the client has not read its answer."""
+    wire = serve(max_images=5)
+    left = [number]
+
+    def interrupt(request: httpx2.Request) -> None:
+        if request.method == method and request.url.path.endswith(path):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+    with client_on(wire) as client:
+        expected = [client.adapt([RED, GREEN], ["red", "green"], name="shop").id] if there else []
+        if answered:
+            wire.after = interrupt
+        else:
+            wire.before = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="shop")
+        assert left[0] <= 0
+        versions = client.classifiers()
+        if stays:
+            assert sum(one.examples for one in versions[0].classes) == 12
+            expected.insert(0, versions[0].id)
+        assert [one.id for one in versions] == expected
+        assert [one.promoted for one in versions] == [position == 0 for position in range(len(expected))]
+
+
+def test_what_is_left_after_a_second_ctrl_c_is_logged(
+    serve: Callable[..., Wire], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what cannot be deleted, or is not known."""
+    wire = serve(max_images=5)
+    with client_on(wire) as client:
+
+        def interrupt(request: httpx2.Request) -> None:
+            if request.method == "DELETE":
+                raise KeyboardInterrupt
+
+        wire.before = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        shop, *parts = client.classifiers()
+        assert caplog.messages == [
+            "What an interrupted call has made could not be deleted: " + ", ".join(one.id for one in parts)
+        ]
+        caplog.clear()
+        ended: list[bool] = []
+
+        def end(request: httpx2.Request) -> Exception | None:
+            if ended:
+                return httpx2.ConnectError("refused")
+            if request.url.path.endswith("/examples"):
+                ended.append(True)
+                raise KeyboardInterrupt
+            return None
+
+        wire.after = end
+        wire.before = lambda _request: httpx2.ConnectError("refused") if ended else None
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="shop")
+        wire.before = lambda _request: None
+        wire.after = lambda _request: None
+        assert "could not be deleted: clf_" in caplog.messages[0]
+        assert "Whether the request that was interrupted has made a classifier is not known" in caplog.messages[-1]
+        assert client.classifier("shop").id == shop.id
+
+
+def test_an_interrupted_change_in_place_is_not_repeated(serve: Callable[..., Wire], folder: Path) -> None:
+    """It could not be undone."""
+    wire = serve(max_images=5)
+
+    def interrupt(request: httpx2.Request) -> None:
+        if request.url.path.endswith("/examples"):
+            raise KeyboardInterrupt
+
+    with client_on(wire) as client:
+        shop = client.adapt([RED, GREEN], ["red", "green"])
+        wire.requests.clear()
+        wire.before = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            client.add_examples_folder(shop, folder)
+        assert uploads(wire) == []
+        wire.before = lambda _request: None
+        assert client.classifier(shop).revision == 1
+
+
 def test_a_promotion_that_fails_keeps_the_finished_version(serve: Callable[..., Wire], folder: Path) -> None:
     wire = serve(max_images=5)
     with client_on(wire, retry_seconds=0.2) as client:
