@@ -47,9 +47,12 @@ def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_pa
 
 def press_in_tile(visitor: Visitor, place: int, text: str) -> str:
     """Open the photo at this place of the list and press a button there; returns the photo's name."""
-    tile = visitor.all("#results > li")[place]
-    name = visitor.one(".file", tile).text
-    visitor.run("arguments[0].click()", visitor.one(".face", tile))
+    # At once, as tiles are drawn anew while photos are sorted.
+    name = visitor.run(
+        "const tile = [...document.querySelectorAll('#results > li')].at(arguments[0]);"
+        " tile.querySelector('.face').click(); return tile.querySelector('.file').textContent",
+        place,
+    )
     visitor.wait(lambda: visitor.one("#dialog").is_displayed())
     visitor.press(text, "#dialog")
     return name
@@ -126,7 +129,8 @@ def test_a_photo_that_waits_is_taught(visitor: Visitor, colours: Colours, large:
     visitor.step("sort")
     visitor.send(visitor.one("#queries"), large)
     visitor.wait(lambda: len(visitor.all("#results > li")) == 80)
-    assert visitor.texts("#results .best")[-1] == "waiting"
+    last = "return [...document.querySelectorAll('#results .best')].at(-1).textContent"
+    assert visitor.run(last) == "waiting"
     press_in_tile(visitor, -1, "Add to this class")
     visitor.wait(lambda: "Added to red" in str(visitor.one("#announcer").get_property("textContent")))
     visitor.click("#sort-stop")
