@@ -29,6 +29,9 @@ export function openDialog(title, content, { closed = () => {}, wide = false } =
   dialog.showModal();
 }
 
+/** Whether this is in the dialog, and to be seen. */
+export const isShown = (node) => byId("dialog").open && byId("dialog").contains(node);
+
 export const closeDialog = () => byId("dialog").close();
 
 /** Asks the user. choices: [[text, value]]; resolves to the value of the one that is pressed, null if none is. */

@@ -14,7 +14,7 @@ import { starter } from "./starter.js";
 import { drawModels, installTeaching } from "./teach.js";
 import { installUndo, undoable } from "./undo.js";
 import { installUse, showExamples } from "./use.js";
-import { addImages, allImages, carried, classNamed, isDraft, onChange, open, startOver, work } from "./work.js";
+import { addImages, allImages, carried, classNamed, isDraft, onChange, open, startOver, takeName, work } from "./work.js";
 import { counted } from "./words.js";
 
 const STEPS = ["images", "quality", "sort", "use"];
@@ -92,6 +92,12 @@ async function route({ focus = false } = {}) {
       opened = wanted;
     } catch (error) {
       if (mine !== turn) return;
+      const called = error.status === 404 && wanted ? nowCalled(wanted) : null;
+      if (called !== null) { // as after the button Back
+        history.replaceState(null, "", addressOf(called, step));
+        await route({ focus });
+        return;
+      }
       complain(theirs(wordsOf(error)));
       opened = undefined;
       history.replaceState(null, "", "./?view=classifiers");
@@ -136,6 +142,33 @@ async function openInstead(version) {
   if (work.classifier?.id !== version.id) return; // they wait where they were
   await carry();
   announce(`Version ${version.version} is open${count > 0 ? `, with ${counted(count, "new image")} to be added` : ""}.`);
+}
+
+const moved = new Map(); // by name that was changed here: {name, by}, by: what was added to the versions' numbers
+
+/** What a reference from before its name was changed here is now; null: the name was not. */
+function nowCalled(reference) {
+  const [name, version] = reference.split("@");
+  const to = moved.get(name);
+  if (!to) return null;
+  const called = version === undefined ? to.name : `${to.name}@${Number(version) + to.by}`;
+  return nowCalled(called) ?? called;
+}
+
+/** Shows a classifier under its new name, in the address, too. */
+async function showRenamed({ name, version }, now) {
+  if (name !== null) {
+    moved.delete(now.name);
+    moved.set(name, { name: now.name, by: now.version - version });
+  }
+  const byNumber = opened?.includes("@") || !now.promoted;
+  const isOpen = opened && opened === new URLSearchParams(location.search).get("classifier") && work.classifier?.id === now.id;
+  if (isOpen && (name === null || opened !== now.id)) {
+    opened = byNumber ? referenceOf(now) : now.name;
+    history.replaceState(null, "", addressOf(opened, step));
+    drawStep();
+  }
+  await takeName({ name }, now);
 }
 
 // --- The key ------------------------------------------------------------------------------------
@@ -213,7 +246,7 @@ onInstead(openInstead);
 installTeaching(showMade);
 installReport();
 installSorting();
-installUse(go);
+installUse(go, showRenamed);
 installList();
 onChange(drawTitle);
 await start();

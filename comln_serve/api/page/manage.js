@@ -1,4 +1,4 @@
-// What is done with a stored classifier: promote, roll back, delete, export.
+// What is done with a stored classifier: promote, roll back, delete, export. (Naming is a dialog of its own.)
 
 import { announce, complain } from "./announce.js";
 import { save } from "./csv.js";

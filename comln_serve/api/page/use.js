@@ -4,6 +4,7 @@ import { announce, complain } from "./announce.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, part, redraw, theirs } from "./dom.js";
 import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
+import { openNaming } from "./naming.js";
 import { examplePicture } from "./report.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
 import { curl, link, python } from "./snippets.js";
@@ -15,6 +16,7 @@ import { counted, dated } from "./words.js";
 const VERSIONS = 100;
 
 let go = () => {};
+let renamed = () => {};
 let turn = 0;
 
 function copyable(name, text) {
@@ -60,6 +62,10 @@ async function draw() {
   if (mine !== turn) return;
   const shown = versions.filter((item) => !isLeaving(item));
   const again = () => reload(detail);
+  const naming = (text) => button(text, () => openNaming(detail, async (now) => {
+    await renamed(detail, now);
+    if (work.classifier?.id === now.id) await draw();
+  }), { id: "rename" });
   redraw(place,
     part("From a program",
       el("p", { class: "hint" }, detail.name !== null && detail.promoted ? "The name stands for the promoted version, now and after the next." : "This stands for exactly this classifier."),
@@ -69,10 +75,10 @@ async function draw() {
       el("p", { class: "actions" }, button("Export ONNX", () => exported(detail, "onnx"), { id: "export-onnx" }),
         button("Export safetensors", () => exported(detail, "safetensors")))),
     detail.name === null
-      ? part("Versions", el("p", {}, "A classifier without a name has no versions. It cannot be given a name later: make it again with one."))
+      ? part("Versions", el("p", {}, "A classifier without a name has no versions."), el("p", { class: "actions" }, naming("Give it a name")))
       : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, versions, again, item.id === detail.id))),
-        shown.length > 1 && el("p", { class: "actions" }, button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
-          el("span", { class: "hint" }, "to the version promoted before"))),
+        el("p", { class: "actions" }, naming("Rename"), shown.length > 1 && button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
+          shown.length > 1 && el("span", { class: "hint" }, "to the version promoted before"))),
     detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
   );
 }
@@ -131,8 +137,10 @@ function takeExample(classifier, number) {
   });
 }
 
-export function installUse(goTo) {
+/** goTo(address) opens one; hasName(before, now) is called when a classifier has got another name. */
+export function installUse(goTo, hasName) {
   go = goTo;
+  renamed = hasName;
   let last;
   onChange(() => {
     if (work.classifier === last) return;

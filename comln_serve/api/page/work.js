@@ -244,6 +244,19 @@ export async function carried() {
   };
 }
 
+/** Takes over another name of a classifier. The draft that it was made of makes its next versions, not the old name's. */
+export async function takeName(before, now) {
+  const draft = isDraft() ? { ...work, classifier: work.classifier?.id } : await memory.recall("works", DRAFT);
+  const its = draft?.classifier && (before.name === null ? draft.classifier === now.id : draft.options.name === before.name);
+  if (its) draft.options.name = now.name;
+  if (its && !isDraft()) await memory.keep("works", draft);
+  if (work.classifier?.id === now.id) {
+    const { name, version, promoted, revision } = now;
+    Object.assign(work.classifier, { name, version, promoted, revision });
+  }
+  return changed({ edited: false });
+}
+
 /** Takes over a classifier that was just made of the classes. */
 export function take(classifier) {
   Object.assign(work, { classifier, edited: false });

@@ -14,7 +14,7 @@ from tests.support.browsers import Browser
 from tests.support.image_files import image_bytes
 from tests.support.keyed import bearer, new_key
 from tests.support.live import LiveServer, live_server
-from tests.support.pages import HOSTILE, SHOWN, Colours, adapt_with, get, requests_of, violations
+from tests.support.pages import HOSTILE, SHOWN, Colours, adapt_with, focused, get, requests_of, violations
 
 pytestmark = pytest.mark.slow
 
@@ -222,6 +222,95 @@ def test_a_name_that_changes_while_images_are_sent(
         assert [(item["version"], item["promoted"]) for item in others] == [(2, False), (1, True)]
         assert (last["classes"][0]["examples"], last["promoted"]) == (61, False)
         assert visitor.texts("#badges .badge") == [f"version {last['version']}"]
+
+
+def test_another_name_for_all_versions(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    """The address, the pictures, the draft and the way back go on under the new name."""
+    adapt_with(server, colours, name="second")
+    httpx2.delete(f"{server.url}/classifiers/second").raise_for_status()  # the number is not given again
+    adapt_with(server, colours, name="taken")
+    visitor.add_classes(colours)
+    visitor.write("#name", "first")
+    visitor.make()
+    visitor.visit("/?classifier=first@1", anew=False)
+    visitor.step("use")
+    visitor.wait(lambda: visitor.all("#rename"))
+    visitor.click("#rename")
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    assert violations(visitor) == []
+    visitor.press("Rename all versions", "#dialog")
+    assert visitor.text("#new-name-problem") == "It has this name already."
+    visitor.write("#new-name", "a b")
+    assert "no spaces" in visitor.text("#new-name-problem")
+    visitor.write("#new-name", "taken")
+    assert visitor.text("#new-name-problem") == ""
+    visitor.press("Rename all versions", "#dialog")
+    visitor.wait(lambda: "There is a classifier 'taken' already" in visitor.text("#new-name-problem"))
+    assert visitor.one("#new-name").get_attribute("aria-invalid") == "true"
+    assert all("409" in message for message in visitor.complaints())
+    visitor.one("#new-name").clear()
+    visitor.one("#new-name").send_keys("second", Keys.ENTER)
+    visitor.wait(lambda: not visitor.one("#dialog").is_displayed())
+    visitor.wait(lambda: visitor.text("#title") == "second")
+    assert visitor.texts("#badges .badge") == ["version 2", "promoted"]
+    visitor.wait(lambda: visitor.texts("#versions a") == ["second@2"])
+    assert focused(visitor) == "Rename"
+    assert visitor.run("return location.search") == "?classifier=second%402&step=use"
+    assert "-F classifier='second'" in visitor.text("#step-use")
+    visitor.step("images")
+    visitor.all(".stored")[0].click()
+    visitor.wait(lambda: len(visitor.all("#dialog .thumbnails img")) == 3)
+    visitor.click("#dialog [aria-label=Close]")
+
+    # Steps that were seen under the old name are found again.
+    visitor.run("history.back()")
+    visitor.wait(lambda: visitor.one("#step-use").is_displayed())
+    visitor.run("history.back()")
+    visitor.wait(lambda: visitor.one("#step-quality").is_displayed())
+    assert visitor.run("return location.search") == "?classifier=second%402"
+    assert visitor.messages() == ""
+    visitor.complaints()  # that there is no first@1 any more
+    # What is made of the draft is the next version.
+    visitor.visit(anew=False)
+    assert visitor.one("#name").get_property("value") == "second"
+    visitor.adapt()
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3", "promoted"])
+    assert httpx2.get(f"{server.url}/classifiers/first").status_code == 404
+    assert visitor.complaints() == []
+
+
+def test_a_first_name(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    """For one of the draft, and for one that was opened by its id, as the next version of a name."""
+
+    def give(name: str) -> None:
+        visitor.step("use")
+        visitor.wait(lambda: visitor.all("#rename"))
+        assert visitor.text("#rename") == "Give it a name"
+        visitor.click("#rename")
+        visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+        visitor.write("#new-name", name)
+        visitor.press("Give it this name", "#dialog")
+
+    visitor.add_classes(colours)
+    visitor.make()
+    give("given")
+    visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 1", "promoted"])
+    visitor.step("images")
+    assert visitor.one("#name").get_property("value") == "given"
+    visitor.visit(anew=False)
+    assert visitor.one("#name").get_property("value") == "given"
+
+    made = adapt_with(server, colours)
+    visitor.visit(f"/?classifier={made['id']}", anew=False)
+    give("given")
+    visitor.wait(lambda: "given stands for version 1 of another classifier" in visitor.text("#dialog .note"))
+    assert violations(visitor) == []
+    assert get(server, f"classifiers/{made['id']}")["name"] is None
+    visitor.press("Make it the next version of given", "#dialog")
+    visitor.wait(lambda: visitor.texts("#versions a") == ["given@2", "given@1"])
+    assert visitor.run("return location.search") == "?classifier=given&step=use"
+    assert get(server, "classifiers/given")["id"] == made["id"]
+    assert visitor.complaints() == []
 
 
 def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: Colours) -> None:
