@@ -8,6 +8,7 @@ pixels, and so its probabilities.
 """
 
 import json
+import math
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -38,8 +39,8 @@ def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:
     """An upright RGB image (height, width, 3) uint8, without transparency."""
     image = Image.open(path)
     if image.format == "JPEG":
-        # A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size while twice the pixels remain.
-        enough = 2 * preprocessing["image_size"]
+        # A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size while twice the pixels of the crop remain.
+        enough = math.ceil(2 * preprocessing["image_size"] / preprocessing.get("crop_fraction", 1))
         image.draft(None, (enough, enough))
     image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:

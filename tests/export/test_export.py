@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,14 @@ def files(folder: Path) -> list[Path]:
     made.append(folder / "palette.png")
     picture(rng, 45, 60).quantize(8).save(made[-1], transparency=3)
     return made
+
+
+def large(folder: Path) -> list[Path]:
+    """JPEG files around the size from which the photo bundle has them decoded at half of it."""
+    rng, paths = np.random.default_rng(1), [folder / f"{side}.jpg" for side in (950, 1100)]
+    for path in paths:
+        picture(rng, int(path.stem), 1200).save(path)
+    return paths
 
 
 def export(client: TestClient, classifier: str, kind: str = "onnx") -> bytes:
@@ -182,7 +191,7 @@ def test_shipped_bundles_answer_as_predict(
         )
         assert adapted.status_code == 201, adapted.text
         queries = [path for name in classes for path in (drawings / name / "query").iterdir()]
-        assert_same_answers(client, "letters", [*queries, *files(tmp_path)])
+        assert_same_answers(client, "letters", [*queries, *files(tmp_path), *large(tmp_path)])
         (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
     # The example, as its docstring says, in a process of its own.
     query = drawings / "oriya-25" / "query" / "1.png"
@@ -197,6 +206,44 @@ def test_shipped_bundles_answer_as_predict(
     done = subprocess.run(command, cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["photos-efficientnet-lite0", "miniimagenet-conv4"])
+def test_the_documented_way_from_a_photo_to_probabilities(
+    model: str,
+    tmp_path: Path,
+    settings: Settings,
+    make_engine: Callable[[Settings], Engine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The block of docs/export.md computes what `/predict` answers, from a file of the head alone."""
+    (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "export.md").read_text(), flags=re.DOTALL)
+    groceries = sorted(path for path in (REPOSITORY / "examples" / "groceries").iterdir() if path.is_dir())
+    engine = make_engine(settings.model_copy(update={"models_dir": REPOSITORY / "models", "default_model": model}))
+    (tmp_path / "models").symlink_to(REPOSITORY / "models")
+    monkeypatch.chdir(tmp_path)
+    queries = [path for folder in groceries for path in sorted((folder / "query").iterdir())]
+    with TestClient(create_app(engine)) as client:
+        support = [(path, folder.name) for folder in groceries for path in (folder / "support").iterdir()]
+        adapted = client.post(
+            "/adapt",
+            data={"name": "letters", "labels": [name for _, name in support]},
+            files=[("images", path.read_bytes()) for path, _ in support],
+        )
+        assert adapted.status_code == 201, adapted.text
+        (tmp_path / "letters.safetensors").write_bytes(export(client, "letters", "safetensors"))
+        opaque = [path for path in files(tmp_path) if path.stem not in {"RGBA", "LA", "palette"}]
+        for path in [*queries, *opaque, *large(tmp_path)]:
+            (tmp_path / "photo.jpg").write_bytes(path.read_bytes())
+            answer = client.post(
+                "/predict", data={"classifier": "letters", "top_k": len(groceries)}, files={"images": path.read_bytes()}
+            )
+            expected = {item["label"]: item["probability"] for item in answer.json()["predictions"][0]["top"]}
+            scope: dict[str, Any] = {}
+            exec(block, scope)
+            found = dict(zip(json.loads(scope["about"]["labels"]), scope["probabilities"].tolist(), strict=True))
+            assert found == pytest.approx(expected, abs=1e-5), path
 
 
 @pytest.fixture
