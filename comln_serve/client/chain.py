@@ -174,8 +174,11 @@ class Chain:
             return [(yield from ask_for(self._session, Adapted, request, seconds=0.0)).id]
         except NotFoundError:
             return ()
-        except ComlnError as error:
-            logger.warning("Whether the request that was interrupted has made a classifier is not known: %s", error)
+        except BaseException as error:  # Ctrl-C again
+            why = str(error) or type(error).__name__
+            logger.warning("Whether the request that was interrupted has made a classifier is not known: %s", why)
+            if not isinstance(error, ComlnError):
+                raise
             return ()
 
     def _can_be_undone(self, request: Request) -> bool:

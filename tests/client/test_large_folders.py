@@ -315,6 +315,10 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
             if request.method == "DELETE":
                 raise KeyboardInterrupt
 
+        def interrupt_adapt(request: httpx2.Request) -> None:
+            if request.url.path == "/adapt":
+                raise KeyboardInterrupt
+
         wire.before = interrupt
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="shop")
@@ -341,8 +345,13 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
         wire.before = lambda _request: None
         wire.after = lambda _request: None
         assert "could not be deleted: clf_" in caplog.messages[0]
-        assert "Whether the request that was interrupted has made a classifier is not known" in caplog.messages[-1]
+        not_known = "Whether the request that was interrupted has made a classifier is not known: "
+        assert caplog.messages[-1].startswith(not_known)
         assert client.classifier("shop").id == shop.id
+        wire.after = interrupt_adapt
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="other")
+        assert caplog.messages[-1] == f"{not_known}KeyboardInterrupt"
 
 
 def test_an_interrupted_change_in_place_is_not_repeated(serve: Callable[..., Wire], folder: Path) -> None:
