@@ -272,6 +272,7 @@ class TenantStore:
                 than `instead_of`.
         """
         with self._database.writing() as connection:
+            tallies.lock(connection, [self._tenant])  # so that the name is not changed meanwhile
             row = self._row(connection, reference)
             if row.name is None:
                 raise ServiceError(
