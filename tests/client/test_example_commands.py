@@ -139,6 +139,26 @@ def test_a_name_that_is_there_is_compared_with_what_it_stood_for(run: Run, line:
     assert line.requests == ["GET /limits", "POST /adapt"]
 
 
+def test_ranges_are_removed(run: Run, comln: Client, line: Wire, tmp_path: Path) -> None:
+    """Of the numbers in a range those that there are; a number by itself must be one."""
+    comln.adapt_folder(class_folder(tmp_path / "photos", each=5), name="shop")
+    lines_of(run("examples", "rm", "shop", "4", "3-3"))
+    lines_of(run("examples", "rm", "shop", "2-5", "4-6", "9"))
+    assert [item.number for item in comln.examples("shop")] == [1, 7, 8, 10, 11, 12, 13, 14, 15]
+    line.requests.clear()
+    for wrong, status, said in (
+        ("x", 2, "'x' is not a number from 1 or a range of them; give one such as 3, or 3-7"),
+        ("0", 2, "'0' is not a number"),
+        ("7-1", 2, "'7-1' is not a number"),
+        ("1-", 2, "'1-' is not a number"),
+        ("2-6", 2, "shop has no example from 2 to 6; comln examples ls shop lists them"),
+        ("3", 1, "has no example 3"),
+    ):
+        refused = run("examples", "rm", "shop", wrong)
+        assert (refused.exit_code, said in refused.stderr) == (status, True), refused.stderr
+    assert line.requests.count("DELETE /classifiers/shop/examples") == 1
+
+
 def test_programs_cost_no_further_request(run: Run, comln: Client, line: Wire, tmp_path: Path) -> None:
     folder = photos_of(tmp_path / "photos", "one", "other")
     comln.adapt_folder(folder, name="shop")

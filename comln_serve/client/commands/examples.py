@@ -1,5 +1,6 @@
 """`comln examples ls | add | rm | relabel`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,19 @@ PROMOTE = click.option(
     show_default=True,
     help="Whether the name stands for the new version at once.",
 )
+
+
+def _range_of(text: str) -> range:
+    """The number of an example, or a range of them, 3-7.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise click.BadParameter(f"{text!r} is not a number from 1 or a range of them; give one such as 3, or 3-7")
+    return range(first, last + 1)
 
 
 @click.group(cls=OnceGroup)
@@ -89,30 +103,49 @@ def _check_class_folders(paths: Sequence[Path]) -> None:
 
 @examples.command()
 @click.argument("ref")
-@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=click.IntRange(min=1))
+@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)
 @PROMOTE
 @connected
-def rm(client: Client, output: Output, ref: str, numbers: Sequence[int], **options: Any) -> None:
-    """Adapt a classifier without some of its examples; a class goes with its last one.
+def rm(client: Client, output: Output, ref: str, numbers: Sequence[range], **options: Any) -> None:
+    """Adapt a classifier without some of its examples, such as 3 7 20-25; a class goes with its last one.
 
     A classifier with a name gets a new version; one without changes in place.
     """
     before = promoted_before(client, output, ref)
-    made = client.remove_examples(ref, numbers, **options)
+    made = client.remove_examples(ref, _chosen(client, ref, numbers), **options)
     show_made(output, made, changes=changed(before, made, {}))
 
 
 @examples.command()
 @click.argument("ref")
 @click.argument("label")
-@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=click.IntRange(min=1))
+@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)
 @PROMOTE
 @connected
-def relabel(client: Client, output: Output, ref: str, label: str, numbers: Sequence[int], *, promote: bool) -> None:
+def relabel(client: Client, output: Output, ref: str, label: str, numbers: Sequence[range], *, promote: bool) -> None:
     """Adapt a classifier with another label for some of its examples: LABEL, of a class that it has or of a new one.
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
     """
     before = promoted_before(client, output, ref)
-    made = client.relabel_examples(ref, dict.fromkeys(numbers, label), promote=promote)
+    made = client.relabel_examples(ref, dict.fromkeys(_chosen(client, ref, numbers), label), promote=promote)
     show_made(output, made, changes=changed(before, made, {}))
+
+
+def _chosen(client: Client, ref: str, numbers: Sequence[range]) -> list[int]:
+    """The numbers that were given, and those in the ranges that there are: numbers of removed examples are not used
+    again.
+
+    Raises:
+        InputError: a range has none.
+    """
+    if all(len(some) == 1 for some in numbers):
+        return [some[0] for some in numbers]
+    there = [item.number for item in client.examples(ref)]
+    chosen: list[int] = []
+    for some in numbers:
+        inside = list(some) if len(some) == 1 else [number for number in there if number in some]
+        if not inside:
+            raise InputError(f"{ref} has no example from {some[0]} to {some[-1]}; comln examples ls {ref} lists them")
+        chosen += inside
+    return chosen
