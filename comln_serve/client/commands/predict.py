@@ -10,12 +10,13 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
+from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
 from comln_serve.client.commands.given import images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
 from comln_serve.client.images import name_of
-from comln_serve.client.results import Predictions
+from comln_serve.client.results import Classifier, Predictions, Skipped
 
 
 @click.command(cls=OnceCommand)
@@ -26,6 +27,12 @@ from comln_serve.client.results import Predictions
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a table to this file; - is standard output.")
 @click.option("--resume", is_flag=True, help="Go on with the table of --csv: classify only files that are not in it.")
 @click.option("--replace", "replace_table", is_flag=True, help="Write over the table of --csv that is there.")
+@click.option(
+    "--copy-to",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Put a copy of each classified file into FOLDER/<class>/, with --unknown also FOLDER/unknown/.",
+)
 @ON_BAD
 @connected
 def predict(
@@ -36,11 +43,13 @@ def predict(
     csv_file: str | None,
     resume: bool,
     replace_table: bool,
+    copy_to: Path | None,
     on_bad: Any,
     **options: Any,
 ) -> None:
     """Classify images: files, or all images of folders and the folders in them."""
     files, skipped = images_of(paths, on_bad)
+    copies = None if copy_to is None else Copies(copy_to, paths)
     if resume and replace_table:
         raise InputError("--resume and --replace exclude each other")
     begun = None
@@ -60,17 +69,12 @@ def predict(
         if not files:
             output.note(f"all files are in {csv_file}")
             if output.as_json:
-                known = client.classifier(options["classifier"])
-                nothing = Predictions(
-                    classifier=known.id,
-                    predictions=(),
-                    calibrated=False,
-                    unknown_threshold=None,
-                    timings_ms={},
-                    skipped=tuple(skipped),
-                )
-                output.show(nothing, str)
+                output.show(_nothing(client.classifier(options["classifier"]), skipped), str)
             return
+    if copies is not None:
+        known = client.classifier(options["classifier"])
+        copies.check_labels(known.labels, unknown=options["unknown"])
+        options["classifier"] = known  # whose labels were checked, should the name be promoted meanwhile
     try:
         found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
     except (IncompleteError, InterruptedPredicting) as error:
@@ -82,6 +86,8 @@ def predict(
                     f"{len(some)} of {error.total} predictions are in {csv_file}; for the rest, give the command again "
                     f"with --resume --classifier {some.classifier}{', without --replace' if replace_table else ''}"
                 )
+        if copies is not None:
+            _copy(output, copies, error.result, files)
         raise
     found = replace(found, skipped=(*skipped, *found.skipped))
     if csv_file is not None:
@@ -92,6 +98,26 @@ def predict(
         click.echo(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}")
     if found.skipped and not output.as_json:
         output.note(left_out(found.skipped))
+    if copies is not None:
+        _copy(output, copies, found, files)
+
+
+def _nothing(known: Classifier, skipped: Sequence[Skipped]) -> Predictions:
+    """The result where all files are in the table."""
+    return Predictions(
+        classifier=known.id,
+        predictions=(),
+        calibrated=False,
+        unknown_threshold=None,
+        timings_ms={},
+        skipped=tuple(skipped),
+    )
+
+
+def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path]) -> None:
+    number = copies.make(found, files)
+    if not output.as_json:
+        output.note(f"{number} files are in folders of {copies.folder}")
 
 
 def _check_begun(client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str) -> None:

@@ -1,0 +1,130 @@
+"""Copies of classified files in a folder for each class, which `comln predict --copy-to` makes."""
+
+import filecmp
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from comln_serve.client.errors import InputError
+from comln_serve.client.images import name_of
+from comln_serve.client.results import Predictions
+
+_UNKNOWN = "unknown"
+_MOST_BYTES = 255  # of a file's name, on most file systems
+# What a folder's name cannot have or mean, on one system or another: separators and control characters, a dot or blank
+# at an end, names of devices; and what looks like a character written as %2F.
+_NOT_IN_NAMES = re.compile(
+    r'[\x00-\x1f\x7f/\\:*?"<>|]|^[. ]|[. ]+$|^(?=(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)).|%(?=[0-9a-f]{2})',
+    re.IGNORECASE,
+)
+
+
+def folder_of(label: str) -> str:
+    """Name of the folder of a class: its label, in which characters that no name can have are written as in addresses
+    (fruit/apple: fruit%2Fapple).
+
+    Raises:
+        InputError: it is too long.
+    """
+    name = _NOT_IN_NAMES.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), label)
+    if not name or len(name.encode()) > _MOST_BYTES:
+        raise InputError(
+            f"class {label!r} cannot be the name of a folder: at most {_MOST_BYTES} bytes are allowed; give it another "
+            "label (comln classifiers rename-classes), or leave out --copy-to"
+        )
+    return name
+
+
+class Copies:
+    """Puts a copy of each classified file into the folder of its class. Nothing that is there is overwritten."""
+
+    def __init__(self, folder: Path, inputs: Sequence[Path]) -> None:
+        """Make nothing yet.
+
+        Args:
+            folder: for the folders of the classes.
+            inputs: files and folders that are classified.
+
+        Raises:
+            InputError: nothing can be written there, or the copies would be among the images of an input.
+        """
+        self.folder = folder
+        around = next((path for path in inputs if path.is_dir() and _is_in(folder, path)), None)
+        if around is not None:
+            raise InputError(f"--copy-to {folder} is in {around}, whose images are classified; give a folder beside it")
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            reason = "may not be written to" if there.is_dir() else "is no folder"
+            raise InputError(f"--copy-to {folder}: {there} {reason}; give another folder")
+
+    def check_labels(self, labels: Sequence[str], *, unknown: bool) -> None:
+        """Refuse classes that cannot have a folder of their own.
+
+        Args:
+            unknown: images may be found unknown, which have a folder, too.
+
+        Raises:
+            InputError: there is one.
+        """
+        names = [folder_of(label) for label in labels]
+        if unknown and _UNKNOWN in map(str.lower, names):
+            raise InputError(
+                f"{self.folder / _UNKNOWN} would be the folder of a class and of images that are of none; give the "
+                "class another label (comln classifiers rename-classes), or leave out --unknown or --copy-to"
+            )
+
+    def make(self, found: Predictions, files: Sequence[Path]) -> int:
+        """Copy the files that were classified. Returns how many.
+
+        A file that was copied by an earlier command is not copied again. Another file of the same name gets one with a
+        number, as 1 (2).png.
+
+        Raises:
+            InputError: a file cannot be copied; those before it are.
+        """
+        by_name = {name_of(file): file for file in files}
+        chosen = {item.image: _UNKNOWN if item.unknown else folder_of(item.label) for item in found}
+        made: set[Path] = set()
+        for image, name in chosen.items():
+            file, folder = by_name[image], self.folder / name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                made.add(
+                    next(target for target in _targets(folder, file) if target not in made and _copy(file, target))
+                )
+            except OSError as error:
+                raise InputError(
+                    f"{name_of(file)}: cannot be copied into {folder}: {error.strerror}; the {len(made)} files before "
+                    "it are copied"
+                ) from error
+        return len(made)
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _targets(folder: Path, file: Path) -> Iterator[Path]:
+    yield folder / file.name
+    number = 2
+    while True:
+        yield folder / f"{file.stem} ({number}){file.suffix}"
+        number += 1
+
+
+def _copy(file: Path, target: Path) -> bool:
+    """Copy a file to where nothing is. False: another file is there; one of the same content is as good as the copy."""
+    try:
+        writer = target.open("xb")
+    except FileExistsError:
+        return target.is_file() and filecmp.cmp(file, target, shallow=False)
+    try:
+        with writer, file.open("rb") as reader:
+            shutil.copyfileobj(reader, writer)
+        shutil.copystat(file, target)
+    except BaseException:  # Ctrl-C, too, leaves no part of a photo
+        target.unlink()
+        raise
+    return True
