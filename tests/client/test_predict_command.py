@@ -1,6 +1,7 @@
 """`comln predict`: the tables that it writes, goes on with, and replaces."""
 
 import csv
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,12 @@ def test_a_table_that_is_there_is_not_written_over(run: Run, line: Wire, photos:
         assert table.read_text() == other
     assert "--resume and --replace exclude each other" in run(*arguments, "--resume", "--replace").stderr
     assert "--replace needs the file of a table" in run(*arguments[:-1], "-", "--replace").stderr
+
+
+def test_a_pipe_cannot_be_gone_on_with(run: Run, photos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused = run("predict", photos, "--classifier", "shop", "--csv", tmp_path / "pipe", "--resume")
+    assert (refused.exit_code, "pipe: is no file; --resume needs the file of a table" in refused.stderr) == (2, True)
 
 
 def test_a_link_to_no_file_stays(run: Run, photos: Path, tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def begun_table(path: Path, top_k: int) -> Begun | None:
     Raises:
         InputError: the file is none, or is damaged elsewhere than in its last row.
     """
+    if path.exists() and not path.is_file():  # reading a pipe or a terminal would wait for ever
+        raise InputError(f"{path}: is no file; --resume needs the file of a table, --csv FILE")
     size, line = 0, ""
 
     def lines(text: str) -> Iterator[str]:

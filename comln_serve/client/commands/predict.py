@@ -117,7 +117,7 @@ def _nothing(known: Classifier, skipped: Sequence[Skipped]) -> Predictions:
 def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path]) -> None:
     number = copies.make(found, files)
     if not output.as_json:
-        output.note(f"{number} files are in folders of {copies.folder}")
+        output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {copies.folder}")
 
 
 def _check_begun(client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str) -> None:
