@@ -11,9 +11,9 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import CliImplicitFlag, CliSettingsSource, CliUnknownArgs
 
 from comln_serve.configuration.settings import Settings, without_password
-from comln_serve.configuration.unknown import refuse_unknown
 from comln_serve.configuration.variables import read_variables
 from comln_serve.errors import StartupError
+from comln_serve.unknown_names import refuse_unknown
 
 
 class Configuration(Settings):

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.configuration.unknown import refuse_unknown
+from comln_serve.unknown_names import refuse_unknown
 
 _PREFIX = "COMLN_"
 

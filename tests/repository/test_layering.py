@@ -52,6 +52,7 @@ ABOVE = {
         "short_memory",
         "starting",
         "storage",
+        "unknown_names",
     },
     "bundle": {"api", "engine", "export", "report", "storage", "configuration"},
     "configuration": {"api", "engine", "export", "report", "bundle", "storage", "flow", "server"},
@@ -92,7 +93,17 @@ TRAINER = (
     ("checkpoint_names", "config", "errors", "memory"),
 )
 # What the trainer takes from the server.
-SHARED = ("__version__", "bundle", "engine.embedding.backbone", "errors", "flow", "imaging", "machine", "report")
+SHARED = (
+    "__version__",
+    "bundle",
+    "engine.embedding.backbone",
+    "errors",
+    "flow",
+    "imaging",
+    "machine",
+    "report",
+    "unknown_names",
+)
 
 
 def modules(package: str) -> dict[str, Path]:

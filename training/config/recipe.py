@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from comln_serve.configuration.unknown import no_such
+from comln_serve.unknown_names import no_such
 from training.config.files import find_paths
 from training.config.run import Config
 
