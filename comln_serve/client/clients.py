@@ -78,7 +78,7 @@ class _Base(Generic[_Transport]):
         transport: what carries requests, in place of connections.
 
     Raises:
-        InputError: url, key or timeout cannot be used.
+        InputError: url, key, timeout or retry_seconds cannot be used.
     """
 
     def __init__(
@@ -95,6 +95,8 @@ class _Base(Generic[_Transport]):
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
         if not timeout > 0:
             raise InputError(f"timeout is {timeout}; give seconds, more than 0")
+        if not retry_seconds >= 0:
+            raise InputError(f"retry_seconds is {retry_seconds}; give seconds, from 0 on")
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
         self._session = Session(address, retry_seconds, max_side)

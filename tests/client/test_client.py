@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import os
 import re
 import time
@@ -399,6 +400,8 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         with pytest.raises(BadImageError, match="is an address, not a path") as caught:
             comln.predict([address], "pair")
         assert len(str(caught.value)) < 200
+    with pytest.raises(InputError, match="retry_seconds is nan; give seconds, from 0 on"):
+        Client("http://127.0.0.1", retry_seconds=math.nan)
     with pytest.raises(InputError, match="timeout is 0"):
         Client(timeout=0)
 

@@ -157,10 +157,15 @@ def test_adapt_tells_of_mislabelled_and_bad_files(comln: Run, tmp_path: Path) ->
     result = comln("adapt", folder, "--horizon", "1000")
     assert result.exit_code == 0
     assert "1 image looks mislabelled:\n" in result.stdout
-    found = re.search(rf"\n  example (\d+) \({folder}/red/blue.png\): red, or rather blue \(.*\n(.*)\n", result.stdout)
+    found = re.search(
+        rf"\n  example (\d+) \({folder}/red/blue.png\): red, or rather blue \(.*\n(.*\n.*)\n", result.stdout
+    )
     assert found, result.stdout
     made = result.stdout.partition(":")[0]
-    assert found[2] == f"  to remove it: comln examples rm {made} {found[1]}"
+    assert found[2] == (
+        f"  to correct it: comln examples relabel {made} blue {found[1]}\n"
+        f"  to remove it: comln examples rm {made} {found[1]}"
+    )
     assert result.stderr == f"1 file was skipped:\n  {folder}/red/bad.png: is no image: it begins with b'none'\n"
     refused = comln("adapt", folder, "--on-bad", "raise")
     assert (refused.exit_code, refused.stdout) == (2, "")

@@ -269,6 +269,7 @@ def test_long_lists_do_not_bury_the_accuracy() -> None:
     assert f"  and 1 more group {all_of}\n" in text
     assert text.endswith(f"  and 2 more groups {all_of}")
     assert "  example 1 (1.png): a, or rather b" in text
+    assert "  to correct the first: comln examples relabel shop b 1\n" in text
     assert "  to remove these 5: comln examples rm shop 1 2 3 4 5\n" in text
     some = described(replace(made, promoted=False), {7: "7.png", 17: "17.png", 2: "2.png"})
     assert "  to remove these 5: comln examples rm shop@2 1 2 3 4 5\n" in some

@@ -35,7 +35,7 @@ def test_the_readme_is_short() -> None:
 
 def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
     commands = [*curl_commands(README), *curl_commands(document("http.md"))]
-    assert len(commands) == 4
+    assert len(commands) == 5
     with live_server(MODELS, tmp_path) as server:
         answers = []
         for command in commands:
@@ -50,7 +50,7 @@ def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, done.stderr
             answers.append(json.loads(done.stdout))
-    adapted, predicted, by_json, renamed = answers
+    adapted, predicted, by_json, noted, renamed = answers
     assert [item["label"] for item in adapted["classes"]] == ["keble", "oriya", "tengwar"]
     assert [item["examples"] for item in adapted["classes"]] == [2, 2, 2]
     # The answer the README shows, but for the id and the timings.
@@ -61,6 +61,7 @@ def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
         assert found["label"] == printed["label"]
         assert found["probability"] == pytest.approx(printed["probability"], abs=1e-3)
     assert len(by_json["predictions"]) == 1
+    assert (noted["id"], noted["metadata"], noted["expires_at"]) == (adapted["id"], {"line": "3"}, None)
     assert [item["label"] for item in renamed["classes"]] == ["Keble", "Oriya", "tengwar"]
     assert renamed["version"] == 2
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
 
@@ -127,6 +128,9 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
         lines.append(f"  and {len(held.suspects) - len(listed)} more {names.all_of}")
     which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
+    first = listed[0]
+    correct = f"comln examples relabel {reference} {quote(first.likelier)} {first.number}"
+    lines.append(shown(f"  to correct {'it' if len(held.suspects) == 1 else 'the first'}: {correct}"))
     lines.append(f"  to remove {which}: comln examples rm {reference} {' '.join(str(item.number) for item in listed)}")
     return lines
 
