@@ -413,6 +413,11 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--models-dir" in capsys.readouterr().out
 
 
+def test_the_server_is_a_module_too() -> None:
+    command = [sys.executable, "-m", "comln_serve", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{__version__}\n"
+
+
 @pytest.mark.slow
 def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
     """It would otherwise stay alive and never ready."""
