@@ -125,7 +125,7 @@ class Authentication:
             seconds = math.ceil(wait)
             raise ServiceError(
                 ErrorCode.RATE_LIMITED,
-                f"This API key may be used for {limit} requests a minute, which it has been. Try again in {seconds} s.",
+                f"This API key has used its {limit} requests of this minute. Try again in {seconds} s.",
                 limit=limit,
                 retry_after_seconds=seconds,
             )
