@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if found := re.fullmatch("argument (--[a-z-]+).*: expected one argument", message):
-            message += f"; one that begins with a minus is given as {found[1]}=-VALUE"
+            message += f"; to give a negative value, write {found[1]}=-VALUE"
         elif found := re.fullmatch("unrecognized arguments: ([0-9. -]+)", message):
             message += f"; the numbers of one option are separated by commas alone, as in {','.join(found[1].split())}"
         super().error(message)

@@ -8,7 +8,7 @@ from typing import cast
 from urllib.parse import quote
 
 from comln_serve.client.asking import Session, ask, ask_for, ask_partially
-from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NotFoundError
+from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NoAnswerError, NotFoundError
 from comln_serve.client.results import Adapted, Classifier, ClassifierDetail, Rejected
 from comln_serve.client.steps import Flow, Request
 
@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 # Cleaning up after a failure must not take as long as the failure took.
 _CLEANING_SECONDS = 5.0
+
+_NOT_KNOWN = "Whether the request that was interrupted has made a classifier is not known: %s"
 
 
 def path_of(classifier: str | Classifier, *more: str | int) -> str:
@@ -44,7 +46,7 @@ class Chain:
         self._made: list[Adapted] = []
         self._several = False
         self._before: Classifier | None = None  # what the name, or the reference, stood for at the beginning
-        self._unanswered: Request | None = None  # that made a version, perhaps
+        self._unanswered: Request | None = None  # sent, but its answer was not read
 
     def __len__(self) -> int:
         return len(self._made)
@@ -87,8 +89,9 @@ class Chain:
         self._unanswered = request
         try:
             made, rejected = yield from ask_partially(self._session, Adapted, request)
-        except ComlnError:
-            self._unanswered = None
+        except ComlnError as error:
+            if not isinstance(error, NoAnswerError):
+                self._unanswered = None
             raise
         self._made.append(made)
         self._unanswered = None
@@ -160,9 +163,18 @@ class Chain:
 
     def _undo(self) -> Flow[None]:
         """Delete what was made until an interrupt. What is left is logged: the interrupt says nothing of it."""
-        _log_left((yield from self._delete(self.created)))
-        if self._unanswered is not None and self._can_be_undone(self._unanswered):
-            _log_left((yield from self._delete((yield from self._made_by(self._unanswered)))))
+        unanswered = self._unanswered
+        undoes = unanswered is not None and self._can_be_undone(unanswered)
+        try:
+            _log_left((yield from self._delete(self.created)))
+        except GeneratorExit:
+            raise
+        except BaseException:  # Ctrl-C again
+            if undoes:
+                logger.warning(_NOT_KNOWN, "interrupted again")
+            raise
+        if unanswered is not None and undoes:
+            _log_left((yield from self._delete((yield from self._made_by(unanswered)))))
 
     def _made_by(self, request: Request) -> Flow[Sequence[str]]:
         """Ids of what a request has made whose answer was not read.
@@ -176,7 +188,7 @@ class Chain:
             return ()
         except BaseException as error:  # Ctrl-C again
             why = str(error) or type(error).__name__
-            logger.warning("Whether the request that was interrupted has made a classifier is not known: %s", why)
+            logger.warning(_NOT_KNOWN, why)
             if not isinstance(error, ComlnError):
                 raise
             return ()
@@ -199,6 +211,8 @@ class Chain:
             state = "What had been made was deleted."
         else:
             state = f"What had been made was deleted; {last.name!r} is what it was before."
+        if self._unanswered is not None:
+            state += " Whether the request without an answer has made a further version is not known."
         return state, leftover
 
     def _delete(self, identifiers: Sequence[str]) -> Flow[tuple[str, ...]]:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.domain.words import listed
 
-# What repr() makes of a text, as which notes quote labels; no apostrophe within a word begins one. A pattern of a
-# classifier's own labels would stay in the memory of `re`, where one of 500 long labels takes 10 MB.
+# A label in a note, quoted by repr(); no apostrophe within a word begins one. One pattern for all labels: `re` keeps
+# the patterns it has seen, and one made of 500 labels takes 10 MB.
 _LITERAL = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 _ALIKE = "Labels that differ only in case or blanks are different classes: "

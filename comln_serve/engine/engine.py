@@ -39,7 +39,7 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
 from comln_serve.report import similarity
-from comln_serve.storage import Store
+from comln_serve.storage import Edit, Store
 
 __all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
 
@@ -112,7 +112,7 @@ class Engine:
         self.classifiers = Catalogue(
             store,
             settings.classifier_cache_bytes // shared.processes,
-            # One that does not keep house may share the database with a server that keeps thumbnails: they stay.
+            # One that does not keep house deletes none: a server that keeps thumbnails may use the same database.
             keep_thumbnails=settings.keep_thumbnails or not keeps_house,
         )
         self.images = Admission(settings.max_pending_images, Count.IMAGES, shared, largest=settings.max_images)
@@ -334,6 +334,16 @@ class Engine:
         self._need_ready()
         with self._served.using() as models:
             return self._maker.rename_classes(models, reference, labels, caller or Caller(), promote=promote)
+
+    def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
+        """Change name, metadata or time of expiry of a classifier.
+
+        Raises:
+            ServiceError: as `TenantStore.edit`; MODEL_CHANGED, its new name would stand for it, and its model is not
+                served here.
+        """
+        with self._served.using() as models, self.classifiers.changing(tenant) as store:
+            return store.edit(reference, edit, check=models.of)
 
     def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
         """Let a classifier's name stand for it.

@@ -130,7 +130,7 @@ def _held_out(
 ) -> HeldOutReport:
     examples = np.flatnonzero(found.judged)
     given, logits = classes[examples], found.logits[0, examples]
-    # As predictions are ranked. At a horizon near 0 the logits differ by less than probabilities can, which are equal.
+    # By probability, as predictions are: after a very short horizon the logits differ by less than rounding.
     predicted = softmax(logits).argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(confusion, (given, predicted), 1)

@@ -97,9 +97,9 @@ def warn_if_open(settings: Settings) -> None:
 
 
 def warn_of_contradictions(settings: Settings, workers: int) -> None:
-    """Log a warning of settings that a server can work with, but hardly as they were meant.
+    """Log a warning of settings that contradict each other.
 
-    They are not refused: a server whose bodies alone were limited still takes the smaller images.
+    They are not refused: a server that limits bodies only still works for smaller images.
     """
     if settings.max_image_bytes > settings.max_body_bytes:
         logger.warning(

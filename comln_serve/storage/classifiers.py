@@ -243,8 +243,11 @@ class TenantStore:
             if support.thumbnails:
                 connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
-    def edit(self, reference: str, edit: Edit) -> ClassifierRecord:
+    def edit(self, reference: str, edit: Edit, *, check: Check = _any) -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier. Returns its new description.
+
+        Args:
+            check: as in `promote`, of a classifier that gets its first name and that this stands for.
 
         Raises:
             ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
@@ -255,6 +258,8 @@ class TenantStore:
                 tallies.lock(connection, [self._tenant])
             row = self._row(connection, reference)
             values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
+            if values.get("promotion"):
+                check(rows.to_record(row))
             if values:
                 query = update(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == row.id)
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
@@ -264,7 +269,7 @@ class TenantStore:
         """Let a classifier's name stand for it. Returns its new description.
 
         Args:
-            instead_of: id of the version that the name must stand for until now; None: any.
+            instead_of: promote only if the name still stands for the classifier with this id; None: for any.
             check: called with the classifier; with an error that it raises, nothing is changed.
 
         Raises:

@@ -16,7 +16,7 @@ from comln_serve.domain.sixteen_bits import from_int16, to_int16
 from comln_serve.domain.support import SupportSet
 from comln_serve.storage.tables import classifiers, supports, thumbnails
 
-# Those whose columns have the same names.
+# Fields without a column of their name, and those with one.
 _OTHERS = ("promoted", "thumbnails", "held_out")
 _FIELDS = tuple(field.name for field in fields(ClassifierRecord) if field.name not in _OTHERS)
 

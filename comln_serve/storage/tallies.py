@@ -1,7 +1,8 @@
 """Counts the classifiers of each tenant, and numbers them for paging.
 
 Counting rows would take longer the more there are. So each tenant's row holds their number, and whoever adds or deletes
-classifiers locks this row first, changes it in the same transaction, and then the classifiers.
+classifiers locks this row first, changes it in the same transaction, and then the classifiers. Promotions and changes
+of names lock it too: the order is tenant, name, classifiers.
 
 The table's own sequence counts all tenants' classifiers: used for paging, it would tell a tenant
 how many classifiers others make.

@@ -195,7 +195,7 @@ def test_labels_that_cannot_be_corrected(engine: Engine) -> None:
     error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.relabel_examples(made.id, {1: "new", 9: "new", 7: "x"}))
     assert error.detail == {"received": [7, 9]}
     error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.relabel_examples(made.id, {1: made.labels[0]}))
-    assert "No label would change: example 1 of" in error.message
+    assert "No label would change" in error.message
     everything = dict.fromkeys(range(1, 7), "one")
     fails(ErrorCode.CANNOT_ADAPT, lambda: engine.relabel_examples(made.id, everything))
     assert engine.classifiers.find(made.id).revision == 1

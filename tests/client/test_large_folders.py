@@ -353,6 +353,15 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
             client.adapt_folder(folder, name="other")
         assert caplog.messages[-1] == f"{not_known}KeyboardInterrupt"
 
+        def interrupt_both(request: httpx2.Request) -> None:
+            if request.url.path.endswith("/examples") or request.method == "DELETE":
+                raise KeyboardInterrupt
+
+        wire.after = interrupt_both
+        with pytest.raises(KeyboardInterrupt):
+            client.adapt_folder(folder, name="third")
+        assert f"{not_known}interrupted again" in caplog.messages[-2:]
+
 
 def test_an_interrupted_change_in_place_is_not_repeated(serve: Callable[..., Wire], folder: Path) -> None:
     """It could not be undone."""

@@ -20,6 +20,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode
+from comln_serve.storage import Edit
 from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -131,6 +132,11 @@ def test_a_name_never_stands_for_what_cannot_predict(live: Engine, folder: Path)
     assert predict(live, QUERY, "letters").classifier.version == 2
     fails(ErrorCode.MODEL_CHANGED, lambda: live.promote("letters@1"))
     assert live.promote("letters@2").promoted
+    unnamed = live.adapt(five, NewClassifier(model="tiny")).classifier
+    change_embedder(folder)
+    live.reload()
+    fails(ErrorCode.MODEL_CHANGED, lambda: live.edit(unnamed.id, Edit(name="letters")))
+    assert not live.edit(unnamed.id, Edit(name="letters", promote=False, metadata={"a": "b"})).promoted
 
 
 def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, folder: Path) -> None:

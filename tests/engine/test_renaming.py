@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.classifiers.catalogue import References
-from comln_serve.engine.engine import Caller, Engine, NewClassifier, load_models
+from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier, load_models
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import Store
+from comln_serve.storage import Store, TenantStore
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -80,6 +81,36 @@ def test_a_label_within_another_is_left_alone() -> None:
     assert report.renamed(new).notes == [f"Of {', '.join(repr(new[label]) for label in labels)}."]
     said = report.model_copy(update={"notes": ["The model's images' classes 'a' (the server's)."]})
     assert said.renamed(new).notes == ["The model's images' classes \"it's\" (the server's)."]
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+def test_a_request_repeated_while_the_first_is_at_work_is_answered_as_that(
+    engine: Engine, relabel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a client does whose connection broke. When its turn comes, there is nothing left to change."""
+    engine.adapt(PHOTOS, NewClassifier(name="letters"))
+    begun, release, add = Event(), Event(), TenantStore.add
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        assert release.wait(60)
+        return add(*arguments, **options)
+
+    def change(key: str) -> Adapted:
+        caller = Caller(idempotency_key=key)
+        if relabel:
+            return engine.relabel_examples("letters", {1: "new"}, caller)
+        return engine.rename_classes("letters", {"green": "new"}, caller)
+
+    monkeypatch.setattr(TenantStore, "add", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(change, "key")
+        assert begun.wait(60)
+        again = pool.submit(change, "key")
+        release.set()
+        assert (first.result().replayed, again.result().replayed) == (False, True)
+        assert first.result().classifier.id == again.result().classifier.id
+    fails(ErrorCode.INVALID_REQUEST, lambda: change("another"))
 
 
 def test_renaming_leaves_no_patterns_in_memory() -> None:

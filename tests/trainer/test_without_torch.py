@@ -136,12 +136,12 @@ def test_what_wrap_needs(absent: str) -> None:
 @pytest.mark.parametrize("absent", ["numpy", "pydantic", "onnxruntime"])
 @pytest.mark.parametrize("arguments", [["--help"], ["wrap", "a.onnx", "--to", "b"]], ids=" ".join)
 def test_where_the_server_is_not_installed(absent: str, arguments: list[str]) -> None:
-    """As beside the client alone; without ONNX Runtime there is help."""
+    """As beside the client alone."""
     found = comln_train(*arguments, absent=(absent, *EXTRAS["wrap"], *EXTRAS["train"]))
-    if absent == "onnxruntime":
-        assert "ModuleNotFoundError" not in found.stderr
-        return
     assert (found.returncode, found.stdout) == (2, "")
+    if absent == "onnxruntime":  # what the extra `wrap` brings is asked for first
+        assert found.stderr.startswith("comln-train: this needs yaml, ")
+        return
     assert found.stderr == (
         f"comln-train: this needs the server, and {absent} is not installed. In a clone: "
         'pip install -c constraints.txt ".[cpu,wrap]"\n'

@@ -146,7 +146,8 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         findings.append(
             Finding("pooling", ",".join(f"{value:g}" for value in options.pooling), "as given", "--pooling")
         )
-    crop, views = 1.0 if options.crop_fraction is None else options.crop_fraction, _support_views(options)
+    crop = 1.0 if options.crop_fraction is None else options.crop_fraction
+    views = _support_views(options, crop)
     if options.resize == "crop":
         findings.append(_crop_finding(crop, given=options.crop_fraction is not None))
         findings.append(_views_finding(views, given=options.support_views is not None))
@@ -387,12 +388,12 @@ def _reduction(
     return None if found is None else Finding("reduction", *found, "--reduction")
 
 
-def _support_views(options: WrapOptions) -> tuple[float, ...]:
+def _support_views(options: WrapOptions, crop: float) -> tuple[float, ...]:
     if options.support_views is not None:
         return options.support_views
     if options.resize != "crop":
         return ()
-    return tuple(share for share in _SUPPORT_VIEWS if share != (options.crop_fraction or 1.0))
+    return tuple(share for share in _SUPPORT_VIEWS if share != crop)
 
 
 def _crop_finding(share: float, *, given: bool) -> Finding:

@@ -13,10 +13,8 @@ function gone() {
 /** Opens the dialog with a title and content. closed() is called when it goes. */
 export function openDialog(title, content, { closed = () => {}, wide = false } = {}) {
   const dialog = byId("dialog");
-  if (dialog.open) {
-    dialog.close();
-    gone(); // now: the event comes when the next content is open
-  }
+  if (dialog.open) dialog.close();
+  gone(); // now: the event of a dialog that was closed comes when the next content is open
   const close = button("×", () => dialog.close(), { class: "icon", "aria-label": "Close" });
   dialog.replaceChildren(
     el("div", { class: "dialog-head" }, el("h2", { id: "dialog-title" }, title), close),

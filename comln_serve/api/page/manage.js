@@ -4,7 +4,7 @@ import { announce, complain } from "./announce.js";
 import { save } from "./csv.js";
 import { theirs } from "./dom.js";
 import { ask, download, pathOf, referenceOf, wordsOf } from "./server.js";
-import { mayPromote } from "./standing.js";
+import { promoteInstead } from "./standing.js";
 import { undoable } from "./undo.js";
 
 async function attempt(action) {
@@ -20,9 +20,8 @@ async function attempt(action) {
 export const promote = (classifier, shown) =>
   attempt(async () => {
     const known = shown.find(({ name, promoted }) => promoted && name === classifier.name);
-    if (known && !(await mayPromote(classifier, [known.id]))) return null;
-    const promoted = await ask(`${pathOf(classifier.id)}/promote`, { method: "POST" });
-    announce(`${classifier.name} now stands for version ${promoted.version}.`);
+    const promoted = await promoteInstead(classifier, known ? [known.id] : []);
+    if (promoted) announce(`${classifier.name} now stands for version ${promoted.version}.`);
     return promoted;
   });
 

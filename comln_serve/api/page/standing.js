@@ -2,7 +2,7 @@
 
 import { announce } from "./announce.js";
 import { choose } from "./dialog.js";
-import { askPatiently } from "./server.js";
+import { askPatiently, pathOf } from "./server.js";
 
 /** The version that a name stands for; null: none does. (By the list, as no version is no error there.) */
 export async function standing(name, { signal } = {}) {
@@ -38,11 +38,22 @@ export async function mayChange(classifier, now) {
   return chosen === "on";
 }
 
-/** Whether a name is to stand for a version. The user is asked where it stands for none of `known` (ids) any more. */
-export async function mayPromote({ id, name, version }, known, options) {
-  const now = await standing(name, options);
-  if (now === null || now.id === id || known.includes(now.id)) return true;
-  return (await choose(`${name} stands for version ${now.version}`,
-    `Meanwhile somebody let ${name} stand for version ${now.version}. Version ${version} may lack what is in that one.`,
-    [[`Promote version ${version} all the same`, true], [`Leave it at version ${now.version}`, false]])) === true;
+/** Lets a name stand for a version in place of one of `known` (ids); the user is asked about any other. null: left. */
+export async function promoteInstead({ id, name, version }, known, options) {
+  for (const agreed = [...known]; ; ) {
+    const now = await standing(name, options);
+    if (now !== null && now.id !== id && !agreed.includes(now.id)) {
+      const chosen = await choose(`${name} stands for version ${now.version}`,
+        `At present ${name} stands for version ${now.version}. Version ${version} may lack what is in that one.`,
+        [[`Promote version ${version} all the same`, true], [`Leave it at version ${now.version}`, false]]);
+      if (chosen !== true) return null;
+      agreed.push(now.id);
+    }
+    try {
+      const only = now === null ? "" : `?instead_of=${now.id}`;
+      return await askPatiently(`${pathOf(id)}/promote${only}`, { method: "POST" }, options);
+    } catch (error) {
+      if (error.code !== "name_moved") throw error; // else somebody has promoted another one since
+    }
+  }
 }

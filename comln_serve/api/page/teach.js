@@ -8,7 +8,7 @@ import * as memory from "./memory.js";
 import { modelNamed, models } from "./models.js";
 import { inPieces, large } from "./pieces.js";
 import { ask, askPatiently, onceKey, pathOf, Refused, referenceOf, stopped, wordsOf } from "./server.js";
-import { mayChange, mayPromote, standing } from "./standing.js";
+import { mayChange, promoteInstead, standing } from "./standing.js";
 import { allImages, changed, isDraft, keepImages, markBad, onChange, take, work } from "./work.js";
 import { counted, quoted } from "./words.js";
 
@@ -90,11 +90,6 @@ async function send(signal, progress, stood) {
   try {
     await inPieces(all, most, { send: request, done, bad, signal });
     signal.throwIfAborted();
-    // What was made is whole, and stays, whether the name is to stand for it or not.
-    const known = [stood?.id, base?.id, ...passed];
-    if (!whole && result.made?.name && !result.made.promoted && (await mayPromote(result.made, known, { signal }))) {
-      await askPatiently(`${pathOf(result.made.id)}/promote`, { method: "POST" }, { signal });
-    }
   } catch (error) {
     // Of what was to become one classifier nothing half made stays behind.
     if (result.made && result.made.id !== base?.id) await remove([...passed, result.made.id]);
@@ -105,7 +100,13 @@ async function send(signal, progress, stood) {
     }
     throw error;
   }
-  await remove(passed);
+  try {
+    // What was made is whole, and stays, whether the name is to stand for it or not.
+    const known = [stood?.id, base?.id, ...passed].filter(Boolean);
+    if (!whole && result.made?.name && !result.made.promoted) await promoteInstead(result.made, known, { signal });
+  } finally {
+    await remove(passed);
+  }
   return result;
 }
 

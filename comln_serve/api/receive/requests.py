@@ -225,6 +225,7 @@ class RelabelRequest(_Request):
         Field(
             min_length=1,
             max_length=_MOST_RELABELLED,
+            json_schema_extra={"propertyNames": {"pattern": "^[1-9][0-9]*$"}},
             description="The new label, of a class that there is or of a new one, of each example to relabel, by its "
             "number.",
         ),

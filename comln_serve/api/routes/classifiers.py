@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
+from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import read_edit
@@ -82,6 +83,7 @@ def classifier(request: Request, ref: Ref) -> Response:
     responses=error_responses(
         *ONE_CLASSIFIER_ERRORS,
         ErrorCode.NAME_TAKEN,
+        ErrorCode.MODEL_CHANGED,
         ErrorCode.RECEIVE_TIMEOUT,
         ErrorCode.BODY_TOO_LARGE,
         ErrorCode.UNSUPPORTED_MEDIA_TYPE,
@@ -92,9 +94,9 @@ def classifier(request: Request, ref: Ref) -> Response:
 @needs(Scope.ADAPT)
 async def edit_classifier(request: Request, ref: Ref) -> Response:
     """Id, weights, report and examples stay; fields that are left out change nothing."""
-    stored, tenant = engine_of(request).classifiers, tenant_of(request)
+    engine, tenant = engine_of(request), tenant_of(request)
     request.app.state.requests.check()
-    body = await read_edit(request, engine_of(request).settings)
+    body = await read_edit(request, engine.settings)
     sent, seconds = body.model_fields_set, body.expires_in_seconds
     edit = Edit(
         name=body.name if "name" in sent else None,
@@ -103,7 +105,8 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
         expires_in=None if seconds is None else timedelta(seconds=seconds),
         keeps_expiry="expires_in_seconds" not in sent,
     )
-    edited = await change(request, lambda: stored.edit(ref, edit, tenant))
+    edited = await change(request, lambda: engine.edit(ref, edit, tenant))
+    current_record().classifier = edited.id
     return as_json(schemas.ClassifierDetail.model_validate(edited))
 
 
@@ -119,7 +122,7 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
     else for the newest that is left.
     """
     stored, tenant = engine_of(request).classifiers, tenant_of(request)
-    await change(request, lambda: stored.delete(ref, tenant))
+    current_record().classifier = await change(request, lambda: stored.delete(ref, tenant))
     return Response(status_code=204)
 
 
@@ -135,8 +138,7 @@ async def promote(
     request: Request,
     ref: Ref,
     instead_of: Annotated[
-        str | None,
-        Query(pattern=f"^{ID_PREFIX}", description="Id of the version that the name must stand for until now."),
+        str | None, Query(pattern=f"^{ID_PREFIX}", description="Promote only if the name still stands for this id.")
     ] = None,
 ) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id. Refused if its model is not served here, as predictions by the
@@ -144,6 +146,7 @@ async def promote(
     """
     engine, tenant = engine_of(request), tenant_of(request)
     promoted = await change(request, lambda: engine.promote(ref, tenant, instead_of=instead_of))
+    current_record().classifier = promoted.id
     return schemas.ClassifierInfo.model_validate(promoted)
 
 
@@ -158,4 +161,6 @@ async def promote(
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
     engine, tenant = engine_of(request), tenant_of(request)
-    return schemas.ClassifierInfo.model_validate(await change(request, lambda: engine.roll_back(ref, tenant)))
+    promoted = await change(request, lambda: engine.roll_back(ref, tenant))
+    current_record().classifier = promoted.id
+    return schemas.ClassifierInfo.model_validate(promoted)

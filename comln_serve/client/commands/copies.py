@@ -60,7 +60,7 @@ class Copies:
             raise InputError(f"--copy-to {folder}: {there} {reason}; give another folder")
 
     def check_labels(self, labels: Sequence[str], *, unknown: bool) -> None:
-        """Refuse classes that cannot have a folder of their own.
+        """Refuse classes that cannot have a folder. Classes that differ only in case share one on some systems.
 
         Args:
             unknown: images may be found unknown, which have a folder, too.

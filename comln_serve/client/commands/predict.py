@@ -63,7 +63,7 @@ def predict(
     elif resume or replace_table:
         raise InputError(f"{'--resume' if resume else '--replace'} needs the file of a table, --csv FILE")
     if begun is not None:
-        _check_begun(client, output, begun, csv_file, options["classifier"])
+        _check_begun(client, output, begun, csv_file, options["classifier"], copies=copies is not None)
         files = [file for file in files if name_of(file) not in begun.files]
         skipped = [item for item in skipped if item.image not in begun.files]
         if not files:
@@ -120,8 +120,10 @@ def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Pa
         output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {copies.folder}")
 
 
-def _check_begun(client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str) -> None:
-    """Refuse to go on with another classifier's table, and say if a row of the table is lost."""
+def _check_begun(
+    client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str, *, copies: bool
+) -> None:
+    """Refuse to go on with another classifier's table, and say what is lost of the table, or not copied."""
     others = begun.labels.difference(client.classifier(classifier).labels) if begun.labels else ()
     if others:
         raise InputError(
@@ -130,6 +132,8 @@ def _check_begun(client: Client, output: Output, begun: Begun, csv_file: str | N
         )
     if begun.cut is not None:
         output.note(f"{csv_file}: its last row is incomplete; the file is classified again: {shown(begun.cut)}")
+    if copies and begun.files:
+        output.note(f"{len(begun.files)} files that {csv_file} has are not copied now; with --replace all are")
 
 
 def _lines(found: Predictions) -> str:

@@ -129,7 +129,8 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
     which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
     first = listed[0]
-    correct = f"comln examples relabel {reference} {quote(first.likelier)} {first.number}"
+    end = "-- " if first.likelier.startswith("-") else ""  # of the options
+    correct = f"comln examples relabel {end}{reference} {quote(first.likelier)} {first.number}"
     lines.append(shown(f"  to correct {'it' if len(held.suspects) == 1 else 'the first'}: {correct}"))
     lines.append(f"  to remove {which}: comln examples rm {reference} {' '.join(str(item.number) for item in listed)}")
     return lines

@@ -242,10 +242,9 @@ class ClassifierMaker:
                 made = make()
             except KeyTakenError:
                 continue  # a request with the same key has just made one
-            except ServiceError as error:
-                full = error.code is ErrorCode.TOO_MANY_CLASSIFIERS
-                if full and call.key is not None and store.made_by(call.key):
-                    continue  # that request took the last place
+            except ServiceError:
+                if call.key is not None and store.made_by(call.key):
+                    continue  # that request did it meanwhile: it took the last place, or nothing is left to change
                 raise
             self._catalogue.remember(made)
             return Adapted(made, call.clock.milliseconds(), rejected=tuple(call.rejected))
@@ -435,8 +434,8 @@ def _same_labels(reference: str, labels: Mapping[int, str]) -> ServiceError:
     number, label = next(iter(labels.items()))
     return ServiceError(
         ErrorCode.INVALID_REQUEST,
-        f"No label would change: example {number} of classifier {reference!r} has the label {label!r} already, and so "
-        "it is with all that were sent. Send examples with labels that they do not have.",
+        f"No label would change: all of these examples of classifier {reference!r} have the labels that were sent for "
+        f"them already (example {number}: {label!r}). Send labels that they do not have.",
         received=list(labels),
     )
 

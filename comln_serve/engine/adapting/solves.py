@@ -34,7 +34,7 @@ class Solves:
         """
         self._at_once, self._max_seconds = at_once, max_seconds
         self._places = Admission(at_once * shared.processes + max_waiting, Count.ADAPTATIONS, shared)
-        self._most_of_one = max(1, max_waiting // _SHARE_OF_ONE)
+        self._most_of_one = max(1, max_waiting // (_SHARE_OF_ONE * shared.processes))
         self._changed = Condition()
         self._line: list[tuple[Hashable, object]] = []
         self._solving: list[Hashable] = []

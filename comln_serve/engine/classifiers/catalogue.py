@@ -3,12 +3,12 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.support import MOST_THUMBNAILS
 from comln_serve.engine.classifiers.cache import ClassifierCache
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.short_memory import ShortMemory
-from comln_serve.storage import Edit, Resolved, Store, TenantStore
+from comln_serve.storage import Resolved, Store, TenantStore
 from comln_serve.storage.classifiers import not_found
 
 
@@ -96,13 +96,9 @@ class Catalogue:
             )
         return found
 
-    def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
-        """See `TenantStore.edit`."""
-        with self.changing(tenant) as store:
-            return store.edit(reference, edit)
-
-    def delete(self, reference: str, tenant: str = "") -> None:
-        """See `TenantStore.delete`."""
+    def delete(self, reference: str, tenant: str = "") -> str:
+        """See `TenantStore.delete`. Returns the classifier's id."""
         with self.changing(tenant) as store:
             deleted = store.delete(reference)
         self._cache.discard(deleted.id)
+        return deleted.id
