@@ -211,7 +211,9 @@ def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, ma
             assert error["detail"] == {"stored": 1, "limit": 1}
 
 
-def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
+def test_logs_and_metrics_name_no_classifiers_but_by_their_id_to_whom_they_belong(
+    keyed: TestClient, mine: Headers, theirs: Headers
+) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
@@ -230,8 +232,9 @@ def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: 
         logger.setLevel(level)
         logger.removeHandler(handler)
     log = stream.getvalue()
-    for text in (NAME, made["id"], "theirs"):
+    for text in (NAME, "theirs"):
         assert text not in log
+    for text in (NAME, made["id"], "theirs"):
         assert text not in metrics
     for headers in (mine, theirs):
         _, key_id, secret = headers["Authorization"].split("_")
@@ -242,3 +245,4 @@ def test_logs_and_metrics_name_keys_and_no_classifiers(keyed: TestClient, mine: 
     keys = [line.get("key") for line in lines if line["logger"] == "comln_serve.requests"]
     assert keys[-3:-1] == [None, None], "of those that hold no valid key nothing is logged"
     assert None not in keys[:-3]
+    assert {line["key"] for line in lines if made["id"] in json.dumps(line)} == {mine["Authorization"].split("_")[1]}

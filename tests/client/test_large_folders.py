@@ -1,5 +1,6 @@
 """Folders that take several requests: cut within the limits, all of it or nothing, however often the server dies."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -308,6 +309,7 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
     serve: Callable[..., Wire], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And what cannot be deleted, or is not known."""
+    caplog.set_level(logging.WARNING, "comln_serve.client")
     wire = serve(max_images=5)
     with client_on(wire) as client:
 

@@ -29,6 +29,7 @@ ABOVE = {
     "api": {"ray_app", "server", "cli"},
     # All of the server; `client/local.py`, which runs it in the process, is exempt below.
     "client": {
+        "__main__",
         "api",
         "bundle",
         "cli",

@@ -273,7 +273,7 @@ def test_imagenets_normalisation_is_assumed_and_printed(
     ("flags", "said"),
     [
         (("--mean", "0.5", "0.5", "0.5"), "unrecognized arguments: 0.5 0.5; the numbers of one option are separated"),
-        (("--mean", "-0.5,0,0"), "expected one argument; one that begins with a minus is given as --mean=-VALUE"),
+        (("--mean", "-0.5,0,0"), "expected one argument; to give a negative value, write --mean=-VALUE"),
         (("--nothing",), "unrecognized arguments: --nothing\n"),
     ],
 )

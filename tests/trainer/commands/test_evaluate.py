@@ -208,7 +208,7 @@ def test_a_server_lists_ranges_of_shots_and_no_other_heads(
         (["--set", "svm=1"], "of which there are none"),
         (["--baselines", "cosine", "--choose"], "no head of --baselines has a setting left"),
         (["--baselines", "anil-10", "--split", "train"], "give --set anil-10=VALUE"),
-        (["--task", "5x1-10"], r"fewer ways, shots or queries"),
+        (["--task", "5x1-10"], "fewer ways or shots (--task), for fewer --queries"),
         (["--task", "9x1"], "9-way episodes need 9 classes; there are 8"),
         (["--task", "9x1", "--split", "val"], "The split val has 8 of the data's classes; --split all takes them all"),
         (["--out", "."], "--out . is a folder; name a file"),
