@@ -1,27 +1,22 @@
-"""The calls of the client but those that predict, each a `Flow` that `Client` and `AsyncClient` carry out."""
+"""The calls of the client about stored classifiers and the server, each a `Flow` that `Client` and `AsyncClient` carry
+out.
+"""
 
-import json
-import math
 import os
 import stat
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import httpx2
 
 from comln_serve.client.asking import Session, ask, ask_for
-from comln_serve.client.chain import Chain, path_of
-from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
+from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
-from comln_serve.client.folders import Folder, read_class_folders
-from comln_serve.client.images import ImageSource, Prepared, sources
+from comln_serve.client.folders import Folder
 from comln_serve.client.results import (
-    Adapted,
     Classifier,
     ClassifierDetail,
     ClassifierPage,
@@ -32,264 +27,11 @@ from comln_serve.client.results import (
     Model,
     ModelList,
     ModelsReloaded,
-    Rejected,
 )
-from comln_serve.client.steps import Flow, Request, do, flag_text
+from comln_serve.client.steps import Flow, Request, do
 
 _PAGE = 1000  # most classifiers that the server lists at a time
 _SUFFIXES: Mapping[str, Literal["onnx", "safetensors"]] = {".onnx": "onnx", ".safetensors": "safetensors"}
-_MOST_NUMBERS = 500  # most examples that the server removes at a time
-
-Horizon: TypeAlias = float | Literal["learned", "auto"] | None
-
-
-def adapt(
-    session: Session,
-    images: Sequence[ImageSource],
-    labels: Sequence[str],
-    *,
-    name: str | None = None,
-    model: str | None = None,
-    horizon: Horizon = None,
-    promote: bool = True,
-    metadata: Mapping[str, str] | None = None,
-    expires_in_seconds: int | None = None,
-    on_bad: OnBad = "raise",
-) -> Flow[Adapted]:
-    """Make a classifier from labelled images.
-
-    More images than one request may have are sent in several; the classifier is the same. `name` stands for it once
-    all have been sent; a new name stands for its first part meanwhile.
-
-    Args:
-        images: paths, bytes of image files, opened files, Pillow images, or arrays (uint8, height x width x 3).
-        labels: one for each image, of two classes or more.
-        name: the classifier becomes its next version; default: a classifier without a name.
-        model: a model of `models()`; default: the server's.
-        horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
-        promote: let the name stand for the new version. It always stands for its first version.
-        metadata: your notes, kept with the classifier.
-        expires_in_seconds: when the classifier expires; default: never.
-        on_bad: "raise" at an image that cannot be used, or "skip" it.
-
-    Raises:
-        InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no image of
-            a class can be used; BadImageError: an image cannot.
-        IncompleteError: it failed after some of several requests, and what had been made is deleted. Or all is done,
-            but somebody else has promoted another version meanwhile, which stays.
-        ComlnError: the server refused it, or there is no answer.
-    """
-    items = sources(images, labels)
-    options = _options(name, model, horizon, metadata, expires_in_seconds)
-    cuts = Cuts(session, items, on_bad, every_class=True)
-    return (yield from _upload(session, cuts, None, options, promote=promote, show=False))
-
-
-def adapt_folder(
-    session: Session,
-    folder: Folder,
-    *,
-    name: str | None = None,
-    model: str | None = None,
-    horizon: Horizon = None,
-    promote: bool = True,
-    metadata: Mapping[str, str] | None = None,
-    expires_in_seconds: int | None = None,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Flow[Adapted]:
-    """Make a classifier from a folder of class folders, `folder/<class>/<image>`.
-
-    A class is a folder that holds images; its label is its path below `folder`. Else as `adapt`.
-
-    Args:
-        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
-        progress: show a bar on standard error; default: if that is a terminal.
-
-    Raises:
-        InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
-    """
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
-    options = _options(name, model, horizon, metadata, expires_in_seconds)
-    refuse_skipped(skipped, on_bad)
-    cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
-    return (yield from _upload(session, cuts, None, options, promote=promote, show=progress))
-
-
-def add_examples(
-    session: Session,
-    classifier: str | Classifier,
-    images: Sequence[ImageSource],
-    labels: Sequence[str],
-    *,
-    promote: bool = True,
-    on_bad: OnBad = "raise",
-) -> Flow[Adapted]:
-    """Adapt a classifier to more labelled images, of its classes or of new ones.
-
-    A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        classifier: id, name, name@version, or what a call returned.
-        promote, on_bad, images, labels: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier. And as `adapt`.
-    """
-    cuts = Cuts(session, sources(images, labels), on_bad)
-    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=False))
-
-
-def add_examples_folder(
-    session: Session,
-    classifier: str | Classifier,
-    folder: Folder,
-    *,
-    promote: bool = True,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Flow[Adapted]:
-    """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
-
-    Raises:
-        InputError: as `adapt_folder`. And as `add_examples`.
-    """
-    path_of(classifier)  # no folder is read for what is no reference
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
-    refuse_skipped(skipped, on_bad)
-    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
-    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=progress))
-
-
-def remove_examples(
-    session: Session, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
-) -> Flow[Adapted]:
-    """Adapt a classifier, once, without some of its examples. A class goes with its last one.
-
-    More than 500 are removed by several requests, with one version in the end, as in `adapt`.
-
-    Args:
-        numbers: of the examples, as `examples()` and the suspects of a report have them.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
-        IncompleteError: it failed after some of several requests. And as `adapt`.
-    """
-    if isinstance(numbers, int):
-        raise InputError(f"numbers is {numbers}; give a list of the numbers of examples")
-    wanted = list(dict.fromkeys(numbers))
-    if not wanted:
-        raise InputError("numbers is empty; give the numbers of the examples to remove")
-    chain = Chain(session)
-    parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
-
-    def remove() -> Flow[None]:
-        changed: str | Classifier = classifier
-        if len(parts) > 1:  # of one part, the server removes all or none
-            yield from chain.begin(classifier)
-            changed = yield from _check_numbers(session, classifier, wanted)
-        for part in parts:
-            path = path_of(chain.last if len(chain) else changed, "examples")
-            parameters = {"number": part, "promote": flag_text(promote and len(parts) == 1)}
-            yield from chain.ask(Request("DELETE", path, parameters, repeatable=False))
-
-    yield from chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
-    return (yield from chain.finish(promote=promote, total=len(wanted)))
-
-
-def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> Flow[str]:
-    """Check that a classifier has examples of these numbers. Returns its id.
-
-    Raises:
-        NotFoundError: it lacks some.
-    """
-    found = yield from ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
-    there = {example.number for example in found.examples}
-    missing = [int(number) for number in numbers if number not in there]
-    if missing:
-        shown = ", ".join(map(str, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
-        raise NotFoundError(
-            f"Classifier {found.classifier!r} has no example{'s' * (len(missing) > 1)} {shown}; nothing was removed.",
-            code="example_not_found",
-            detail={"received": missing},
-            status=404,
-        )
-    return found.classifier
-
-
-def adapt_again(
-    session: Session, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
-) -> Flow[Adapted]:
-    """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
-
-    No images are sent. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        horizon: as in `adapt`; default: as the classifier has it.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier. And as `adapt`.
-    """
-    _check_horizon(horizon)
-    request = Request(
-        "POST",
-        path_of(classifier, "adapt"),
-        content={"horizon": horizon, "promote": promote},
-        headers={"Idempotency-Key": uuid.uuid4().hex},
-    )
-    return (yield from ask_for(session, Adapted, request))
-
-
-def relabel_examples(
-    session: Session, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
-) -> Flow[Adapted]:
-    """Adapt a classifier with other labels for some of its examples, such as those that its report finds mislabelled.
-
-    No images are sent. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        labels: new labels, of its classes or of new ones, by the number of the example, as in `examples()`; at most
-            500.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
-        ComlnError: the server refused it, as where no label would change; or there is no answer.
-    """
-    request = Request(
-        "POST",
-        path_of(classifier, "examples/labels"),
-        content={"labels": {str(number): label for number, label in labels.items()}, "promote": promote},
-        headers={"Idempotency-Key": uuid.uuid4().hex},
-    )
-    return (yield from ask_for(session, Adapted, request))
-
-
-def rename_classes(
-    session: Session, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
-) -> Flow[Adapted]:
-    """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
-
-    No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is adapted
-    again. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        labels: new labels, by the label that a class has.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier.
-        ComlnError: the server refused it, as for a label that no class has; or there is no answer.
-    """
-    request = Request(
-        "POST",
-        path_of(classifier, "labels"),
-        content={"labels": dict(labels), "promote": promote},
-        headers={"Idempotency-Key": uuid.uuid4().hex},
-    )
-    return (yield from ask_for(session, Adapted, request))
 
 
 def classifiers(
@@ -488,75 +230,6 @@ def ready(session: Session, *, wait: float = 0.0) -> Flow[Health]:
     """
     session.answered = session.answered or wait > 0.0  # it may not listen yet
     return (yield from ask_for(session, Health, Request("GET", "/health/ready"), seconds=wait))
-
-
-def _options(
-    name: str | None,
-    model: str | None,
-    horizon: Horizon,
-    metadata: Mapping[str, str] | None,
-    expires_in_seconds: int | None,
-) -> dict[str, str]:
-    _check_horizon(horizon)
-    given = {
-        "name": name,
-        "model": model,
-        "horizon": horizon,
-        "metadata": None if metadata is None else json.dumps(dict(metadata)),
-        "expires_in_seconds": expires_in_seconds,
-    }
-    return {key: str(value) for key, value in given.items() if value is not None}
-
-
-def _check_horizon(horizon: Horizon) -> None:
-    is_number = isinstance(horizon, float | int) and not isinstance(horizon, bool)
-    if horizon in (None, "learned", "auto") or (is_number and 0.0 < float(horizon) < math.inf):
-        return
-    raise InputError(f"horizon is {horizon!r}; give a number over 0, 'learned' or 'auto'")
-
-
-def _upload(
-    session: Session,
-    cuts: Cuts,
-    changed: str | Classifier | None,
-    options: Mapping[str, str],
-    *,
-    promote: bool,
-    show: bool | None,
-) -> Flow[Adapted]:
-    """Send labelled images; the first of them to the classifier `changed`, or to make one, more to what that made."""
-    path = "/adapt" if changed is None else path_of(changed, "examples")
-    chain = Chain(session)
-    sent: list[str] = []
-
-    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:
-        first = len(chain) == 0
-        alone = first and not more
-        if first and more:
-            yield from chain.begin(changed, options.get("name"))
-        request = Request(
-            "POST",
-            path if first else path_of(chain.last, "examples"),
-            fields={
-                **(options if first else {}),
-                "labels": [item.label or "" for item in cut],
-                "promote": flag_text(promote and alone),
-                "partial": flag_text(cuts.partial),
-            },
-            images=[item.data for item in cut],
-            headers={"Idempotency-Key": uuid.uuid4().hex},
-        )
-        rejected = yield from chain.ask(request)
-        left_out = {one.index for one in rejected}
-        sent.extend(item.name for position, item in enumerate(cut) if position not in left_out)
-        return rejected
-
-    with cuts.bar("adapting", show):
-        yield from chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
-    if not len(chain):
-        raise nothing_left(cuts)
-    made = yield from chain.finish(promote=promote, total=cuts.total)
-    return replace(made, images=tuple(sent), skipped=tuple(cuts.skipped))
 
 
 def _write(path: Path, answer: httpx2.Response) -> Path:

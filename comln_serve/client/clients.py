@@ -13,7 +13,7 @@ import anyio.to_thread
 import httpx2
 
 from comln_serve import __version__
-from comln_serve.client import calls, predicting
+from comln_serve.client import calls, making, predicting
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
@@ -123,14 +123,14 @@ class _Base(Generic[_Transport]):
 class Client(_Base[httpx2.BaseTransport]):
     """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
 
-    adapt = _blocking(calls.adapt)
-    adapt_folder = _blocking(calls.adapt_folder)
-    add_examples = _blocking(calls.add_examples)
-    add_examples_folder = _blocking(calls.add_examples_folder)
-    remove_examples = _blocking(calls.remove_examples)
-    adapt_again = _blocking(calls.adapt_again)
-    relabel_examples = _blocking(calls.relabel_examples)
-    rename_classes = _blocking(calls.rename_classes)
+    adapt = _blocking(making.adapt)
+    adapt_folder = _blocking(making.adapt_folder)
+    add_examples = _blocking(making.add_examples)
+    add_examples_folder = _blocking(making.add_examples_folder)
+    remove_examples = _blocking(making.remove_examples)
+    adapt_again = _blocking(making.adapt_again)
+    relabel_examples = _blocking(making.relabel_examples)
+    rename_classes = _blocking(making.rename_classes)
     predict = _blocking(predicting.predict)
     predict_folder = _blocking(predicting.predict_folder)
     evaluate = _blocking(predicting.evaluate)
@@ -191,14 +191,14 @@ class Client(_Base[httpx2.BaseTransport]):
 class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
 
-    adapt = _awaitable(calls.adapt)
-    adapt_folder = _awaitable(calls.adapt_folder)
-    add_examples = _awaitable(calls.add_examples)
-    add_examples_folder = _awaitable(calls.add_examples_folder)
-    remove_examples = _awaitable(calls.remove_examples)
-    adapt_again = _awaitable(calls.adapt_again)
-    relabel_examples = _awaitable(calls.relabel_examples)
-    rename_classes = _awaitable(calls.rename_classes)
+    adapt = _awaitable(making.adapt)
+    adapt_folder = _awaitable(making.adapt_folder)
+    add_examples = _awaitable(making.add_examples)
+    add_examples_folder = _awaitable(making.add_examples_folder)
+    remove_examples = _awaitable(making.remove_examples)
+    adapt_again = _awaitable(making.adapt_again)
+    relabel_examples = _awaitable(making.relabel_examples)
+    rename_classes = _awaitable(making.rename_classes)
     predict = _awaitable(predicting.predict)
     predict_folder = _awaitable(predicting.predict_folder)
     evaluate = _awaitable(predicting.evaluate)

@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from comln_serve.client.calls import Horizon
 from comln_serve.client.clients import DEFAULT_TIMEOUT, Client
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE, ImageSource
+from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
 MOST_CLASSES = 100  # the server lists the probabilities of at most so many

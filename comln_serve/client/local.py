@@ -12,11 +12,12 @@ from comln_serve.client.errors import InputError, NotFoundError
 
 
 @contextmanager
-def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
+def local_client(arguments: Sequence[str], retry_seconds: float) -> Generator[Client, None, None]:
     """A client of a server that runs in this process until the block ends.
 
     Args:
         arguments: flags of `comln-serve`; its environment variables and configuration file count, too.
+        retry_seconds: as of `Client`.
 
     Raises:
         InputError: the server cannot be started so, or is not installed.
@@ -31,7 +32,7 @@ def local_client(arguments: Sequence[str]) -> Generator[Client, None, None]:
         lifespan = portal.wrap_async_context_manager(app.router.lifespan_context(app))
         lifespan.__enter__()
         try:
-            with Client("http://localhost", transport=_InProcess(app, portal)) as client:
+            with Client("http://localhost", retry_seconds=retry_seconds, transport=_InProcess(app, portal)) as client:
                 yield client
         except NotFoundError as error:
             if error.code == "classifier_not_found":

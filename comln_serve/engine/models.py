@@ -198,21 +198,16 @@ class Models(dict[str, Model]):
             ServiceError: MODEL_CHANGED, it is not served, or its embedder has changed.
         """
         model = self.get(classifier.model)
-        if model is None:
-            raise ServiceError(
-                ErrorCode.MODEL_CHANGED,
-                f"Classifier {classifier.name or classifier.id!r} was adapted on model {classifier.model!r}, which "
-                f"this server does not have. Served are: {', '.join(self)}. Restore that bundle, or send the images "
-                "to POST /adapt again.",
-                model=classifier.model,
-                embedder_sha256=classifier.embedder_sha256,
+        if model is None or model.embedder_sha256 != classifier.embedder_sha256:
+            why = (
+                f"model {classifier.model!r}, which this server does not have; served are {', '.join(self)}"
+                if model is None
+                else f"a version of model {classifier.model!r} that is no longer served"
             )
-        if model.embedder_sha256 != classifier.embedder_sha256:
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
-                f"Classifier {classifier.name or classifier.id!r} was adapted on a version of "
-                f"model {classifier.model!r} that is no longer served. Send its images to "
-                "POST /adapt again, or restore that bundle.",
+                f"Classifier {classifier.name or classifier.id!r} was adapted on {why}. Send its images to POST /adapt "
+                "again, or restore that bundle.",
                 model=classifier.model,
                 embedder_sha256=classifier.embedder_sha256,
             )

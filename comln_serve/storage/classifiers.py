@@ -32,7 +32,7 @@ Check = Callable[[ClassifierRecord], object]
 """Raises an error about a classifier that must not be used."""
 
 
-def _any(_record: ClassifierRecord) -> None:
+def _allow(_record: ClassifierRecord) -> None:
     pass
 
 
@@ -243,7 +243,7 @@ class TenantStore:
             if support.thumbnails:
                 connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
-    def edit(self, reference: str, edit: Edit, *, check: Check = _any) -> ClassifierRecord:
+    def edit(self, reference: str, edit: Edit, *, check: Check = _allow) -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier. Returns its new description.
 
         Args:
@@ -265,7 +265,7 @@ class TenantStore:
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
             return rows.to_record(self._row(connection, row.id))
 
-    def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _any) -> ClassifierRecord:
+    def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _allow) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description.
 
         Args:
@@ -291,7 +291,7 @@ class TenantStore:
             versions.promote_version(connection, self._tenant, row.name, row.id)
             return rows.to_record(self._row(connection, row.id))
 
-    def roll_back(self, name: str, *, check: Check = _any) -> ClassifierRecord:
+    def roll_back(self, name: str, *, check: Check = _allow) -> ClassifierRecord:
         """Let a name stand for the version promoted before. Returns that version.
 
         Args:

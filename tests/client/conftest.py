@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -9,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from comln_serve.client import Client
 from comln_serve.client.commands import connection, main
+from tests.client.pictures import class_folder
 from tests.client.wires import Wire, client_on, hurry, wire_to
 
 
@@ -21,6 +23,14 @@ def line(client: TestClient) -> Wire:
 def comln(line: Wire) -> Iterator[Client]:
     with client_on(line) as client:
         yield client
+
+
+@pytest.fixture
+def photos(comln: Client, tmp_path: Path) -> Path:
+    """Six photos, and a classifier of them, `shop`."""
+    folder = class_folder(tmp_path / "photos")
+    comln.adapt_folder(folder, name="shop")
+    return folder
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_very_many_examples_are_removed_by_several_requests(
     comln: Client, line: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one change all the same: the versions in between are deleted, and all of them if one request fails."""
-    monkeypatch.setattr("comln_serve.client.calls._MOST_NUMBERS", 2)
+    monkeypatch.setattr("comln_serve.client.making._MOST_NUMBERS", 2)
     comln.adapt([RED, GREEN] * 4, ["red", "green"] * 4, name="pair")
     line.requests.clear()
     changed = comln.remove_examples("pair", [1, 2, 5, 6, 7])

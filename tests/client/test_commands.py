@@ -653,7 +653,7 @@ def test_the_server_in_the_process_closes_after_ctrl_c(models_dir: Path, tmp_pat
 import threading
 from comln_serve.client.local import local_client
 try:
-    with local_client({local!r}) as client:
+    with local_client({local!r}, 0.0) as client:
         client.models()
         raise KeyboardInterrupt
 except KeyboardInterrupt:

@@ -18,14 +18,6 @@ from tests.client.wires import Wire
 Run = Callable[..., Result]
 
 
-@pytest.fixture
-def photos(comln: Client, tmp_path: Path) -> Path:
-    """Six photos, and a classifier of them, `shop`."""
-    folder = class_folder(tmp_path / "photos")
-    comln.adapt_folder(folder, name="shop")
-    return folder
-
-
 def inside(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 

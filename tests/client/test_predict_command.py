@@ -10,18 +10,9 @@ import pytest
 from click.testing import Result
 
 from comln_serve.client import Client
-from tests.client.pictures import class_folder
 from tests.client.wires import Wire
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def photos(comln: Client, tmp_path: Path) -> Path:
-    """Six photos, and a classifier of them, `shop`."""
-    folder = class_folder(tmp_path / "photos")
-    comln.adapt_folder(folder, name="shop")
-    return folder
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:

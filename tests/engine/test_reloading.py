@@ -114,7 +114,7 @@ def test_classifiers_of_a_model_that_changed_or_went(
         f"are read from {folder}"
     )
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
-    assert "model 'tiny-prototype', which this server does not have. Served are: tiny, tiny-learned." in error.message
+    assert "model 'tiny-prototype', which this server does not have; served are tiny, tiny-learned." in error.message
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
 
 

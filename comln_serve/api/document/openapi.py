@@ -16,30 +16,22 @@ from comln_serve.api.browsers.guard import SAFE_METHODS
 from comln_serve.api.context import OPEN_INFERENCE
 from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
+from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import JSON, MULTIPART
 from comln_serve.api.receive.parameters import takes_any_query
-from comln_serve.api.receive.requests import (
-    AdaptRequest,
-    AgainOptions,
-    EditRequest,
-    ExamplesRequest,
-    PredictRequest,
-    RelabelRequest,
-    RenameRequest,
-)
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (
-    AdaptRequest,
-    AgainOptions,
-    EditRequest,
-    ExamplesRequest,
-    PredictRequest,
-    RelabelRequest,
-    RenameRequest,
+    requests.AdaptRequest,
+    requests.AgainOptions,
+    requests.EditRequest,
+    requests.ExamplesRequest,
+    requests.PredictRequest,
+    requests.RelabelRequest,
+    requests.RenameRequest,
     InferenceRequest,
 )
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)

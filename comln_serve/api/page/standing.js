@@ -4,17 +4,11 @@ import { announce } from "./announce.js";
 import { choose } from "./dialog.js";
 import { askPatiently, pathOf } from "./server.js";
 
-/** The version that a name stands for; null: none does. (By the list, as no version is no error there.) */
+/** The version that a name stands for; null: none does. (The list is asked first, as an empty one is no error.) */
 export async function standing(name, { signal } = {}) {
   if (!name) return null;
-  let before = "";
-  do {
-    const answer = await askPatiently(`classifiers?name=${encodeURIComponent(name)}&limit=100${before}`, { signal });
-    const found = answer.classifiers.find(({ promoted }) => promoted);
-    if (found) return found;
-    before = answer.next === null ? "" : `&before=${answer.next}`;
-  } while (before);
-  return null;
+  const [newest] = (await askPatiently(`classifiers?name=${encodeURIComponent(name)}&limit=1`, { signal })).classifiers;
+  return newest === undefined || newest.promoted ? newest ?? null : askPatiently(pathOf(name), { signal });
 }
 
 let openInstead = () => {};

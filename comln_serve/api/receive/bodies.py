@@ -12,20 +12,17 @@ from pydantic_core import from_json
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
 from comln_serve.api.receive.images import from_base64, read_image
-from comln_serve.api.receive.limits import body_chunks, check_count, check_label, json_limit
+from comln_serve.api.receive.limits import body_chunks, check_count, check_labels, json_limit
 from comln_serve.api.receive.parameters import has_body
 from comln_serve.api.receive.requests import (
     AdaptForm,
     AdaptOptions,
     AdaptRequest,
     AgainOptions,
-    EditRequest,
     ExamplesOptions,
     ExamplesRequest,
     PredictOptions,
     PredictRequest,
-    RelabelRequest,
-    RenameRequest,
     SupportImage,
 )
 from comln_serve.configuration.settings import Settings
@@ -35,7 +32,6 @@ from comln_serve.errors import ErrorCode, ServiceError
 MULTIPART, JSON = "multipart/form-data", "application/json"
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
-_Labels = TypeVar("_Labels", RenameRequest, RelabelRequest)
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
@@ -102,42 +98,14 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
     return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
 
 
-async def read_renaming(request: Request, settings: Settings) -> RenameRequest:
-    """Body of `POST /classifiers/{ref}/labels`, which is JSON.
+async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
+    """Body of a route that takes no form.
 
     Raises:
         ServiceError: anything wrong with the body.
     """
     _check_content_type(request, JSON)
-    return await _read_json(request, settings, lambda text, settings: _with_labels(RenameRequest, text, settings))
-
-
-async def read_relabelling(request: Request, settings: Settings) -> RelabelRequest:
-    """Body of `POST /classifiers/{ref}/examples/labels`, which is JSON.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
-    _check_content_type(request, JSON)
-    return await _read_json(request, settings, lambda text, settings: _with_labels(RelabelRequest, text, settings))
-
-
-async def read_edit(request: Request, settings: Settings) -> EditRequest:
-    """Body of `PATCH /classifiers/{ref}`, which is JSON.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
-    _check_content_type(request, JSON)
-    return await _read_json(request, settings, lambda text, settings: parse_json(EditRequest, text, settings))
-
-
-def _with_labels(model: type[_Labels], text: bytes | bytearray, settings: Settings) -> _Labels:
-    """Parse a body with new labels, each of which may have `max_label_length` characters."""
-    body = parse_json(model, text, settings)
-    for position, label in enumerate(body.labels.values()):
-        check_label(position, label, settings)
-    return body
+    return await _read_json(request, settings, lambda text, settings: parse_json(model, text, settings))
 
 
 async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:
@@ -154,16 +122,15 @@ async def _form(request: Request, settings: Settings, model: type[_Form]) -> tup
             received_images=len(files),
             received_labels=len(labels),
         )
+    check_labels(labels, settings)
     for position, label in enumerate(labels):
-        check_label(position, label, settings)
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
     return list(zip(files, labels, strict=True)), options, names
 
 
 def _support_of(items: list[SupportImage], settings: Settings, *, partial: bool) -> Support:
     check_count(len(items), settings)
-    for position, item in enumerate(items):
-        check_label(position, item.label, settings)
+    check_labels((item.label for item in items), settings)
     return [
         (read_image(from_base64, f"support.{i}.image", item.image, settings, partial=partial), item.label)
         for i, item in enumerate(items)

@@ -68,15 +68,16 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
             yield chunk
 
 
-def check_label(position: int, label: str, settings: Settings) -> None:
-    """Refuse a label over `max_label_length` characters."""
-    if len(label) > settings.max_label_length:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"Label {position + 1} has {len(label)} characters; at most {settings.max_label_length} are allowed.",
-            received_length=len(label),
-            allowed_length=settings.max_label_length,
-        )
+def check_labels(labels: Iterable[str], settings: Settings) -> None:
+    """Refuse labels of which one has more than `max_label_length` characters."""
+    for position, label in enumerate(labels, 1):
+        if len(label) > settings.max_label_length:
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"Label {position} has {len(label)} characters; at most {settings.max_label_length} are allowed.",
+                received_length=len(label),
+                allowed_length=settings.max_label_length,
+            )
 
 
 def check_count(count: int, settings: Settings) -> None:

@@ -25,8 +25,9 @@ _MAX_SHOWN = 100
 _NAME_IN_WORDS = "1 to 64 letters (a to z), digits, '.', '_' or '-', starting with a letter or digit"
 _TEN_YEARS = 10 * 366 * 86_400
 MOST_LISTED = 100
-_MOST_RELABELLED = 500
-_MOST_NUMBER = 2**31 - 1
+# Examples that are removed or relabelled at once: so many numbers of six digits are a URL of 7 kB; proxies take 8.
+MOST_EXAMPLES = 500
+MOST_NUMBER = 2**31 - 1  # of an example
 
 
 def _not_blank(text: str) -> str:
@@ -55,10 +56,10 @@ def _labels_by_number(value: Any) -> Any:
     """Read the numbers, and report the first bad entry only."""
     if not isinstance(value, dict):
         return value
-    if len(value) > _MOST_RELABELLED:
-        raise ValueError(f"holds {len(value)} entries; at most {_MOST_RELABELLED} are allowed")
+    if len(value) > MOST_EXAMPLES:
+        raise ValueError(f"holds {len(value)} entries; at most {MOST_EXAMPLES} are allowed")
     for number in value:
-        if not re.fullmatch(r"[1-9][0-9]{0,9}", number, re.ASCII) or int(number) > _MOST_NUMBER:
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", number, re.ASCII) or int(number) > MOST_NUMBER:
             raise ValueError(
                 f"must have numbers of examples as keys, which GET .../examples lists, not {number[:100]!r}"
             )
@@ -224,7 +225,7 @@ class RelabelRequest(_Request):
         BeforeValidator(_labels_by_number),
         Field(
             min_length=1,
-            max_length=_MOST_RELABELLED,
+            max_length=MOST_EXAMPLES,
             json_schema_extra={"propertyNames": {"pattern": "^[1-9][0-9]*$"}},
             description="The new label, of a class that there is or of a new one, of each example to relabel, by its "
             "number.",

@@ -11,7 +11,7 @@ from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
-from comln_serve.api.receive.bodies import read_edit
+from comln_serve.api.receive.bodies import read_json_only
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
 from comln_serve.api.receive.requests import EditRequest, Name
 from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, as_json, change
@@ -96,7 +96,7 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
     """Id, weights, report and examples stay; fields that are left out change nothing."""
     engine, tenant = engine_of(request), tenant_of(request)
     request.app.state.requests.check()
-    body = await read_edit(request, engine.settings)
+    body = await read_json_only(request, engine.settings, EditRequest)
     sent, seconds = body.model_fields_set, body.expires_in_seconds
     edit = Edit(
         name=body.name if "name" in sent else None,

@@ -12,7 +12,8 @@ from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_body, openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_again, read_examples, read_relabelling
+from comln_serve.api.receive.bodies import read_again, read_examples, read_json_only
+from comln_serve.api.receive.limits import check_labels
 from comln_serve.api.rejected import Sent
 from comln_serve.api.routes.shared import (
     BODY_ERRORS,
@@ -33,10 +34,7 @@ router = APIRouter(tags=["examples"])
 _JPEG = "image/jpeg"
 
 Promote = Annotated[bool, Query(description="Let the name stand for the new version at once.")]
-Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
-
-# So many numbers of six digits are a URL of 7 kB; proxies take 8.
-_MOST_NUMBERS = 500
+Number = Annotated[int, Path(ge=1, le=requests.MOST_NUMBER)]
 
 _REMOVAL_ERRORS = (
     *ONE_CLASSIFIER_ERRORS,
@@ -136,7 +134,8 @@ async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) ->
     engine = engine_of(request)
     current_record().operation = "adapt"
     request.app.state.requests.check()
-    body = await read_relabelling(request, engine.settings)
+    body = await read_json_only(request, engine.settings, requests.RelabelRequest)
+    check_labels(body.labels.values(), engine.settings)
     return await make(
         request,
         lambda caller: engine.relabel_examples(ref, body.labels, caller, promote=body.promote),
@@ -156,10 +155,10 @@ async def remove_examples(
     request: Request,
     ref: Ref,
     number: Annotated[
-        list[Annotated[int, Field(ge=1, le=2**31 - 1)]],
+        list[Annotated[int, Field(ge=1, le=requests.MOST_NUMBER)]],
         Query(
             min_length=1,
-            max_length=_MOST_NUMBERS,
+            max_length=requests.MOST_EXAMPLES,
             description="Of an example; repeated, `number=3&number=7`, of several. One given twice counts once.",
         ),
     ],

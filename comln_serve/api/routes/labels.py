@@ -8,7 +8,8 @@ from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_renaming
+from comln_serve.api.receive.bodies import read_json_only
+from comln_serve.api.receive.limits import check_labels
 from comln_serve.api.routes.shared import CHANGE_BY_OPTIONS_ERRORS, KeyHeader, Ref, make
 from comln_serve.api.work import engine_of
 from comln_serve.security import Scope
@@ -32,7 +33,8 @@ async def rename_classes(request: Request, ref: Ref, key: KeyHeader = None) -> R
     engine = engine_of(request)
     current_record().operation = "adapt"
     request.app.state.requests.check()
-    body = await read_renaming(request, engine.settings)
+    body = await read_json_only(request, engine.settings, requests.RenameRequest)
+    check_labels(body.labels.values(), engine.settings)
     return await make(
         request,
         lambda caller: engine.rename_classes(ref, body.labels, caller, promote=body.promote),

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from comln_serve.client.calls import Horizon
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import described, left_out
 from comln_serve.client.errors import InputError, NotFoundError
+from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

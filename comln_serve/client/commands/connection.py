@@ -161,4 +161,4 @@ def _open(
         raise InputError("--url and --local exclude each other: --local uses no server")
     from comln_serve.client.local import local_client  # noqa: PLC0415 - loads the whole server
 
-    return local_client(flags)
+    return local_client(flags, retry_seconds)
