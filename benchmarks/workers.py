@@ -1,4 +1,4 @@
-"""Throughput and memory of several processes behind one socket, next to one process.
+"""Throughput and memory of several processes behind one socket, each embedding or one for all, next to one process.
 
 All servers run at once, and are loaded in turns, so that a noisy machine disturbs them alike. The load comes from a
 process on the same machine, so what it costs is part of the figures.
@@ -44,16 +44,19 @@ def measure(arguments: argparse.Namespace) -> str:
     rng = np.random.default_rng(0)
     files = [photo(rng, 500, 375) for _ in range(WAYS * SHOTS)]
     numbers: list[int] = arguments.workers
+    kinds = [(number, "off") for number in numbers] + [(number, "on") for number in numbers if number > 1]
+    flags = [("--workers", str(number), "--embedding-process", mode) for number, mode in kinds]
     used: list[float] = []
-    for number in numbers:  # each alone: what it shared with another server would be counted as less
-        with running_server(arguments.bundle, "--workers", str(number)) as server:
+    # Each alone: what it shared with another server would be counted as less.
+    for (number, _), flag in zip(kinds, flags, strict=True):
+        with running_server(arguments.bundle, *flag) as server:
             _warmed_up(server, number, files, arguments.clients)
             used.append(memory(server))
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(running_server(arguments.bundle, "--workers", str(n))) for n in numbers]
+        servers = [stack.enter_context(running_server(arguments.bundle, *flag)) for flag in flags]
         bodies = [
             _warmed_up(server, number, files, arguments.clients)
-            for server, number in zip(servers, numbers, strict=True)
+            for server, (number, _) in zip(servers, kinds, strict=True)
         ]
         rates: list[list[float]] = [[] for _ in servers]
         for _ in range(arguments.rounds):
@@ -65,11 +68,12 @@ def measure(arguments: argparse.Namespace) -> str:
         f"{arguments.bundle.name} on {machine}; {arguments.clients} clients with one JPEG of 500x375 a request on the "
         f"same cores; {arguments.rounds} rounds of {arguments.seconds:g} s in turns."
     )
-    head = f"| workers | images/s, median (range) | over {numbers[0]}, median of rounds (range) | memory, MB |"
-    lines = [what, "", head, "|---|---|---|---|"]
-    for number, rate, megabytes in zip(numbers, rates, used, strict=True):
+    head = f"| workers | embed | images/s, median (range) | over {numbers[0]}, median of rounds (range) | memory, MB |"
+    lines = [what, "", head, "|---|---|---|---|---|"]
+    for (number, mode), rate, megabytes in zip(kinds, rates, used, strict=True):
         ratios = [own / first for own, first in zip(rate, rates[0], strict=True)]
-        lines.append(f"| {number} | {_spread(rate, '.0f')} | {_spread(ratios, '.2f')} | {megabytes:.0f} |")
+        where = "one process more" if mode == "on" else "each"
+        lines.append(f"| {number} | {where} | {_spread(rate, '.0f')} | {_spread(ratios, '.2f')} | {megabytes:.0f} |")
     return "\n".join([*lines, "", "Memory: of all processes, after some load; what they share is counted once."])
 
 

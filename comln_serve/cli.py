@@ -12,7 +12,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
-from comln_serve.machine import suitable_workers
+from comln_serve.server.processes import processes
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,9 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    workers = suitable_workers(settings.provider) if settings.workers == "auto" else settings.workers
-    if workers > 1 and not hasattr(os, "fork"):
-        raise StartupError("several workers need a system that can fork, such as Linux; start with --workers 1")
+    workers, embedder = processes(settings)
     with ExitStack() as stack:
         folder = None
         if workers > 1:
@@ -49,7 +47,7 @@ def _serve(settings: Settings) -> int:
         # prometheus_client looks for the variable when it is imported.
         from comln_serve.starting import run  # noqa: PLC0415 - see above
 
-        return run(settings, workers, folder)
+        return run(settings, workers, folder, embedder=embedder)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ class Count(IntEnum):
     RESTARTS = auto()
 
 
+_SOCKET = "embedder"
+
+
 class SharedCounts:
     """Integers in memory that forked processes share; each process writes only its own.
 
@@ -33,17 +36,35 @@ class SharedCounts:
     instant may exceed a limit by what they admit.
 
     Attributes:
-        processes: how many there are.
+        processes: how many serve.
         process: which of them this one is, from 0.
+        embedder: the number of one more process, which embeds for those that serve; None: each embeds by itself.
         folder: for files they share; None: there is only one process.
         parent: the process that made this object, and starts the others.
     """
 
-    def __init__(self, processes: int = 1, folder: Path | None = None) -> None:
-        """All counts are 0."""
+    def __init__(self, processes: int = 1, folder: Path | None = None, *, embedder: bool = False) -> None:
+        """All counts are 0.
+
+        Args:
+            embedder: whether one more process embeds.
+        """
         self.processes, self.process, self.folder = processes, 0, folder
+        self.embedder = processes if embedder else None
         self.parent = os.getpid()
-        self._values = memoryview(mmap.mmap(-1, processes * len(Count) * _BYTES)).cast("q")
+        self._values = memoryview(mmap.mmap(-1, len(self.places) * len(Count) * _BYTES)).cast("q")
+
+    @property
+    def places(self) -> range:
+        """The numbers of all processes."""
+        return range(self.processes + (self.embedder is not None))
+
+    @property
+    def embedder_socket(self) -> Path:
+        """The path of the socket that the process that embeds listens on."""
+        if self.folder is None:
+            raise RuntimeError("a process that embeds needs a folder for its socket")
+        return self.folder / _SOCKET
 
     def of(self, process: int, count: Count) -> int:
         """A count of one process."""
@@ -54,8 +75,12 @@ class SharedCounts:
         return sum(self._values[count :: len(Count)])
 
     def pids(self) -> list[int]:
-        """The ids of the processes that serve; this one's if there are no others."""
+        """The ids of the processes; this one's if there are no others."""
         return [pid for pid in self._values[Count.PID :: len(Count)] if pid] or [os.getpid()]
+
+    def serving(self) -> int:
+        """How many processes serve at the moment."""
+        return sum(self.of(process, Count.PID) != 0 for process in range(self.processes)) or 1
 
     def set(self, count: Count, value: int) -> None:
         """Set this process's own count."""

@@ -44,9 +44,9 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
         logging.getLogger(name).setLevel(level.upper())
 
 
-def log_worker(number: int) -> None:
-    """Add the number of this process, one of several that serve, to its log records."""
-    _own_fields["worker"] = number
+def log_worker(worker: int | str) -> None:
+    """Add the number or the task of this process, one of several of the server, to its log records."""
+    _own_fields["worker"] = worker
 
 
 class JsonFormatter(logging.Formatter):

@@ -31,15 +31,9 @@ def cpus_of_each(processes: int) -> int:
     return max(1, usable_cpus() // processes)
 
 
-def suitable_workers(provider: str) -> int:
-    """Number of processes that serve well on this machine: one for two CPUs, as far as memory allows.
-
-    One process where a GPU may embed: each would keep the network, and its buffers, in the GPU's memory.
-
-    Args:
-        provider: the setting: "cpu", "cuda" or "auto".
-    """
-    if not hasattr(os, "fork") or (provider != "cpu" and may_have_gpu()):
+def suitable_workers() -> int:
+    """Number of processes that serve well on this machine: one for two CPUs, as far as memory allows."""
+    if not hasattr(os, "fork"):
         return 1
     spare = usable_memory() // 2 - _FIRST_WORKER_BYTES
     return max(1, min(usable_cpus() // 2, spare // _WORKER_BYTES))

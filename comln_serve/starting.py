@@ -16,6 +16,7 @@ from comln_serve.configuration.refusal import refuse
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.compilation import compile_flow
+from comln_serve.engine.embedding_process.embedder import Embedder, listen_for_batches
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.engine.reloading import warn_of_absent
 from comln_serve.errors import ServiceError, StartupError
@@ -30,12 +31,13 @@ from comln_serve.storage import open_store
 logger = logging.getLogger("comln_serve")
 
 
-def run(settings: Settings, workers: int, folder: Path | None) -> int:
+def run(settings: Settings, workers: int, folder: Path | None, *, embedder: bool) -> int:
     """Serve until a signal. Returns the exit status (1: could not get ready).
 
     Args:
         workers: processes that serve.
         folder: for files that several processes share; None: there is only one.
+        embedder: whether one more process embeds for them.
 
     Raises:
         StartupError, ServiceError: the configuration cannot be used.
@@ -51,14 +53,16 @@ def run(settings: Settings, workers: int, folder: Path | None) -> int:
         sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
         warn_if_open(settings)
         warn_of_contradictions(settings, workers)
-        shared = SharedCounts(workers, folder)
+        shared = SharedCounts(workers, folder, embedder=embedder)
         if folder is None:
             return _work(settings, sockets, shared)
         share_metrics(folder, shared)
+        batches = stack.enter_context(listen_for_batches(shared.embedder_socket)) if embedder else None
 
         def work() -> int:
-            log_worker(shared.process)
             try:
+                if batches is not None and shared.process == shared.embedder:
+                    return _embed(batches, settings, sockets, shared)
                 return _work(settings, sockets, shared)
             except (StartupError, ServiceError) as error:
                 return refuse(error, hide=settings.database_url)
@@ -71,8 +75,20 @@ def _prepare() -> None:
     freeze_garbage_collector()
 
 
+def _embed(batches: socket, settings: Settings, sockets: list[socket], shared: SharedCounts) -> int:
+    """Embed in this process for those that serve. Returns the exit status."""
+    log_worker("embedder")
+    for listening in sockets:
+        listening.close()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends this process once the others have drained
+    return Embedder(batches, settings, shared).run()
+
+
 def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> int:
     """Serve in this process until a signal. Returns the exit status."""
+    if shared.processes > 1:
+        log_worker(shared.process)
     engine = _start_engine(settings, shared)
 
     def after_warming() -> None:
@@ -102,7 +118,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
 
 
 def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
-    models = load_models(settings, shared.processes)
+    models = load_models(settings, shared)
     store = open_store(settings.database_url)
     logger.info("classifiers in %s", store.description)
     engine = Engine(settings, models, store, shared)

@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         description="Processes that serve behind this port, each with its share of the usable CPUs; auto is one for "
         "two CPUs, and fewer where memory is short. The limits below are of all processes together.",
     )
+    embedding_process: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether one more process embeds for several workers, in batches of all of them, so that the "
+        "networks are in memory once: on, off, or auto, which is on where there is a GPU.",
+    )
     tls_certificate: Path | None = Field(
         None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."
     )

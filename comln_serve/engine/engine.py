@@ -33,7 +33,8 @@ from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
 from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.models import Model, Models, load_models
+from comln_serve.engine.models import Model, Models
+from comln_serve.engine.opening import load_models
 from comln_serve.engine.reloading import Reloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
@@ -179,7 +180,7 @@ class Engine:
         """
         self._need_ready()
         with self._warming:
-            models, result = reopen(self.models, self.settings, self.shared.processes)
+            models, result = reopen(self.models, self.settings, self.shared)
             self.on_models(models)
             self._served.exchange(models)
         logger.info(

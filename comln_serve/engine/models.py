@@ -1,40 +1,29 @@
-"""Served models: bundles, the batchers that compute their embeddings, and all of them by name."""
+"""Served models: bundles with the batchers that compute their embeddings, and all of them by name."""
 
-import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
-import comln_serve
-from comln_serve.bundle import Bundle, BundleError, find_bundles, load_bundle
-from comln_serve.bundle.manifest import MANIFEST
+from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import ClassifierRecord
+from comln_serve.engine.bundles import models_folder
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.machine import cpus_of_each
 
-logger = logging.getLogger(__name__)
-
 PREFERRED_MODEL = "photos-efficientnet-lite0"
-
-_PACKAGE = Path(comln_serve.__file__).parent
-# Where bundles are looked for if the settings name no folder: the working folder; the package, whose wheel holds the
-# photo model; the repository that the package is in.
-_FOLDERS = (Path("models"), _PACKAGE / "models", _PACKAGE.parent / "models")
 
 
 class Model:
     """A bundle and the batcher that embeds with its backbone. Thread-safe.
 
     Attributes:
-        in_this_process: whether the backbone runs in this process.
+        on_this_machine: whether the backbone runs on this machine.
     """
 
-    in_this_process = True
+    on_this_machine = True
 
     def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
         self.bundle, self.batcher = bundle, batcher
@@ -103,51 +92,6 @@ class LocalModel(Model):
         """Run the backbone; on CUDA once in every batch size."""
         self.backbone.warm()
         self.batcher.limits = replace(self.batcher.limits, max_images=self.backbone.max_batch_size)
-
-
-def models_folder(settings: Settings) -> Path:
-    """The folder whose bundles are served: that of the settings, or the first with bundles of the usual ones.
-
-    Raises:
-        StartupError: none of them has any.
-    """
-    if settings.models_dir is not None:
-        return settings.models_dir
-    for folder in _FOLDERS:
-        if any(folder.glob(f"*/{MANIFEST}")):
-            return folder
-    tried = ", ".join(str(folder.absolute()) for folder in _FOLDERS)
-    raise StartupError(f"there is no model bundle in {tried}; name a folder of bundles with --models-dir")
-
-
-def load_bundles(settings: Settings) -> list[Bundle]:
-    """Read every bundle of `models_folder`.
-
-    Raises:
-        StartupError: a bundle cannot be used.
-    """
-    models = models_folder(settings)
-    logger.info("models from %s", models.absolute())
-    try:
-        return [load_bundle(folder) for folder in find_bundles(models)]
-    except BundleError as error:
-        raise StartupError(str(error)) from error
-
-
-def load_models(settings: Settings, processes: int = 1) -> dict[str, LocalModel]:
-    """Open every bundle of `models_folder` in this process, several at a time, by name.
-
-    Args:
-        processes: of this server; each opens every bundle.
-
-    Raises:
-        StartupError: a bundle or the provider cannot be used.
-    """
-    bundles = load_bundles(settings)
-    # ONNX Runtime prepares a graph on one core, for a second if it is large.
-    with ThreadPoolExecutor(cpus_of_each(processes)) as threads:
-        models = threads.map(lambda bundle: LocalModel(bundle, settings, processes), bundles)
-        return {model.name: model for model in models}
 
 
 class Models(dict[str, Model]):

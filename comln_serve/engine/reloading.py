@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import SharedCounts
 from comln_serve.domain.words import listed
-from comln_serve.engine.models import LocalModel, Model, Models, load_bundles, models_folder
+from comln_serve.engine.bundles import load_bundles, models_folder
+from comln_serve.engine.models import Model, Models
+from comln_serve.engine.opening import open_model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import Store
 
@@ -81,18 +84,18 @@ class ServedModels:
                 Thread(target=model.close, name=f"close-{model.name}", daemon=True).start()
 
 
-def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, Reloaded]:
+def reopen(served: Models, settings: Settings, shared: SharedCounts) -> tuple[Models, Reloaded]:
     """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
 
     Args:
-        processes: of this server; each does this.
+        shared: of the processes of this server; each does this.
 
     Raises:
         ServiceError: CANNOT_RELOAD, a bundle or the default model cannot be used. Nothing stays open then.
     """
-    if not all(model.in_this_process for model in served.values()):
+    if not all(model.on_this_machine for model in served.values()):
         raise _cannot_reload(
-            "The models of this server run in other processes, which read the bundles when they start. Deploy the Ray "
+            "The models of this server run on other machines, which read the bundles when they start. Deploy the Ray "
             "Serve application again: it replaces one replica after another."
         )
     opened: dict[str, Model] = {}
@@ -100,7 +103,7 @@ def reopen(served: Models, settings: Settings, processes: int) -> tuple[Models, 
         bundles = {bundle.name: bundle for bundle in load_bundles(settings)}
         for name, bundle in bundles.items():
             if name not in served or served[name].bundle.manifest != bundle.manifest:  # it has the files' checksums
-                opened[name] = model = LocalModel(bundle, settings, processes)
+                opened[name] = model = open_model(bundle, settings, shared)
                 model.warm()
         models = Models(settings, {name: opened.get(name) or served[name] for name in bundles})
     except BaseException as error:

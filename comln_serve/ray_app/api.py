@@ -16,8 +16,8 @@ from comln_serve.api.app import create_app
 from comln_serve.api.browsers.guard import AllowedHosts
 from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.bundles import load_bundles
 from comln_serve.engine.engine import Engine
-from comln_serve.engine.models import load_bundles
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory

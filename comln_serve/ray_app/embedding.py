@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.models import load_models
+from comln_serve.engine.opening import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import return_large_memory
@@ -56,7 +56,7 @@ class Embedding:
                 "operator. Nothing was changed.",
                 embedder_sha256=embedder_sha256,
             )
-        job = Job(len(images), self._limits)
+        job = Job(len(images), self._limits, finite=False)  # who asked knows which of its images each is
         with model.batcher.expect(job) as put:
             for position, image in enumerate(images):
                 put(position, image[None])

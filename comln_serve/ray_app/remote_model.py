@@ -20,7 +20,7 @@ CALLS = 16
 class RemoteModel(Model):
     """A bundle that is read in this process, and whose backbone runs on embedding replicas."""
 
-    in_this_process = False
+    on_this_machine = False
 
     def __init__(self, bundle: Bundle, settings: Settings, replicas: EmbeddingReplicas) -> None:
         limits = BatchLimits(

@@ -1,4 +1,7 @@
-"""Several processes that serve behind one socket: starts them, passes signals on, replaces one that dies or hangs."""
+"""Several processes that serve behind one socket: starts them, passes signals on, replaces one that dies or hangs.
+
+With them, one more that embeds for all, if the server is to have one: it starts first and ends last.
+"""
 
 import logging
 import math
@@ -6,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -36,13 +39,13 @@ class Supervisor:
         """Nothing is started yet.
 
         Args:
-            work: serves, in a process of its own, until a signal; returns its exit status.
+            work: serves, or embeds, in a process of its own; returns its exit status.
             prepare: loads what later processes share with this one, once the first is ready.
         """
         self._shared, self._work, self._prepare = shared, work, prepare
         self._fork = multiprocessing.get_context("fork")
         self._running: dict[int, BaseProcess] = {}
-        self._start_at = [0.0] * shared.processes
+        self._start_at = [0.0] * len(shared.places)
         self._looked_at = -math.inf
         self._stopping = False
 
@@ -51,25 +54,48 @@ class Supervisor:
         for number in _ENDING:
             signal.signal(number, self._end)
         on_hangup(lambda: self._send(signal.SIGHUP))
-        self._start(0)
-        if not self._running:
-            return 0  # told to end before anything was started
-        while not self._shared.of(0, Count.READY):
-            if (status := self._running[0].exitcode) is not None:
-                return 0 if self._stopping else abs(status)
-            wait([self._running[0].sentinel], 0.05)
-        self._prepare()
-        while not self._stopping:
-            self._start_missing()
-            wait([process.sentinel for process in self._running.values()], _LOOK_S)
-            self._end_hanging()
-            self._forget_dead()
-        for process in self._running.values():
-            process.join()
-        return max((_status(process) for process in self._running.values()), default=0)
+        try:
+            ready = self._start_first()
+            if ready:
+                self._prepare()
+            while ready and not self._stopping:
+                self._start_missing(self._shared.places)
+                self._wait(_LOOK_S)
+                self._end_hanging()
+                self._forget_dead(self._shared.places)
+            serving = [process for place, process in self._running.items() if place != self._shared.embedder]
+            for process in serving:
+                process.join()
+            return max(map(self._status, serving), default=0)
+        finally:
+            self._end_embedder()
 
-    def _start_missing(self) -> None:
-        for place in range(self._shared.processes):
+    def _start_first(self) -> bool:
+        """Start the process that embeds, if there is to be one, and the first that serves.
+
+        Returns:
+            Whether that got ready.
+        """
+        embedder = () if self._shared.embedder is None else (self._shared.embedder,)
+        self._start_missing((*embedder, 0))
+        while not self._stopping and self._running[0].exitcode is None and not self._shared.of(0, Count.READY):
+            self._wait(0.05)
+            self._forget_dead(embedder)
+            self._start_missing(embedder)
+        return bool(self._shared.of(0, Count.READY))
+
+    def _end_embedder(self) -> None:
+        """End the process that embeds, once those that it embeds for have drained. It has nothing to lose."""
+        if self._shared.embedder in self._running:
+            self._running[self._shared.embedder].kill()
+            self._running[self._shared.embedder].join()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until a process ends, but no longer."""
+        wait([process.sentinel for process in self._running.values()], seconds)
+
+    def _start_missing(self, places: Iterable[int]) -> None:
+        for place in places:
             if place not in self._running and time.monotonic() >= self._start_at[place]:
                 self._start(place)
 
@@ -104,9 +130,10 @@ class Supervisor:
                 process.kill()
                 process.join()
 
-    def _forget_dead(self) -> None:
-        for place, process in list(self._running.items()):
-            if process.exitcode is None or self._stopping:
+    def _forget_dead(self, places: Iterable[int]) -> None:
+        for place in places:
+            process = self._running.get(place)
+            if process is None or process.exitcode is None or self._stopping:
                 continue
             logger.error(
                 "worker %d (process %d) ended with status %d; another takes its place",
@@ -116,23 +143,22 @@ class Supervisor:
             )
             del self._running[place]
             self._shared.replace(place)
-            if self._shared.folder is not None:
+            if self._shared.folder is not None and place != self._shared.embedder:
                 forget_gauges(self._shared.folder, place)
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
         self._send(number)
 
+    def _status(self, process: BaseProcess) -> int:
+        """Exit status of a process that has ended. One that was still loading dies of the signal, as it should."""
+        status = process.exitcode or 0
+        return 0 if self._stopping and -status in _ENDING else abs(status)
+
     def _send(self, number: int) -> None:
-        for process in self._running.values():
-            if process.exitcode is None and process.pid is not None:
+        for place, process in self._running.items():
+            if place != self._shared.embedder and process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
-
-
-def _status(process: BaseProcess) -> int:
-    """Exit status of a process that was told to end. One that was still loading dies of the signal, as it should."""
-    status = process.exitcode or 0
-    return 0 if -status in _ENDING else abs(status)
 
 
 @contextmanager

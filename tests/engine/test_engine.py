@@ -14,8 +14,8 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.adapting import fitting
+from comln_serve.engine.bundles import load_bundles, models_folder
 from comln_serve.engine.engine import Engine, NewClassifier
-from comln_serve.engine.models import load_bundles, models_folder
 from comln_serve.errors import ErrorCode, StartupError
 from tests.support.bundles import edit_manifest, poison_backbone, replace_file
 from tests.support.engines import MakeEngine, fails, predict
@@ -203,7 +203,7 @@ def test_bundles_are_found_without_being_told_where(
     shutil.copytree(models_dir / "tiny", tmp_path / "models" / "tiny")
     assert models_folder(unset) == Path("models")
     assert [bundle.name for bundle in load_bundles(unset)] == ["tiny"]
-    monkeypatch.setattr("comln_serve.engine.models._FOLDERS", (Path("a"), tmp_path / "b"))
+    monkeypatch.setattr("comln_serve.engine.bundles._FOLDERS", (Path("a"), tmp_path / "b"))
     with pytest.raises(StartupError, match=f"there is no model bundle in {tmp_path}/a, {tmp_path}/b; name a folder"):
         load_bundles(unset)
 

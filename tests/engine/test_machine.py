@@ -38,23 +38,18 @@ def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch, quota: float | None
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gigabytes", "gpu", "provider", "workers"),
+    ("cpus", "gigabytes", "workers"),
     [
-        (1, 64, False, "auto", 1),
-        (16, 64, False, "auto", 8),
-        (16, 64, True, "auto", 1),
-        (16, 64, True, "cpu", 8),
-        (16, 2, False, "cpu", 4),  # half of it, without what the first takes
-        (16, 0.5, False, "cpu", 1),
+        (1, 64, 1),
+        (16, 64, 8),
+        (16, 2, 4),  # half of it, without what the first takes
+        (16, 0.5, 1),
     ],
 )
-def test_suitable_workers(
-    monkeypatch: pytest.MonkeyPatch, cpus: int, gigabytes: float, gpu: bool, provider: str, workers: int
-) -> None:
+def test_suitable_workers(monkeypatch: pytest.MonkeyPatch, cpus: int, gigabytes: float, workers: int) -> None:
     monkeypatch.setattr(machine, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(machine, "usable_memory", lambda: int(gigabytes * 2**30))
-    monkeypatch.setattr(machine, "may_have_gpu", lambda: gpu)
-    assert machine.suitable_workers(provider) == workers
+    assert machine.suitable_workers() == workers
 
 
 def test_vnni_is_what_linux_says() -> None:

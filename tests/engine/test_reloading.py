@@ -280,7 +280,7 @@ def test_over_http(live: Engine, folder: Path) -> None:
 
 def test_models_of_other_processes_are_not_reloaded(live: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray Serve's replicas hold the backbones; deploying again replaces them one after another."""
-    monkeypatch.setattr(type(live.models["tiny"]), "in_this_process", False)
+    monkeypatch.setattr(type(live.models["tiny"]), "on_this_machine", False)
     assert "Deploy the Ray Serve application again" in fails(ErrorCode.CANNOT_RELOAD, live.reload).message
 
 

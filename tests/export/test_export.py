@@ -25,8 +25,8 @@ from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.bundle import Bundle, find_bundles, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.bundles import models_folder
 from comln_serve.engine.engine import Engine
-from comln_serve.engine.models import models_folder
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.onnx_file import onnx_file

@@ -12,6 +12,9 @@ TEXT = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)$(.+?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 MODULE = re.compile(r"\b(?:comln_serve|training)/[a-z0-9_/]+\.py\b")
 
+# What embeds in another process.
+ELSEWHERE = {"comln_serve/ray_app/remote_model.py", "comln_serve/engine/embedding_process/shared_model.py"}
+
 # Adapts and predicts twice, and prints the modules that code was run of the second time.
 TRACED = """
 import sys, threading
@@ -64,7 +67,7 @@ def test_all_modules_that_are_named_exist() -> None:
 
 def test_walks_are_short() -> None:
     """The server's part of a prediction, but for what stands in the backbone's place elsewhere."""
-    assert len([module for module in walk("POST /predict") if "ray_app" not in module]) <= 15
+    assert len([module for module in walk("POST /predict") if module not in ELSEWHERE]) <= 15
     assert len(TEXT.splitlines()) < 100
 
 
@@ -87,8 +90,7 @@ def entered(models_dir: object, tmp_path_factory: pytest.TempPathFactory) -> dic
 @pytest.mark.parametrize(
     ("operation", "elsewhere"),
     [
-        # In a test there is no socket, and no Ray.
-        ("predict", {"comln_serve/server/protocol.py", "comln_serve/ray_app/remote_model.py"}),
+        ("predict", {"comln_serve/server/protocol.py", *ELSEWHERE}),  # in a test there is no socket
         ("adapt", set()),
     ],
 )

@@ -27,7 +27,7 @@ from tests.support.image_files import image_bytes
 from tests.support.keyed import bearer, new_key
 from tests.support.live import START_SECONDS, LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
-from tests.support.processes import needs_proc
+from tests.support.processes import alive, children, needs_proc
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.process]
@@ -48,12 +48,7 @@ def server(models_dir: Path, tmp_path: Path) -> Iterator[LiveServer]:
 
 def workers(server: LiveServer) -> list[int]:
     """The processes that serve."""
-    pid = server.process.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return children(server.process.pid)
 
 
 def metric(server: LiveServer, name: str) -> float:

@@ -24,3 +24,13 @@ def open_files_and_threads(process: int | str) -> tuple[int, int]:
     """Numbers of open files and of threads."""
     folder = Path("/proc") / str(process)
     return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
+
+
+def children(process: int) -> list[int]:
+    """The processes that its main thread has started and that it has not waited for."""
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def alive(process: int) -> bool:
+    """Whether it exists and has not ended."""
+    return Path(f"/proc/{process}").exists() and ") Z " not in Path(f"/proc/{process}/stat").read_text()

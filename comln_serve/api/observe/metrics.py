@@ -200,7 +200,7 @@ class _State(Collector):
         for unit in (Count.REQUESTS, Count.IMAGES, Count.BYTES):
             pending.add_metric([unit.name.lower()], shared.total(unit))
         yield pending
-        yield GaugeMetricFamily("comln_workers", "Processes that serve.", value=len(shared.pids()))
+        yield GaugeMetricFamily("comln_workers", "Processes that serve.", value=shared.serving())
         restarts = shared.total(Count.RESTARTS)
         yield CounterMetricFamily("comln_worker_restarts", "Processes replaced after they died or hung.", restarts)
         # If the store cannot be reached, the gauge is left out.
@@ -214,7 +214,7 @@ class _State(Collector):
             default = "true" if name == engine.default_model else "false"
             models.add_metric([name, model.provider, default], 1)
         yield models
-        here = (model for model in engine.models.values() if model.in_this_process)
+        here = (model for model in engine.models.values() if model.on_this_machine)
         if any(model.provider == "cuda" for model in here):
             yield from _gpu_memory()
         build = GaugeMetricFamily("comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"])
@@ -223,7 +223,7 @@ class _State(Collector):
 
 
 class _Processes(Collector):
-    """Memory, time and files of the processes that serve, in the names of `ProcessCollector`: their sums."""
+    """Memory, time and files of the processes, in the names of `ProcessCollector`: their sums."""
 
     def __init__(self, engine: Engine) -> None:
         self._shared = engine.shared

@@ -240,10 +240,7 @@ class Batcher:
         seconds = time.perf_counter() - began
         for item, embedding in zip(batch.items, embeddings, strict=True):
             item.job.embedding_s += seconds / len(images)
-            if np.isfinite(embedding).all():
-                item.job.deliver(item.position, item.view, embedding)
-            else:
-                item.job.fail(_not_finite(item))
+            item.job.deliver(item.position, item.view, embedding)
         for job in batch.jobs:
             job.end(batch)
         try:
@@ -255,15 +252,6 @@ class Batcher:
         for job in batch.jobs:
             job.fail(error)
             job.end(batch)
-
-
-def _not_finite(item: _Item) -> ServiceError:
-    return ServiceError(
-        ErrorCode.INVALID_IMAGE,
-        f"Image {item.position + 1} of {item.job.count}: the model's embedding of it holds NaN or infinity. Leave it "
-        "out, and tell the operator: the model's network cannot cope with it.",
-        image=item.position,
-    )
 
 
 def _failed() -> ServiceError:

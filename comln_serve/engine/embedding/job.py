@@ -59,12 +59,13 @@ class Job:
     Attributes:
         count: number of images, at least 1.
         views: number of views of each image, all of which are embedded.
+        finite: whether embeddings that hold NaN or infinity end the job.
         decoding_s, embedding_s: seconds of work, summed over images.
         waited_s: seconds before work on its first image began; None until then.
     """
 
-    def __init__(self, count: int, limits: JobLimits, views: int = 1) -> None:
-        self.count, self.views = count, views
+    def __init__(self, count: int, limits: JobLimits, views: int = 1, *, finite: bool = True) -> None:
+        self.count, self.views, self.finite = count, views, finite
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
         self._limits = limits
@@ -148,7 +149,10 @@ class Job:
             self._waits_from = time.monotonic()
 
     def deliver(self, position: int, view: int, embedding: NDArray[np.float32]) -> None:
-        """Store the embedding (d,) of one view of an image."""
+        """Store the embedding (d,) of one view of an image; the job fails if it is not finite but has to be."""
+        if self.finite and not np.isfinite(embedding).all():
+            self.fail(self._not_finite(position))
+            return
         with self._lock:
             if self.over:
                 return
@@ -185,6 +189,14 @@ class Job:
         if self._embeddings is None:
             raise RuntimeError("a job ended with neither embeddings nor an error")
         return np.delete(self._embeddings, self._skipped, axis=0) if self._skipped else self._embeddings
+
+    def _not_finite(self, position: int) -> ServiceError:
+        return ServiceError(
+            ErrorCode.INVALID_IMAGE,
+            f"Image {position + 1} of {self.count}: the model's embedding of it holds NaN or infinity. Leave it out, "
+            "and tell the operator: the model's network cannot cope with it.",
+            image=position,
+        )
 
     def _enforce_limits(self) -> float:
         """End the job if a limit has passed. Returns the seconds until one can pass, at least 0."""

@@ -1,0 +1,7 @@
+"""One process embeds for all that serve (`--embedding-process`), so that each network is in memory once, on a GPU too.
+
+    Batcher of a process that serves -> SharedNetwork -> Unix socket, shared memory -> Embedder -> Batcher -> backbone
+
+The processes that serve decode and classify. Each of their batches goes through a `Channel` to the process that embeds,
+whose batchers join the batches of all.
+"""

@@ -1,0 +1,239 @@
+"""The process that embeds: opens the bundles that it is given, and embeds batches of all processes that serve.
+
+It keeps nothing that cannot be had again: when it dies, another takes its place, and the processes that serve give that
+one their bundles and their unanswered batches.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Thread
+
+from comln_serve.bundle import Bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.counts import Count, SharedCounts
+from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding_process.wire import (
+    BatchMemory,
+    Embed,
+    Message,
+    Open,
+    Opened,
+    TakeBundle,
+    TakeMemory,
+    Warm,
+    new_socket,
+    receive,
+    send,
+)
+from comln_serve.engine.models import LocalModel
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_BACKLOG = 1024
+
+
+def listen_for_batches(path: Path) -> socket.socket:
+    """The socket that the embedding process accepts connections on.
+
+    It is made by the parent of all processes, so that connections wait in it while one embedding process takes the
+    place of another.
+
+    Raises:
+        StartupError: the path is too long.
+    """
+    listening = new_socket()
+    try:
+        listening.bind(str(path))
+    except OSError as error:
+        listening.close()
+        raise StartupError(
+            f"{path}: the socket of the process that embeds cannot be made: {error.strerror or error}. Set TMPDIR to "
+            "a folder with a short path, or start with --embedding-process off"
+        ) from error
+    listening.listen(_BACKLOG)
+    return listening
+
+
+class Embedder:
+    """Serves connections, each on a thread of its own."""
+
+    def __init__(self, listening: socket.socket, settings: Settings, shared: SharedCounts) -> None:
+        self._listening, self._settings, self._shared = listening, settings, shared
+        self._networks = _Networks(settings)
+        self._limits = JobLimits.of(settings)
+
+    def run(self) -> int:
+        """Serve until the parent has gone and nobody is connected, or threads hang. Returns the exit status."""
+        logger.info("process %d embeds for %d that serve", os.getpid(), self._shared.processes)
+        self._listening.settimeout(_LOOK_S)
+        while True:
+            self._shared.set(Count.ALIVE, int(1000 * time.monotonic()))
+            with suppress(TimeoutError):
+                connection, _ = self._listening.accept()
+                Thread(target=self._serve, args=(connection,), name="channel", daemon=True).start()
+            if (stuck := self._networks.stuck()) is not None:
+                logger.error("the threads that embed for model %s have ended or hang", stuck)
+                return 1
+            if os.getppid() != self._shared.parent and not self._networks.used:
+                return 0
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer the messages of one connection until its process closes it or dies."""
+        user = _User(self._networks, self._limits)
+        with connection:
+            try:
+                while True:
+                    with receive(connection) as (message, files):
+                        send(connection, _answer(user, message, files))
+            except OSError:
+                pass
+            finally:
+                user.leave()
+
+
+def _answer(user: "_User", message: Message, files: list[int]) -> object:
+    try:
+        return user.do(message, files)
+    except (ServiceError, StartupError) as error:
+        return error
+    except Exception:
+        logger.exception("a request of a process that serves failed")
+        return ServiceError(
+            ErrorCode.INTERNAL, "Embedding the images failed; the server's log has the details. Try again."
+        )
+
+
+class _Network:
+    """A model that is open, and how many connections use it."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self.model = model
+        self.users = 0
+        self.warm = False
+
+
+class _Networks:
+    """The models that are open, by `embedder_sha256`: each for as long as a connection uses it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: dict[str, _Network] = {}
+        # One for each model, so that several can be opened at the same time, but each only once.
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    @property
+    def used(self) -> bool:
+        """Whether a connection uses any of them."""
+        return bool(self._open)
+
+    def stuck(self) -> str | None:
+        """The name of a model whose threads have ended or hang."""
+        models = [network.model for network in list(self._open.values())]
+        return next((model.name for model in models if model.batcher.stuck), None)
+
+    def take(self, sha256: str, bundle: Bundle | None) -> LocalModel | None:
+        """Use a model, which is opened if it is not yet; None: it is not open, and there is no bundle.
+
+        Raises:
+            StartupError: the bundle or the provider cannot be used.
+        """
+        with self._locks[sha256]:
+            if sha256 not in self._open:
+                if bundle is None:
+                    return None
+                self._open[sha256] = _Network(LocalModel(bundle, self._settings, 1))
+            network = self._open[sha256]
+            network.users += 1
+            return network.model
+
+    def warm(self, sha256: str) -> None:
+        """Warm a model, once.
+
+        Raises:
+            StartupError: ONNX Runtime cannot run it.
+        """
+        with self._locks[sha256]:
+            network = self._open[sha256]
+            if not network.warm:
+                network.model.warm()
+                network.warm = True
+
+    def give_back(self, sha256: str) -> None:
+        """Stop to use a model. It is closed if nobody else does."""
+        with self._locks[sha256]:
+            network = self._open[sha256]
+            network.users -= 1
+            if not network.users:
+                del self._open[sha256]
+                network.model.close()
+
+
+class _User:
+    """What one connection uses: a model, and memory for its batches."""
+
+    def __init__(self, networks: _Networks, limits: JobLimits) -> None:
+        self._networks, self._limits = networks, limits
+        self._model: LocalModel | None = None
+        self._memory: BatchMemory | None = None
+
+    def do(self, message: Message, files: list[int]) -> object:
+        """Carry out a message. Returns its answer.
+
+        Raises:
+            StartupError: the bundle or the provider cannot be used.
+            ServiceError: as `Job.wait`.
+        """
+        match message:
+            case Open(sha256):
+                return self._use(sha256, None)
+            case TakeBundle():
+                with os.fdopen(files[0], "rb", closefd=False) as file:
+                    bundle: Bundle = pickle.load(file)  # noqa: S301 - of a process of this server
+                return self._use(bundle.embedder_sha256, bundle)
+            case Warm():
+                self._networks.warm(self.model.embedder_sha256)
+                return self.model.batcher.limits.max_images
+            case TakeMemory(images):
+                manifest = self.model.bundle.manifest
+                size = manifest.preprocessing.image_size
+                self._memory = BatchMemory(files[0], images, size, manifest.embedding_size)
+            case Embed(count):
+                self._embed(count)
+        return None
+
+    @property
+    def model(self) -> LocalModel:
+        """The model, which every connection asks for first."""
+        if self._model is None:
+            raise RuntimeError("no model is open")
+        return self._model
+
+    def leave(self) -> None:
+        """Stop to use the model."""
+        if self._model is not None:
+            self._networks.give_back(self._model.embedder_sha256)
+
+    def _use(self, sha256: str, bundle: Bundle | None) -> Opened | None:
+        self._model = self._networks.take(sha256, bundle)
+        if self._model is None:
+            return None
+        limits = self._model.batcher.limits
+        return Opened(self._model.provider, limits.threads, limits.max_images)
+
+    def _embed(self, count: int) -> None:
+        """Embed the first images in memory, together with those of other connections."""
+        if self._memory is None:
+            raise RuntimeError("there is no memory for a batch")
+        job = Job(count, self._limits, finite=False)
+        with self.model.batcher.expect(job) as put:
+            for position, image in enumerate(self._memory.images[:count]):
+                put(position, image[None])
+            self._memory.embeddings[:count] = job.wait()[:, 0]

@@ -1,0 +1,250 @@
+"""A model whose backbone runs in the process that embeds for all processes that serve."""
+
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comln_serve.bundle import Bundle
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding_process.wire import (
+    BatchMemory,
+    Embed,
+    Open,
+    Opened,
+    TakeBundle,
+    TakeMemory,
+    Warm,
+    ask,
+    memory_file,
+    new_socket,
+)
+from comln_serve.engine.models import Model
+from comln_serve.errors import ErrorCode, ServiceError, StartupError
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+
+
+_Result = TypeVar("_Result")
+
+
+class Channel:
+    """A connection to the process that embeds, for one model. For one thread at a time."""
+
+    def __init__(self, path: Path, bundle: Bundle) -> None:
+        """Connect. While no process embeds, the connection waits for one.
+
+        Raises:
+            OSError: the parent of all processes has gone.
+        """
+        self._bundle = bundle
+        self._opened: Opened | None = None
+        self._most: int | None = None
+        self._memory: BatchMemory | None = None
+        self._connection = new_socket()
+        try:
+            self._connection.connect(str(path))
+        except OSError:
+            self._connection.close()
+            raise
+
+    def open(self) -> Opened:
+        """Have the bundle opened, if it is not.
+
+        Raises:
+            OSError: the process has died, here and below.
+            StartupError: the bundle or the provider cannot be used.
+        """
+        if self._opened is None:
+            opened: Opened | None = ask(self._connection, Open(self._bundle.embedder_sha256))
+            if opened is None:
+                pickled = pickle.dumps(self._bundle)
+                with memory_file(len(pickled)) as file:
+                    os.pwrite(file, pickled, 0)
+                    opened = ask(self._connection, TakeBundle(), [file])
+                if opened is None:
+                    raise RuntimeError("a bundle was given, but not opened")
+            self._opened = opened
+        return self._opened
+
+    def warm(self) -> int:
+        """Have the backbone warmed, if it is not. Returns the number of images that a batch may have.
+
+        Raises:
+            StartupError: it cannot be run.
+        """
+        if self._most is None:
+            self.open()
+            most: int = ask(self._connection, Warm())
+            self._most = most
+        return self._most
+
+    def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Embeddings (n, d) of images (n, S, S, 3).
+
+        Raises:
+            ServiceError: they cannot be embedded.
+        """
+        self.warm()
+        memory = self._memory
+        if memory is None or len(memory.images) < len(images):
+            memory = self._memory = self._share(max(len(images), self.open().max_images))
+        memory.images[: len(images)] = images
+        ask(self._connection, Embed(len(images)))
+        return memory.embeddings[: len(images)].copy()
+
+    def interrupt(self) -> None:
+        """Have another thread that waits for an answer fail. This connection is of no use any more."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _share(self, images: int) -> BatchMemory:
+        """Memory for a batch, which the other process has, too."""
+        manifest = self._bundle.manifest
+        shape = (images, manifest.preprocessing.image_size, manifest.embedding_size)
+        with memory_file(BatchMemory.length(*shape)) as file:
+            ask(self._connection, TakeMemory(images), [file])
+            return BatchMemory(file, *shape)
+
+
+class SharedModel(Model):
+    """A bundle that is read in this process, and whose backbone runs in the process that embeds."""
+
+    def __init__(self, bundle: Bundle, settings: Settings, path: Path) -> None:
+        """Have the bundle opened.
+
+        Args:
+            path: of the socket that the process that embeds listens on.
+
+        Raises:
+            StartupError: the bundle or the provider cannot be used, or the process ends again and again.
+        """
+        self._network = SharedNetwork(bundle, path)
+        try:
+            opened = self._network.open()
+        except ServiceError as error:
+            raise StartupError(f"model {bundle.name}: {error.message}") from error
+        self._provider: Literal["cuda", "cpu"] = opened.provider
+        on_gpu = opened.provider == "cuda"
+        limits = BatchLimits(
+            max_images=opened.max_images,
+            max_delay_s=1e-3 * settings.max_batch_delay_ms if on_gpu else 0.0,
+            threads=opened.batches + 1,  # so that a batch waits there when another has been embedded
+            max_run_s=settings.max_inference_seconds,
+            even=not on_gpu,
+        )
+        super().__init__(bundle, Batcher(self._network, limits, name=bundle.name))
+
+    @property
+    def provider(self) -> Literal["cuda", "cpu"]:
+        return self._provider
+
+    def warm(self) -> None:
+        """Have the backbone warmed."""
+        self.batcher.limits = replace(self.batcher.limits, max_images=self._network.warm())
+
+    def close(self) -> None:
+        super().close()
+        self._network.close()
+
+
+class SharedNetwork:
+    """Sends batches to the process that embeds. Thread-safe."""
+
+    def __init__(self, bundle: Bundle, path: Path) -> None:
+        """Nothing is sent yet."""
+        self._bundle, self._path = bundle, path
+        self._lock = Lock()
+        self._idle: list[Channel] = []
+
+    def open(self) -> Opened:
+        """Have the bundle opened.
+
+        Raises:
+            StartupError: the bundle or the provider cannot be used.
+            ServiceError: NOT_READY, the process that embeds died again and again.
+        """
+        return self._on_channel(Channel.open)
+
+    def warm(self) -> int:
+        """Have the backbone warmed. Returns the number of images that a batch may have.
+
+        Raises:
+            StartupError: it cannot be run.
+            ServiceError: NOT_READY, as above.
+        """
+        return self._on_channel(Channel.warm)
+
+    def embed(
+        self,
+        images: NDArray[np.uint8],
+        cancellation: Cancellation,
+        *,
+        alone: bool,  # noqa: ARG002 - the process that embeds decides
+    ) -> NDArray[np.float32]:
+        """See `Network`. A batch whose process has died is sent to the next: embedding changes nothing.
+
+        Raises:
+            ServiceError: NOT_READY, as above; CLIENT_GONE; or that of the other process.
+        """
+
+        def embed(channel: Channel) -> NDArray[np.float32]:
+            with cancellation.calling(channel.interrupt):
+                try:
+                    return channel.embed(images)
+                except OSError:
+                    cancellation.check()
+                    raise
+
+        return self._on_channel(embed)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
+
+    def _on_channel(self, use: Callable[[Channel], _Result]) -> _Result:
+        """Call a function with a connection that no other thread uses, and again with another if its process dies."""
+        for _ in range(_ATTEMPTS):
+            with self._lock:
+                channel = self._idle.pop() if self._idle else None
+            try:
+                channel = channel or Channel(self._path, self._bundle)
+                result = use(channel)
+            except OSError as error:
+                logger.warning("model %s: the process that embeds has died: %s", self._bundle.name, error)
+            except BaseException:
+                if channel is not None:
+                    channel.close()
+                raise
+            else:
+                with self._lock:
+                    self._idle.append(channel)
+                return result
+            if channel is not None:
+                channel.close()
+            self.close()  # the others were of the same process, or are soon made anew
+        raise ServiceError(
+            ErrorCode.NOT_READY,
+            f"The process that was to embed the images died {_ATTEMPTS} times. Nothing was changed; try again, or tell "
+            "the operator.",
+        )

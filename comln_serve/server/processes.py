@@ -1,0 +1,28 @@
+"""How many processes the server is to have."""
+
+import os
+
+from comln_serve.configuration.settings import Settings
+from comln_serve.errors import StartupError
+from comln_serve.machine import may_have_gpu, suitable_workers
+
+
+def processes(settings: Settings) -> tuple[int, bool]:
+    """How many processes serve, and whether one more embeds for them.
+
+    Raises:
+        StartupError: this system cannot do that.
+    """
+    mode = settings.embedding_process
+    gpu = settings.provider != "cpu" and may_have_gpu()
+    can_share = hasattr(os, "memfd_create")
+    if settings.workers == "auto":
+        # Without a process that embeds, each would have the networks, and buffers, in the GPU's memory.
+        workers = 1 if gpu and (mode == "off" or not can_share) else suitable_workers()
+    else:
+        workers = settings.workers
+    if workers > 1 and not hasattr(os, "fork"):
+        raise StartupError("several workers need a system that can fork, such as Linux; start with --workers 1")
+    if mode == "on" and not can_share:
+        raise StartupError("--embedding-process on needs Linux; leave it out")
+    return workers, workers > 1 and can_share and (mode == "on" or (mode == "auto" and gpu))
