@@ -7,7 +7,7 @@ tenant's classifier.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 
 from comln_serve.bundle.calibration import temperature, unknown_threshold
-from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
+from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
@@ -264,77 +264,21 @@ class Engine:
                 models, reference, support, caller or Caller(), promote=promote, partial=partial
             )
 
-    def remove_examples(
-        self, reference: str, numbers: Collection[int], caller: Caller | None = None, *, promote: bool = True
-    ) -> Adapted:
-        """Adapt a classifier anew, once, without some of its examples, by their numbers. See `add_examples`.
-
-        Raises:
-            ServiceError: EXAMPLE_NOT_FOUND; CANNOT_ADAPT, too few classes are left; and others.
-        """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.remove_examples(models, reference, numbers, caller or Caller(), promote=promote)
-
-    def relabel_examples(
-        self, reference: str, labels: Mapping[int, str], caller: Caller | None = None, *, promote: bool = True
-    ) -> Adapted:
-        """Adapt a classifier anew, once, with other labels for some of its examples. See `add_examples`.
-
-        Args:
-            labels: new labels, of its classes or of new ones, by the number of the example.
-            promote: let the name stand for the new version.
-
-        Raises:
-            ServiceError: EXAMPLE_NOT_FOUND; INVALID_REQUEST, no label would change; CANNOT_ADAPT, too few or too many
-                classes; and others.
-        """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.relabel_examples(models, reference, labels, caller or Caller(), promote=promote)
-
-    def adapt_again(
-        self,
-        reference: str,
-        caller: Caller | None = None,
-        *,
-        horizon: float | HorizonRule | None = None,
-        promote: bool = True,
-    ) -> Adapted:
-        """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
+    def change(self, reference: str, change: Change, caller: Caller | None = None, *, promote: bool = True) -> Adapted:
+        """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again.
 
         A named classifier gets a new version; an unnamed one changes in place.
 
         Args:
-            horizon: T, or the rule that sets it, now and whenever examples change; None: as the classifier has it.
             promote: let the name stand for the new version.
 
         Raises:
-            ServiceError: anything wrong with the request; nothing is changed then.
+            ServiceError: that of the change; CANNOT_ADAPT, too few or too many classes; and others. Nothing is changed
+                then.
         """
         self._need_ready()
         with self._served.using() as models:
-            return self._maker.adapt_again(models, reference, caller or Caller(), horizon=horizon, promote=promote)
-
-    def rename_classes(
-        self, reference: str, labels: Mapping[str, str], caller: Caller | None = None, *, promote: bool = True
-    ) -> Adapted:
-        """Give classes of a classifier other labels. Classes that get the same label are merged.
-
-        Without a merge, the weights and the report stay, whatever model is served now. With one, the classifier is
-        adapted again, as by `remove_examples`. A named classifier gets a new version; an unnamed one changes in place.
-
-        Args:
-            labels: new labels, by the label that a class has.
-            promote: let the name stand for the new version.
-
-        Raises:
-            ServiceError: INVALID_REQUEST, it has no class of such a label, or no label would change; CANNOT_ADAPT, too
-                few classes are left; and others.
-        """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.rename_classes(models, reference, labels, caller or Caller(), promote=promote)
+            return self._maker.change(models, reference, change, caller or Caller(), promote=promote)
 
     def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier.

@@ -11,6 +11,7 @@ import pytest
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
@@ -76,7 +77,7 @@ def test_the_result_is_that_of_adapting_from_the_start(
     added = engine.add_examples(reference, MORE).classifier
     check_same(engine, added, FIRST + MORE, horizon=horizon)
     # The first class loses its first example, and comes second then.
-    removed = engine.remove_examples(reference, [1]).classifier
+    removed = engine.change(reference, RemoveExamples([1])).classifier
     check_same(engine, removed, (FIRST + MORE)[1:], horizon=horizon)
     again = engine.add_examples(reference, FIRST[:1]).classifier
     check_same(engine, again, (FIRST + MORE)[1:] + FIRST[:1], horizon=horizon)
@@ -99,7 +100,7 @@ def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
     assert numbers(engine, "letters@1") == [1, 2, 3, 4, 5, 6]
     assert numbers(engine, "letters@2") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert numbers(engine, "letters@3") == [1, 2, 3, 4, 5, 6, 7]
-    by_id = engine.remove_examples(made.id, [3]).classifier
+    by_id = engine.change(made.id, RemoveExamples([3])).classifier
     assert by_id.version == 4
     assert numbers(engine, "letters") == [1, 2, 4, 5, 6]
     assert engine.roll_back("letters").version == 2
@@ -120,15 +121,15 @@ def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
         predicted = predict(engine, [image_bytes()], made.id)
         assert predicted.classifier.W.tobytes() == added.W.tobytes()
         assert predicted.probabilities.shape == (1, 4)
-    other.remove_examples(made.id, [7])
+    other.change(made.id, RemoveExamples([7]))
     assert one.classifiers.find(made.id).revision == 3
     assert one.store.count() == 1
 
 
 def test_the_last_example_of_a_class_takes_it_along(engine: Engine) -> None:
     made = engine.adapt([FIRST[0], FIRST[2], YELLOW[0]]).classifier
-    assert engine.remove_examples(made.id, [2]).classifier.labels == ("red", "yellow")
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_examples(made.id, [1]))
+    assert engine.change(made.id, RemoveExamples([2])).classifier.labels == ("red", "yellow")
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.change(made.id, RemoveExamples([1])))
     assert "at least two classes" in error.message
     assert numbers(engine, made.id) == [1, 3]
     assert engine.classifiers.find(made.id).revision == 2
@@ -136,9 +137,9 @@ def test_the_last_example_of_a_class_takes_it_along(engine: Engine) -> None:
 
 def test_a_number_is_never_given_again(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
-    engine.remove_examples(made.id, [6])
+    engine.change(made.id, RemoveExamples([6]))
     for number in (6, 7, 99):
-        error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda n=number: engine.remove_examples(made.id, [n]))
+        error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda n=number: engine.change(made.id, RemoveExamples([n])))
         assert error.detail == {"received": [number]}
     engine.add_examples(made.id, YELLOW[:1])
     assert numbers(engine, made.id) == [1, 2, 3, 4, 5, 7]
@@ -150,7 +151,7 @@ def test_several_are_removed_at_once(engine: Engine, name: str | None) -> None:
     reference = name or engine.adapt(FIRST + MORE).classifier.id
     if name is not None:
         engine.adapt(FIRST + MORE, NewClassifier(name=name))
-    removed = engine.remove_examples(reference, [9, 4, 10, 8, 4, 1]).classifier
+    removed = engine.change(reference, RemoveExamples([9, 4, 10, 8, 4, 1])).classifier
     check_same(engine, removed, [item for i, item in enumerate(FIRST + MORE, 1) if i not in (1, 4, 8, 9, 10)])
     assert numbers(engine, reference) == [2, 3, 5, 6, 7]
     assert "yellow" not in removed.labels
@@ -159,14 +160,14 @@ def test_several_are_removed_at_once(engine: Engine, name: str | None) -> None:
 
 def test_one_number_that_does_not_exist_keeps_all(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
-    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.remove_examples(made.id, [9, 1, 7, 2]))
+    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.change(made.id, RemoveExamples([9, 1, 7, 2])))
     assert error.detail == {"received": [7, 9]}
     assert "no examples 7, 9; nothing was changed" in error.message
-    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.remove_examples(made.id, range(1, 400)))
+    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.change(made.id, RemoveExamples(range(1, 400))))
     assert error.detail == {"received": [*range(7, 400)]}
     assert " 15, 16 and 383 more;" in error.message
     for some in (range(1, 7), range(1, 5)):  # of all classes, or of all but one
-        error = fails(ErrorCode.CANNOT_ADAPT, lambda some=some: engine.remove_examples(made.id, some))
+        error = fails(ErrorCode.CANNOT_ADAPT, lambda some=some: engine.change(made.id, RemoveExamples(some)))
         assert "at least two classes" in error.message
     assert numbers(engine, made.id) == [*range(1, 7)]
     assert engine.classifiers.find(made.id).revision == 1
@@ -179,25 +180,27 @@ def test_labels_of_examples_are_corrected(engine: Engine, name: str | None) -> N
     reference = name or made.id
     old = [label for _, label in FIRST + MORE]
     new = {1: old[-1], 3: "new", **{number: "red" for number, label in enumerate(old, 1) if label == "yellow"}}
-    changed = engine.relabel_examples(reference, new).classifier
+    changed = engine.change(reference, RelabelExamples(new)).classifier
     support = [(image, new.get(number, label)) for number, (image, label) in enumerate(FIRST + MORE, 1)]
     check_same(engine, changed, support)
     assert "new" in changed.labels
     assert ("yellow" in changed.labels) == (new[1] == "yellow")
     assert (changed.version, changed.revision) == ((None, 2) if name is None else (2, 1))
     assert numbers(engine, reference) == [*range(1, 11)]
-    back = engine.relabel_examples(reference, {number: old[number - 1] for number in new}).classifier
+    back = engine.change(reference, RelabelExamples({number: old[number - 1] for number in new})).classifier
     check_same(engine, back, FIRST + MORE)
 
 
 def test_labels_that_cannot_be_corrected(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
-    error = fails(ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.relabel_examples(made.id, {1: "new", 9: "new", 7: "x"}))
+    error = fails(
+        ErrorCode.EXAMPLE_NOT_FOUND, lambda: engine.change(made.id, RelabelExamples({1: "new", 9: "new", 7: "x"}))
+    )
     assert error.detail == {"received": [7, 9]}
-    error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.relabel_examples(made.id, {1: made.labels[0]}))
+    error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.change(made.id, RelabelExamples({1: made.labels[0]})))
     assert "No label would change" in error.message
     everything = dict.fromkeys(range(1, 7), "one")
-    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.relabel_examples(made.id, everything))
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.change(made.id, RelabelExamples(everything)))
     assert engine.classifiers.find(made.id).revision == 1
 
 
@@ -207,19 +210,19 @@ def test_adapting_again_takes_another_horizon(engine: Engine, name: str | None) 
     new = NewClassifier("tiny-prototype", name, metadata={"line": "3"}, expires_in_seconds=1000)
     made = engine.adapt(FIRST, new).classifier
     reference = name or made.id
-    given = engine.adapt_again(reference, horizon=7.0).classifier
+    given = engine.change(reference, AdaptAgain(7.0)).classifier
     check_same(engine, given, FIRST, horizon=7.0)
     assert (given.horizon, given.horizon_rule) == (7.0, "given")
     assert (given.metadata, given.expires_at) == (made.metadata, made.expires_at)
     assert (given.version, given.revision) == ((None, 2) if name is None else (2, 1))
-    assert engine.adapt_again(reference).classifier.horizon == 7.0, "as the classifier has it"
+    assert engine.change(reference, AdaptAgain()).classifier.horizon == 7.0, "as the classifier has it"
     added = engine.add_examples(reference, MORE).classifier
     check_same(engine, added, FIRST + MORE, horizon=7.0)
-    back = engine.adapt_again(reference, horizon="learned").classifier
+    back = engine.change(reference, AdaptAgain("learned")).classifier
     check_same(engine, back, FIRST + MORE)
     assert numbers(engine, reference) == [*range(1, 11)]
     if name is not None:
-        held = engine.adapt_again(reference, horizon=2.0, promote=False).classifier
+        held = engine.change(reference, AdaptAgain(2.0), promote=False).classifier
         assert not held.promoted
         assert engine.classifiers.find(reference).id == back.id
         assert engine.classifiers.find(made.id).W.tobytes() == made.W.tobytes()
@@ -229,7 +232,7 @@ def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
     made = engine.adapt(support, NewClassifier(model="tiny-learned")).classifier
     fails(ErrorCode.CANNOT_ADAPT, lambda: engine.add_examples(made.id, YELLOW))
-    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.remove_examples(made.id, [1]))
+    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.change(made.id, RemoveExamples([1])))
     assert engine.add_examples(made.id, support[:1]).classifier.examples == (2, 1, 1, 1, 1)
 
 
@@ -237,8 +240,8 @@ def test_changes_that_cannot_be_made_change_nothing(engine: Engine) -> None:
     made = engine.adapt(FIRST).classifier
     for reference in ("absent", "absent@1", "clf_0"):
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.add_examples(r, YELLOW))
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.remove_examples(r, [1]))
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.adapt_again(r, horizon=3.0))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.change(r, RemoveExamples([1])))
+        fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.change(r, AdaptAgain(3.0)))
         fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference: engine.classifiers.of().support(r))
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(made.id, [(b"no image", "red")]))
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.add_examples(made.id, YELLOW, Caller(tenant="other")))
@@ -255,8 +258,8 @@ def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEng
     edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
     after = make_engine(settings.model_copy(update={"models_dir": models}))
     fails(ErrorCode.MODEL_CHANGED, lambda: after.add_examples(made.id, YELLOW))
-    fails(ErrorCode.MODEL_CHANGED, lambda: after.remove_examples(made.id, [1]))
-    fails(ErrorCode.MODEL_CHANGED, lambda: after.adapt_again(made.id))
+    fails(ErrorCode.MODEL_CHANGED, lambda: after.change(made.id, RemoveExamples([1])))
+    fails(ErrorCode.MODEL_CHANGED, lambda: after.change(made.id, AdaptAgain()))
     assert numbers(after, made.id) == [1, 2, 3, 4, 5, 6], "they can still be looked at"
 
 
@@ -268,8 +271,8 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     engine.adapt(FIRST, NewClassifier(name="letters"))
     fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.add_examples("letters", YELLOW))
     engine.add_examples("letters", YELLOW[:2])
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_examples("letters", [1]))
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt_again("letters"))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RemoveExamples([1])))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", AdaptAgain()))
     assert engine.store.count() == 2
 
 
@@ -295,7 +298,7 @@ def test_no_image_is_decoded_where_the_limit_is_reached(
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(broken))
     error = fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", broken))
     assert error.detail == {"stored": 2, "limit": 2}
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.remove_examples("letters", [1]))
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RemoveExamples([1])))
     # What takes no room is done as ever: a change in place, and an answer given before.
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(unnamed.id, broken))
     assert engine.add_examples(unnamed.id, YELLOW).classifier.revision == 2
@@ -330,7 +333,7 @@ def test_changes_at_the_same_time_lose_nothing(
         start.wait()
         engine = engines[thread % 2]
         if thread < 2:
-            engine.remove_examples(reference, [1 + thread])
+            engine.change(reference, RemoveExamples([1 + thread]))
         else:
             engine.add_examples(reference, [(image_bytes(seed=thread), f"class {thread}")])
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting.changes import AdaptAgain
 from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
@@ -142,14 +143,14 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
 def test_adapting_again_happens_once(engine: Engine) -> None:
     engine.adapt(SUPPORT, NewClassifier(name="letters"))
     caller = Caller(idempotency_key=KEY)
-    first, repeated = (engine.adapt_again("letters", caller, horizon=horizon) for horizon in (7.0, 7.0))
+    first, repeated = (engine.change("letters", AdaptAgain(horizon), caller) for horizon in (7.0, 7.0))
     assert (first.replayed, repeated.replayed) == (False, True)
     assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
     for other in (
-        lambda: engine.adapt_again("letters", caller, horizon=8.0),
-        lambda: engine.adapt_again("letters", caller),
-        lambda: engine.adapt_again("letters@1", caller, horizon=7.0),
-        lambda: engine.adapt_again("letters", caller, horizon=7.0, promote=False),
+        lambda: engine.change("letters", AdaptAgain(8.0), caller),
+        lambda: engine.change("letters", AdaptAgain(), caller),
+        lambda: engine.change("letters@1", AdaptAgain(7.0), caller),
+        lambda: engine.change("letters", AdaptAgain(7.0), caller, promote=False),
     ):
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
     assert engine.store.count() == 2

@@ -15,6 +15,7 @@ from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw, shots_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
+from comln_serve.engine.adapting.changes import AdaptAgain, RenameClasses
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.export.head_file import metadata
@@ -254,7 +255,7 @@ def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engi
     np.testing.assert_array_equal(kept.probabilities, plain)
     assert not np.array_equal(before.probabilities, plain)
     assert metadata(kept.classifier, model.bundle)["temperature"] == "1.0"
-    anew = calibrated.adapt_again(few.id).classifier
+    anew = calibrated.change(few.id, AdaptAgain()).classifier
     assert anew.W.tobytes() == calibrated.adapt(colour_support(1)).classifier.W.tobytes() != few.W.tobytes()
     now = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (now.calibrated, now.unknown_threshold) == (True, 0.9999)
@@ -263,17 +264,17 @@ def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engi
 def test_renaming_classes_leaves_the_calibration_as_it_is(calibrated: Engine) -> None:
     """Even if the bundle has another head now: the weights are of the earlier one still."""
     few = calibrated.adapt(colour_support(1)).classifier
-    calibrated.rename_classes(few.id, {"red": "Red"})
+    calibrated.change(few.id, RenameClasses({"red": "Red"}))
     renamed = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (renamed.calibrated, renamed.unknown_threshold) == (True, 0.9999)
     bundle = calibrated.settings.models_dir
     assert bundle is not None
     edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
     calibrated.reload()
-    calibrated.rename_classes(few.id, {"green": "Green"})
+    calibrated.change(few.id, RenameClasses({"green": "Green"}))
     renamed = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (renamed.calibrated, renamed.unknown_threshold) == (False, None)
-    calibrated.rename_classes(few.id, {"Green": "Red"})  # adapts again, by the head of now
+    calibrated.change(few.id, RenameClasses({"Green": "Red"}))  # adapts again, by the head of now
     assert predict(calibrated, QUERIES, few.id, unknown=True).calibrated
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.classifiers.catalogue import Catalogue, References
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
@@ -67,7 +68,7 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monk
     monkeypatch.setattr(References, "seconds", 1e9)
     made = engine.adapt(colour_support()).classifier
     assert used(engine, made.id) == made.id
-    changed = engine.remove_examples(made.id, [1]).classifier
+    changed = engine.change(made.id, RemoveExamples([1])).classifier
     found = predict(engine, [image_bytes()], made.id).classifier
     assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
 

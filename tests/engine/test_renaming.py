@@ -18,6 +18,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
+from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples, RenameClasses
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier, load_models
 from comln_serve.errors import ErrorCode
@@ -69,7 +70,7 @@ def test_labels_in_every_part_of_a_report(engine: Engine) -> None:
     assert before.report.contradictory
     assert all(repr(label)[1:-1] in text for label in ("green", "blue", "yellow "))
     expected = engine.adapt(renamed_support(PHOTOS, RENAMING), NewClassifier(horizon=1e4)).classifier
-    made = engine.rename_classes(before.id, RENAMING).classifier
+    made = engine.change(before.id, RenameClasses(RENAMING)).classifier
     assert made.report == expected.report
     assert engine.classifiers.of().find(before.id).report == expected.report
 
@@ -99,8 +100,8 @@ def test_a_request_repeated_while_the_first_is_at_work_is_answered_as_that(
     def change(key: str) -> Adapted:
         caller = Caller(idempotency_key=key)
         if relabel:
-            return engine.relabel_examples("letters", {1: "new"}, caller)
-        return engine.rename_classes("letters", {"green": "new"}, caller)
+            return engine.change("letters", RelabelExamples({1: "new"}), caller)
+        return engine.change("letters", RenameClasses({"green": "new"}), caller)
 
     monkeypatch.setattr(TenantStore, "add", slow)
     with ThreadPoolExecutor(2) as pool:
@@ -140,7 +141,7 @@ def test_the_same_predictions_to_the_last_bit(
     old_examples = engine.classifiers.of().support(reference)[1]
     with monkeypatch.context() as patch:
         patch.setattr("comln_serve.engine.adapting.adaptation.fit", None)  # nothing is solved
-        made = engine.rename_classes(reference, RENAMING).classifier
+        made = engine.change(reference, RenameClasses(RENAMING)).classifier
     assert made.labels == EXPECTED
     for found in (made, engine.classifiers.of().find(made.id)):
         assert facts(replace(found, labels=before.labels)) == facts(before)
@@ -158,7 +159,7 @@ def test_the_same_predictions_to_the_last_bit(
     else:
         assert made.id != before.id
         assert (made.version, made.promoted, made.revision) == (2, True, 1)
-    back = engine.rename_classes(reference, {new: old for old, new in RENAMING.items()}).classifier
+    back = engine.change(reference, RenameClasses({new: old for old, new in RENAMING.items()})).classifier
     assert facts(back) == facts(before)
     assert back.report == before.report
 
@@ -184,7 +185,7 @@ def test_classes_that_are_merged(
     """The result is that of adapting to the same images with the new labels."""
     new = NewClassifier(model, horizon=horizon)
     before = engine.adapt(PHOTOS, replace(new, name=name)).classifier
-    made = engine.rename_classes(name or before.id, labels).classifier
+    made = engine.change(name or before.id, RenameClasses(labels)).classifier
     assert made.labels == expected
     fresh = engine.adapt(renamed_support(PHOTOS, labels), new).classifier
     for found in (made, engine.classifiers.of().find(made.id)):
@@ -195,9 +196,9 @@ def test_classes_that_are_merged(
 
 def test_examples_keep_their_numbers(engine: Engine) -> None:
     made = engine.adapt(colour_support(2)).classifier
-    engine.remove_examples(made.id, [2])
+    engine.change(made.id, RemoveExamples([2]))
     for labels in ({"red": "Red"}, {"Red": "blue"}):
-        engine.rename_classes(made.id, labels)
+        engine.change(made.id, RenameClasses(labels))
         assert engine.classifiers.of().support(made.id)[1].numbers == (1, 3, 4, 5, 6)
     added = engine.add_examples(made.id, [(image_bytes(seed=9), "blue")]).classifier
     assert (added.labels, added.examples) == (("blue", "green"), (4, 2))
@@ -206,12 +207,12 @@ def test_examples_keep_their_numbers(engine: Engine) -> None:
 
 def test_versions_stay_and_can_be_rolled_back_to(engine: Engine) -> None:
     made = engine.adapt(colour_support(2), NewClassifier(name="letters")).classifier
-    held = engine.rename_classes("letters", {"red": "Red"}, promote=False).classifier
+    held = engine.change("letters", RenameClasses({"red": "Red"}), promote=False).classifier
     assert (held.version, held.promoted) == (2, False)
     assert engine.classifiers.find("letters").labels == made.labels
-    third = engine.rename_classes("letters@2", {"blue": "Blue"}).classifier
+    third = engine.change("letters@2", RenameClasses({"blue": "Blue"})).classifier
     assert (third.version, third.promoted, third.labels) == (3, True, ("Red", "green", "Blue"))
-    merged = engine.rename_classes(third.id, {"Red": "Blue"}).classifier
+    merged = engine.change(third.id, RenameClasses({"Red": "Blue"})).classifier
     assert (merged.version, merged.labels) == (4, ("Blue", "green"))
     assert engine.roll_back("letters").version == 3
     assert predict(engine, QUERIES, "letters").classifier.labels == ("Red", "green", "Blue")
@@ -226,7 +227,7 @@ def test_other_servers_see_it(
     one, other = make_engine(shared), make_engine(shared)
     made = one.adapt(colour_support(2)).classifier
     before = predict(other, QUERIES, made.id)
-    one.rename_classes(made.id, {"red": "Red"})
+    one.change(made.id, RenameClasses({"red": "Red"}))
     after = predict(other, QUERIES, made.id)
     assert after.classifier.labels == ("Red", "green", "blue")
     assert after.probabilities.tobytes() == before.probabilities.tobytes()
@@ -241,11 +242,11 @@ def test_thumbnails_stay_with_their_examples(settings: Settings, make_engine: Ma
     made = engine.adapt(colour_support(2), NewClassifier(name="letters")).classifier
     jpegs = engine.classifiers.of().support(made.id)[1].thumbnails
     assert sorted(jpegs) == [1, 3, 5]
-    renamed = engine.rename_classes("letters", {"red": "blue", "blue": "red"}).classifier
+    renamed = engine.change("letters", RenameClasses({"red": "blue", "blue": "red"})).classifier
     assert {one.label: one.thumbnail for one in renamed.classes} == {"blue": 1, "green": 3, "red": 5}
     assert shown("letters") == {"blue": 1, "green": 3, "red": 5}
     assert engine.classifiers.of().support("letters")[1].thumbnails == jpegs
-    merged = engine.rename_classes("letters", {"red": "green"}).classifier
+    merged = engine.change("letters", RenameClasses({"red": "green"})).classifier
     assert {one.label: one.thumbnail for one in merged.classes} == {"blue": 1, "green": 3}
     assert shown("letters") == {"blue": 1, "green": 3}
     assert engine.classifiers.of().support("letters")[1].thumbnails == {number: jpegs[number] for number in (1, 3)}
@@ -261,20 +262,23 @@ def test_a_class_without_a_thumbnail_gets_that_of_another() -> None:
 
 def test_renamings_that_cannot_be_done_change_nothing(engine: Engine) -> None:
     made = engine.adapt([(image_bytes(seed=i), f"class {i}") for i in range(12)]).classifier
-    error = fails(ErrorCode.INVALID_REQUEST, lambda: engine.rename_classes(made.id, {"class 1": "x", "Class 2": "y"}))
+    error = fails(
+        ErrorCode.INVALID_REQUEST, lambda: engine.change(made.id, RenameClasses({"class 1": "x", "Class 2": "y"}))
+    )
     assert error.detail == {"received": ["Class 2"], "available": list(made.labels)}
     assert "has no class 'Class 2'. Its classes are 'class 0', 'class 1'" in error.message
     assert "'class 9' and 2 more." in error.message
     for labels in ({}, {"class 1": "class 1"}):
-        error = fails(ErrorCode.INVALID_REQUEST, lambda n=labels: engine.rename_classes(made.id, n))
+        error = fails(ErrorCode.INVALID_REQUEST, lambda n=labels: engine.change(made.id, RenameClasses(n)))
         assert "No label would change" in error.message
     one = dict.fromkeys(made.labels, "one")
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.rename_classes(made.id, one))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.change(made.id, RenameClasses(one)))
     assert error.detail == {"received_classes": 1, "least_classes": 2}
     for reference, tenant in (("absent", ""), ("absent@1", ""), ("clf_0", ""), (made.id, "other")):
         caller = Caller(tenant)
         fails(
-            ErrorCode.CLASSIFIER_NOT_FOUND, lambda r=reference, c=caller: engine.rename_classes(r, {"class 1": "x"}, c)
+            ErrorCode.CLASSIFIER_NOT_FOUND,
+            lambda r=reference, c=caller: engine.change(r, RenameClasses({"class 1": "x"}), c),
         )
     stored, examples = engine.classifiers.of().support(made.id)
     assert (stored.revision, stored.labels) == (1, made.labels) == (1, examples.classes)
@@ -285,9 +289,9 @@ def test_a_classifier_that_has_expired(settings: Settings, database_url: str) ->
     store = Store(database_url, clock=lambda: now)
     engine = Engine(settings, load_models(settings), store)
     made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=60)).classifier
-    engine.rename_classes(made.id, {"red": "Red"})
+    engine.change(made.id, RenameClasses({"red": "Red"}))
     now += timedelta(seconds=61)
-    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.rename_classes(made.id, {"Red": "red"}))
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.change(made.id, RenameClasses({"Red": "red"})))
     engine.close()
 
 
@@ -299,16 +303,16 @@ def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEng
     predicted = predict(engine, QUERIES, made.id)
     edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
     assert engine.reload().replaced == ("tiny",)
-    renamed = engine.rename_classes(made.id, {"red": "Red"}).classifier
+    renamed = engine.change(made.id, RenameClasses({"red": "Red"})).classifier
     assert (renamed.head_sha256, renamed.W.tobytes()) == (made.head_sha256, made.W.tobytes())
     assert predict(engine, QUERIES, made.id).probabilities.tobytes() == predicted.probabilities.tobytes()
-    merged = engine.rename_classes(made.id, {"Red": "blue"}).classifier
+    merged = engine.change(made.id, RenameClasses({"Red": "blue"})).classifier
     assert merged.head_sha256 == engine.models["tiny"].bundle.head_sha256 != made.head_sha256
     edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
     assert engine.reload().replaced == ("tiny",)
     with_three = engine.adapt(colour_support(1)).classifier
-    fails(ErrorCode.MODEL_CHANGED, lambda: engine.rename_classes(made.id, {"blue": "green"}))
-    again = engine.rename_classes(made.id, {"blue": "Blue"}).classifier
+    fails(ErrorCode.MODEL_CHANGED, lambda: engine.change(made.id, RenameClasses({"blue": "green"})))
+    again = engine.change(made.id, RenameClasses({"blue": "Blue"})).classifier
     assert (again.revision, again.embedder_sha256) == (4, made.embedder_sha256)
     assert again.embedder_sha256 != with_three.embedder_sha256
 
@@ -316,9 +320,9 @@ def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEng
 def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     support = [(image_bytes(seed=i), f"class {i}") for i in range(5)]
     made = engine.adapt(support, NewClassifier(model="tiny-learned")).classifier
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.rename_classes(made.id, {"class 1": "class 2"}))
+    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.change(made.id, RenameClasses({"class 1": "class 2"})))
     assert error.detail == {"received_classes": 4, "needed_classes": 5}
-    renamed = engine.rename_classes(made.id, {"class 1": "class 2", "class 2": "class 1"}).classifier
+    renamed = engine.change(made.id, RenameClasses({"class 1": "class 2", "class 2": "class 1"})).classifier
     assert renamed.labels == ("class 0", "class 2", "class 1", "class 3", "class 4")
 
 
@@ -326,8 +330,8 @@ def test_limit_on_versions(settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(settings.model_copy(update={"max_classifiers": 2}))
     engine.adapt(colour_support(1), NewClassifier(name="letters"))
     unnamed = engine.adapt(colour_support(1)).classifier
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.rename_classes("letters", {"red": "Red"}))
-    assert engine.rename_classes(unnamed.id, {"red": "Red"}).classifier.revision == 2
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RenameClasses({"red": "Red"})))
+    assert engine.change(unnamed.id, RenameClasses({"red": "Red"})).classifier.revision == 2
     assert engine.store.count() == 2
 
 
@@ -344,7 +348,7 @@ def test_renamings_at_the_same_time_lose_nothing(
 
     def work(thread: int) -> None:
         start.wait()
-        engines[thread % 2].rename_classes(reference, {str(thread): f"class {thread}"})
+        engines[thread % 2].change(reference, RenameClasses({str(thread): f"class {thread}"}))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
@@ -368,7 +372,7 @@ def test_one_of_two_renamings_of_a_class_is_done(
     def work(engine: Engine) -> ErrorCode | None:
         start.wait()
         try:
-            engine.rename_classes(reference, {"red": "Red"})
+            engine.change(reference, RenameClasses({"red": "Red"}))
         except Exception as error:  # noqa: BLE001 - looked at below
             return getattr(error, "code", None)
         return None
@@ -384,17 +388,17 @@ def test_a_repeated_request_renames_once(engine: Engine) -> None:
     engine.adapt(colour_support(1), NewClassifier(name="letters"))
     caller = Caller(idempotency_key="first")
     labels = {"red": "Red", "blue": "Blue"}
-    first = engine.rename_classes("letters", labels, caller)
+    first = engine.change("letters", RenameClasses(labels), caller)
     # Labels in another order are the same request, which is answered although no class has them any more.
-    repeated = engine.rename_classes("letters", dict(reversed(labels.items())), caller)
+    repeated = engine.change("letters", RenameClasses(dict(reversed(labels.items()))), caller)
     assert (first.replayed, repeated.replayed) == (False, True)
     assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
     for other in (
-        lambda: engine.rename_classes("letters", {"red": "Red"}, caller),
-        lambda: engine.rename_classes("letters", {**labels, "red": "blue"}, caller),
-        lambda: engine.rename_classes("letters@1", labels, caller),
-        lambda: engine.rename_classes("letters", labels, caller, promote=False),
-        lambda: engine.adapt_again("letters", caller),
+        lambda: engine.change("letters", RenameClasses({"red": "Red"}), caller),
+        lambda: engine.change("letters", RenameClasses({**labels, "red": "blue"}), caller),
+        lambda: engine.change("letters@1", RenameClasses(labels), caller),
+        lambda: engine.change("letters", RenameClasses(labels), caller, promote=False),
+        lambda: engine.change("letters", AdaptAgain(), caller),
     ):
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
     assert engine.store.count() == 2
@@ -410,7 +414,7 @@ def test_the_note_of_labels_that_are_alike_is_about_the_new_ones(engine: Engine)
         return " ".join(report.notes)
 
     assert "'lemon' and 'Lemon'" in notes()
-    engine.rename_classes(made.id, {"lemon": "citron"})
+    engine.change(made.id, RenameClasses({"lemon": "citron"}))
     assert "only in case" not in notes()
-    engine.rename_classes(made.id, {"citron": "BLUE"})
+    engine.change(made.id, RenameClasses({"citron": "BLUE"}))
     assert "'BLUE' and 'blue'" in notes()

@@ -9,6 +9,7 @@ import pytest
 from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.sixteen_bits import to_int16
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine
 from tests.support.bundles import edit_manifest
 from tests.support.databases import execute
@@ -43,7 +44,7 @@ def test_it_adapts_to_what_it_stores(halved: Settings, make_engine: MakeEngine) 
     np.testing.assert_array_equal(extended.W, made.W)
     np.testing.assert_array_equal(embeddings(engine, in_parts.id), embeddings(engine, made.id))
     engine.add_examples(made.id, [(image_bytes(seed=9), support[0][1])])
-    again = engine.remove_examples(made.id, [len(support) + 1]).classifier
+    again = engine.change(made.id, RemoveExamples([len(support) + 1])).classifier
     np.testing.assert_array_equal(again.W, made.W)
 
 

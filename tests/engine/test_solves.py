@@ -10,6 +10,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.engine.adapting import adaptation
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine, NewClassifier
@@ -126,7 +127,7 @@ def test_removals_at_once_are_made_one_after_another(
     made = engine.adapt(colour_support(shots=9), NewClassifier(name=name)).classifier
     reference = name or made.id
     with ThreadPoolExecutor(17) as pool:
-        list(pool.map(lambda number: engine.remove_examples(reference, [number]), range(1, 18)))
+        list(pool.map(lambda number: engine.change(reference, RemoveExamples([number])), range(1, 18)))
     assert fits() == (18, 1)
     assert engine.classifiers.of().support(reference)[1].numbers == tuple(range(18, 28))
 

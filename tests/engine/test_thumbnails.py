@@ -12,6 +12,7 @@ from comln_serve.domain import support as support_module
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.classifiers import housekeeping
 from comln_serve.engine.embedding import decoders
@@ -92,14 +93,14 @@ def test_gone_with_its_image_and_made_of_the_next_that_comes(
 ) -> None:
     made = engine.adapt(PAIR, NewClassifier(name=name)).classifier
     reference = name or made.id
-    changed = engine.remove_examples(reference, [1]).classifier
+    changed = engine.change(reference, RemoveExamples([1])).classifier
     assert shown(changed) == {"red": None, "green": 3}
     fails(ErrorCode.THUMBNAIL_NOT_FOUND, lambda: engine.classifiers.thumbnail(changed.id, 1))
     # No image of the class is left that a thumbnail could be made of, until another comes.
     added = engine.add_examples(reference, [*BLUE, *PAIR[:1], *PAIR[2:]]).classifier
     assert shown(added) == {"red": 6, "green": 3, "blue": 5}
     assert colour(engine.classifiers.thumbnail(reference, 6)) == "red"
-    without_blue = engine.remove_examples(reference, [5]).classifier
+    without_blue = engine.change(reference, RemoveExamples([5])).classifier
     assert shown(without_blue) == {"red": 6, "green": 3}
     assert shown(engine.classifiers.find(reference)) == shown(without_blue)
     assert colour(engine.classifiers.thumbnail(reference, 3)) == "green"
@@ -114,7 +115,7 @@ def test_of_so_many_classes_only(engine: Engine, monkeypatch: pytest.MonkeyPatch
     made = engine.adapt(BLUE + PAIR).classifier
     assert shown(made) == {"blue": 1, "red": 2, "green": None}
     assert shown(engine.add_examples(made.id, PAIR[2:]).classifier) == {"blue": 1, "red": 2, "green": None}
-    assert shown(engine.remove_examples(made.id, [1]).classifier) == {"red": 2, "green": None}
+    assert shown(engine.change(made.id, RemoveExamples([1])).classifier) == {"red": 2, "green": None}
     assert shown(engine.add_examples(made.id, PAIR[2:]).classifier) == {"red": 2, "green": 8}
 
 

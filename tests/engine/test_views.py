@@ -8,6 +8,7 @@ import pytest
 
 from comln_serve.bundle.views import as_examples
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import prepare_image, prepare_views
@@ -74,7 +75,7 @@ def test_examples_come_and_go_as_if_they_had_come_at_once(views: Settings, make_
     assert not np.array_equal(parts.W, whole.W)
     np.testing.assert_array_equal(engine.add_examples(parts.id, support[-1:]).classifier.W, whole.W)
     engine.add_examples(parts.id, [(image_bytes(seed=9), support[0][1])])
-    np.testing.assert_array_equal(engine.remove_examples(parts.id, [len(support) + 1]).classifier.W, whole.W)
+    np.testing.assert_array_equal(engine.change(parts.id, RemoveExamples([len(support) + 1])).classifier.W, whole.W)
 
 
 def test_the_report_counts_images(views: Settings, make_engine: MakeEngine) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.report import Report
+from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine, NewClassifier
 from tests.support.engines import MakeEngine
 from tests.support.image_files import frame
@@ -72,7 +73,7 @@ def test_frames_added_later_are_recognised(photos: Engine) -> None:
     added = photos.add_examples("shop", [(frame(support[0][0], 1), label)]).classifier.report
     assert added is not None
     assert added.near_duplicates == [[1, len(support) + 1]]
-    removed = photos.remove_examples("shop", [1]).classifier.report
+    removed = photos.change("shop", RemoveExamples([1])).classifier.report
     assert removed is not None
     assert removed.near_duplicates == []
     assert made.report is not None

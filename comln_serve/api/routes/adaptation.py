@@ -13,7 +13,7 @@ from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
 from comln_serve.api.rejected import Sent, count_rejected
-from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
+from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, begin_to_adapt, make
 from comln_serve.api.work import classify, engine_of
 from comln_serve.engine.engine import NewClassifier, Predicted
 from comln_serve.errors import ErrorCode
@@ -44,14 +44,9 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 @needs(Scope.ADAPT)
 async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
-    engine = engine_of(request)
-    record = current_record()
-    record.operation = "adapt"
-    # Only checks for room: `make` takes a place once the body has arrived, so that slow senders
-    # keep nobody out.
-    request.app.state.requests.check()
+    engine = begin_to_adapt(request)
     support, options, names = await read_adapt(request, engine.settings)
-    record.images = len(support)
+    current_record().images = len(support)
     new = NewClassifier(
         model=options.model,
         name=options.name,

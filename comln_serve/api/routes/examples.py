@@ -23,9 +23,12 @@ from comln_serve.api.routes.shared import (
     KeyHeader,
     Ref,
     as_json,
+    begin_to_adapt,
     make,
+    make_change,
 )
 from comln_serve.api.work import engine_of, read
+from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
@@ -103,12 +106,9 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     """A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes.
     """
-    engine = engine_of(request)
-    record = current_record()
-    record.operation = "adapt"
-    request.app.state.requests.check()
+    engine = begin_to_adapt(request)
     support, options, names = await read_examples(request, engine.settings)
-    record.images = len(support)
+    current_record().images = len(support)
     return await make(
         request,
         lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
@@ -131,17 +131,10 @@ async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) ->
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes; a class that loses its last example is gone. If one of the numbers does not exist, nothing is changed.
     """
-    engine = engine_of(request)
-    current_record().operation = "adapt"
-    request.app.state.requests.check()
+    engine = begin_to_adapt(request)
     body = await read_json_only(request, engine.settings, requests.RelabelRequest)
     check_labels(body.labels.values(), engine.settings)
-    return await make(
-        request,
-        lambda caller: engine.relabel_examples(ref, body.labels, caller, promote=body.promote),
-        key=key,
-        status=201,
-    )
+    return await make_change(request, ref, RelabelExamples(body.labels), promote=body.promote, key=key)
 
 
 @router.delete(
@@ -167,7 +160,8 @@ async def remove_examples(
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class. If one of the numbers does not exist, nothing is removed.
     """
-    return await _remove(request, ref, number, promote=promote)
+    begin_to_adapt(request)
+    return await make_change(request, ref, RemoveExamples(number), promote=promote, status=200)
 
 
 @router.delete(
@@ -181,13 +175,8 @@ async def remove_example(request: Request, ref: Ref, number: Number, promote: Pr
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """
-    return await _remove(request, ref, [number], promote=promote)
-
-
-async def _remove(request: Request, ref: str, numbers: list[int], *, promote: bool) -> Response:
-    engine = engine_of(request)
-    current_record().operation = "adapt"
-    return await make(request, lambda caller: engine.remove_examples(ref, numbers, caller, promote=promote))
+    begin_to_adapt(request)
+    return await make_change(request, ref, RemoveExamples([number]), promote=promote, status=200)
 
 
 @router.post(
@@ -203,13 +192,6 @@ async def adapt_again(request: Request, ref: Ref, key: KeyHeader = None) -> Resp
     """To another `horizon`, or after its model's head was replaced. No images are needed, and no body where the
     classifier is to keep its horizon. A named classifier gets a new version; an unnamed one changes in place.
     """
-    engine = engine_of(request)
-    current_record().operation = "adapt"
-    request.app.state.requests.check()
+    engine = begin_to_adapt(request)
     options = await read_again(request, engine.settings)
-    return await make(
-        request,
-        lambda caller: engine.adapt_again(ref, caller, horizon=options.horizon, promote=options.promote),
-        key=key,
-        status=201,
-    )
+    return await make_change(request, ref, AdaptAgain(options.horizon), promote=options.promote, key=key)

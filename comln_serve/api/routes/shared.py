@@ -10,9 +10,11 @@ from comln_serve.api import schemas
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
 from comln_serve.api.rejected import Sent, count_rejected
-from comln_serve.api.work import work
+from comln_serve.api.work import engine_of, work
 from comln_serve.engine.adapting.adaptation import Adapted
+from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.cancellation import Caller, Cancellation
+from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 
 _Result = TypeVar("_Result")
@@ -78,6 +80,19 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
         return await work(request, lambda _cancellation: call())
 
 
+def begin_to_adapt(request: Request) -> Engine:
+    """Note what the request is for; refuse it, before its body is read, if too many others are in work.
+
+    Takes no place yet: `make` does once the body has arrived, so that slow senders keep nobody out.
+
+    Raises:
+        ServiceError: OVERLOADED.
+    """
+    current_record().operation = "adapt"
+    request.app.state.requests.check()
+    return engine_of(request)
+
+
 async def make(
     request: Request,
     call: Callable[[Caller], Adapted],
@@ -110,6 +125,16 @@ async def make(
 
     with request.app.state.requests.admit():
         return await work(request, written)
+
+
+async def make_change(
+    request: Request, ref: str, change: Change, *, promote: bool, key: str | None = None, status: int = 201
+) -> Response:
+    """Change a classifier without images. Answer with the classifier."""
+    engine = engine_of(request)
+    return await make(
+        request, lambda caller: engine.change(ref, change, caller, promote=promote), key=key, status=status
+    )
 
 
 def as_json(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,6 +1,6 @@
 """Makes classifiers, from images or from the support set of an existing one."""
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,11 +15,10 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
-from comln_serve.domain.support import MIN_CLASSES, SupportSet, labels_to_show
-from comln_serve.domain.words import listed
+from comln_serve.domain.support import SupportSet, labels_to_show
+from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.idempotency import fingerprint
-from comln_serve.engine.adapting.renaming import check_renaming, renamed
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
@@ -56,8 +55,6 @@ Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, byt
 
 Changed = tuple[Classifier, SupportSet]
 """What takes the place of a classifier and its support set; without its name, metadata and time of expiry."""
-
-Change = Callable[[Classifier, SupportSet], Changed]
 
 # A solve with thousands of support images takes hundreds of megabytes.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
@@ -150,65 +147,21 @@ class ClassifierMaker:
         call = self._begin(caller, models, "examples", support, options, partial=partial)
         return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
 
-    def remove_examples(
-        self, models: Models, reference: str, numbers: Collection[int], caller: Caller, *, promote: bool
-    ) -> Adapted:
-        """See `Engine.remove_examples`."""
-        call = _Call(caller, models)
+    def change(self, models: Models, reference: str, change: Change, caller: Caller, *, promote: bool) -> Adapted:
+        """See `Engine.change`."""
+        options = {"reference": reference, **change.options(), "promote": promote}
+        call = self._begin(caller, models, change.operation, (), options, partial=False)
 
-        def shrink(stored: Classifier, examples: SupportSet) -> Changed:
-            with _naming_absent(reference):
-                left = examples.without(numbers)
-            if not len(left):
-                raise _nothing_left(reference)
-            return self._fit_again(stored, left, call)
+        def apply(stored: Classifier, examples: SupportSet) -> Changed:
+            support = change.support(reference, stored, examples)
+            if len(support.classes) > len(stored.labels):
+                self._check_size(len(support), len(support.classes))
+            kept = change.keeping_weights(stored, support)
+            if kept is not None:
+                return kept, support
+            return self._fit_again(stored, support, call, change.horizon)
 
-        return Adapted(self._change(reference, shrink, call, promote=promote), call.clock.milliseconds())
-
-    def relabel_examples(
-        self, models: Models, reference: str, labels: Mapping[int, str], caller: Caller, *, promote: bool
-    ) -> Adapted:
-        """See `Engine.relabel_examples`."""
-        options = {"reference": reference, "labels": {str(number): label for number, label in labels.items()}}
-        call = self._begin(caller, models, "relabel", (), {**options, "promote": promote}, partial=False)
-
-        def relabel(stored: Classifier, examples: SupportSet) -> Changed:
-            with _naming_absent(reference):
-                changed = examples.relabelled(labels)
-            if changed.labels == examples.labels:
-                raise _same_labels(reference, labels)
-            self._check_size(len(changed), len(changed.classes))
-            return self._fit_again(stored, changed, call)
-
-        return self._once(call, lambda: self._change(reference, relabel, call, promote=promote))
-
-    def adapt_again(
-        self, models: Models, reference: str, caller: Caller, *, horizon: float | HorizonRule | None, promote: bool
-    ) -> Adapted:
-        """See `Engine.adapt_again`."""
-        options = {"reference": reference, "horizon": horizon, "promote": promote}
-        call = self._begin(caller, models, "again", (), options, partial=False)
-
-        def adapt(stored: Classifier, examples: SupportSet) -> Changed:
-            return self._fit_again(stored, examples, call, horizon)
-
-        return self._once(call, lambda: self._change(reference, adapt, call, promote=promote))
-
-    def rename_classes(
-        self, models: Models, reference: str, labels: Mapping[str, str], caller: Caller, *, promote: bool
-    ) -> Adapted:
-        """See `Engine.rename_classes`."""
-        options = {"reference": reference, "labels": dict(labels), "promote": promote}
-        call = self._begin(caller, models, "labels", (), options, partial=False)
-
-        def rename(stored: Classifier, examples: SupportSet) -> Changed:
-            check_renaming(reference, stored.labels, labels)
-            changed = examples.renamed(labels)
-            if len(changed.classes) < len(stored.labels):
-                return self._fit_again(stored, changed, call)
-            return renamed(stored, labels), changed
-
-        return self._once(call, lambda: self._change(reference, rename, call, promote=promote))
+        return self._once(call, lambda: self._change(reference, apply, call, promote=promote))
 
     def _begin(
         self,
@@ -289,7 +242,9 @@ class ClassifierMaker:
         embed(self._catalogue.of(call.caller.tenant).describe(reference))
         return self._change(reference, extend, call, promote=promote)
 
-    def _change(self, reference: str, change: Change, call: _Call, *, promote: bool) -> Classifier:
+    def _change(
+        self, reference: str, apply: Callable[[Classifier, SupportSet], Changed], call: _Call, *, promote: bool
+    ) -> Classifier:
         """Change a classifier and its support set. Retry if another server changes the classifier meanwhile.
 
         Within this server, changes of a classifier run one after another. The retries end: each
@@ -300,7 +255,7 @@ class ClassifierMaker:
             with suppress(ChangedError), self._solves.turn(check, (tenant, reference)):
                 stored, examples = self._catalogue.of(tenant).support(reference)
                 self._check_version(stored, call)
-                made, changed = change(stored, examples)
+                made, changed = apply(stored, examples)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
                 with self._storing(call) as store:
                     if made.name is not None:
@@ -411,42 +366,6 @@ def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Se
         "images.",
         lost_classes=lost,
         rejected=[one.facts() for one in rejected],
-    )
-
-
-@contextmanager
-def _naming_absent(reference: str) -> Generator[None, None, None]:
-    """Turn a `KeyError` of numbers that no example has into the caller's error."""
-    try:
-        yield
-    except KeyError as error:
-        numbers = list(error.args)
-        named = f"example{'s' * (len(numbers) > 1)} {listed(list(map(str, numbers)))}"
-        raise ServiceError(
-            ErrorCode.EXAMPLE_NOT_FOUND,
-            f"Classifier {reference!r} has no {named}; nothing was changed. "
-            f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
-            received=numbers,
-        ) from None
-
-
-def _same_labels(reference: str, labels: Mapping[int, str]) -> ServiceError:
-    number, label = next(iter(labels.items()))
-    return ServiceError(
-        ErrorCode.INVALID_REQUEST,
-        f"No label would change: all of these examples of classifier {reference!r} have the labels that were sent for "
-        f"them already (example {number}: {label!r}). Send labels that they do not have.",
-        received=list(labels),
-    )
-
-
-def _nothing_left(reference: str) -> ServiceError:
-    return ServiceError(
-        ErrorCode.CANNOT_ADAPT,
-        f"Without these examples classifier {reference!r} would have none left; it needs at least two classes. "
-        f"To delete the classifier, DELETE /classifiers/{reference}.",
-        received_classes=0,
-        least_classes=MIN_CLASSES,
     )
 
 
