@@ -5,18 +5,20 @@ one their bundles and their unanswered batches.
 """
 
 import logging
+import math
 import os
 import pickle
+import select
 import socket
 import time
 from collections import defaultdict
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.embedding_process.wire import (
     BatchMemory,
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _BACKLOG = 1024
+# A model stays open for so long after the last connection that used it: a connection ends with each batch that is given
+# up, and the next batch should not wait until the model is opened again.
+_KEPT_S = 60.0
 
 
 def listen_for_batches(path: Path) -> socket.socket:
@@ -69,25 +74,43 @@ class Embedder:
         self._listening, self._settings, self._shared = listening, settings, shared
         self._networks = _Networks(settings)
         self._limits = JobLimits.of(settings)
+        self._gone: dict[int, Cancellation] = {}  # by the connection's descriptor
 
     def run(self) -> int:
         """Serve until the parent has gone and nobody is connected, or threads hang. Returns the exit status."""
         logger.info("process %d embeds for %d that serve", os.getpid(), self._shared.processes)
-        self._listening.settimeout(_LOOK_S)
-        while True:
-            self._shared.set(Count.ALIVE, int(1000 * time.monotonic()))
-            with suppress(TimeoutError):
-                connection, _ = self._listening.accept()
-                Thread(target=self._serve, args=(connection,), name="channel", daemon=True).start()
-            if (stuck := self._networks.stuck()) is not None:
-                logger.error("the threads that embed for model %s have ended or hang", stuck)
-                return 1
-            if os.getppid() != self._shared.parent and not self._networks.used:
-                return 0
+        with select.epoll() as events:
+            events.register(self._listening, select.EPOLLIN)
+            while True:
+                self._shared.set(Count.ALIVE, int(1000 * time.monotonic()))
+                happened = {file for file, _ in events.poll(_LOOK_S)}
+                new = self._listening.fileno() in happened
+                # First these: a new connection may get the descriptor of one that has ended.
+                for file in happened - {self._listening.fileno()}:
+                    self._gone.pop(file).cancel()
+                if new:
+                    self._accept(events)
+                self._networks.close_unused()
+                if (stuck := self._networks.stuck()) is not None:
+                    logger.error("the threads that embed for model %s have ended or hang", stuck)
+                    return 1
+                if os.getppid() != self._shared.parent and not self._networks.used:
+                    return 0
 
-    def _serve(self, connection: socket.socket) -> None:
-        """Answer the messages of one connection until its process closes it or dies."""
-        user = _User(self._networks, self._limits)
+    def _accept(self, events: select.epoll) -> None:
+        """Serve a new connection, and have its end noticed while its batch is embedded, too."""
+        connection, _ = self._listening.accept()
+        gone = self._gone[connection.fileno()] = Cancellation()
+        events.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        Thread(target=self._serve, args=(connection, gone), name="channel", daemon=True).start()
+
+    def _serve(self, connection: socket.socket, gone: Cancellation) -> None:
+        """Answer the messages of one connection until its process closes it or dies.
+
+        Args:
+            gone: raised as that happens.
+        """
+        user = _User(self._networks, self._limits, gone)
         with connection:
             try:
                 while True:
@@ -103,7 +126,7 @@ def _answer(user: "_User", message: Message, files: list[int]) -> object:
     try:
         return user.do(message, files)
     except (ServiceError, StartupError) as error:
-        return error
+        return error.with_traceback(None)  # its frames refer to the memory of the batch, and would keep it
     except Exception:
         logger.exception("a request of a process that serves failed")
         return ServiceError(
@@ -117,11 +140,17 @@ class _Network:
     def __init__(self, model: LocalModel) -> None:
         self.model = model
         self.users = 0
+        self.unused_since = math.inf
         self.warm = False
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether no connection has used it for a while."""
+        return not self.users and time.monotonic() > self.unused_since + _KEPT_S
 
 
 class _Networks:
-    """The models that are open, by `embedder_sha256`: each for as long as a connection uses it."""
+    """The models that are open, by `embedder_sha256`: each for as long as a connection uses it, and a while longer."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -132,7 +161,7 @@ class _Networks:
     @property
     def used(self) -> bool:
         """Whether a connection uses any of them."""
-        return bool(self._open)
+        return any(network.users for network in list(self._open.values()))
 
     def stuck(self) -> str | None:
         """The name of a model whose threads have ended or hang."""
@@ -167,20 +196,29 @@ class _Networks:
                 network.warm = True
 
     def give_back(self, sha256: str) -> None:
-        """Stop to use a model. It is closed if nobody else does."""
+        """Stop to use a model."""
         with self._locks[sha256]:
             network = self._open[sha256]
             network.users -= 1
-            if not network.users:
+            network.unused_since = time.monotonic()
+
+    def close_unused(self) -> None:
+        """Close the models that nobody has used for a while."""
+        # One that is in use may be warming, for long, with its lock held.
+        for sha256 in [sha256 for sha256, network in list(self._open.items()) if network.forgotten]:
+            with self._locks[sha256]:
+                network = self._open[sha256]
+                if not network.forgotten:
+                    continue  # a connection came
                 del self._open[sha256]
-                network.model.close()
+            network.model.close()
 
 
 class _User:
     """What one connection uses: a model, and memory for its batches."""
 
-    def __init__(self, networks: _Networks, limits: JobLimits) -> None:
-        self._networks, self._limits = networks, limits
+    def __init__(self, networks: _Networks, limits: JobLimits, gone: Cancellation) -> None:
+        self._networks, self._limits, self._gone = networks, limits, gone
         self._model: LocalModel | None = None
         self._memory: BatchMemory | None = None
 
@@ -233,7 +271,7 @@ class _User:
         if self._memory is None:
             raise RuntimeError("there is no memory for a batch")
         job = Job(count, self._limits, finite=False)
-        with self.model.batcher.expect(job) as put:
+        with self._gone.calling(job.cancel), self.model.batcher.expect(job) as put:
             for position, image in enumerate(self._memory.images[:count]):
                 put(position, image[None])
             self._memory.embeddings[:count] = job.wait()[:, 0]

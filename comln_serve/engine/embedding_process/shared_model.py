@@ -48,7 +48,7 @@ class Channel:
         """Connect. While no process embeds, the connection waits for one.
 
         Raises:
-            OSError: the parent of all processes has gone.
+            OSError: no process embeds, and the parent of all has gone.
         """
         self._bundle = bundle
         self._opened: Opened | None = None
@@ -206,12 +206,14 @@ class SharedNetwork:
         """
 
         def embed(channel: Channel) -> NDArray[np.float32]:
-            with cancellation.calling(channel.interrupt):
-                try:
-                    return channel.embed(images)
-                except OSError:
-                    cancellation.check()
-                    raise
+            try:
+                with cancellation.calling(channel.interrupt):
+                    embeddings = channel.embed(images)
+            except OSError:
+                cancellation.check()
+                raise
+            cancellation.check()  # the channel may be interrupted yet, and is of no use then
+            return embeddings
 
         return self._on_channel(embed)
 
@@ -231,7 +233,9 @@ class SharedNetwork:
                 channel = channel or Channel(self._path, self._bundle)
                 result = use(channel)
             except OSError as error:
-                logger.warning("model %s: the process that embeds has died: %s", self._bundle.name, error)
+                logger.warning(
+                    "model %s: the connection to the process that embeds broke: %s", self._bundle.name, error
+                )
             except BaseException:
                 if channel is not None:
                     channel.close()

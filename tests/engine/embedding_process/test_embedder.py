@@ -96,7 +96,7 @@ def test_embeddings_are_those_of_the_process_itself(
             model.close()
 
 
-def test_a_network_is_open_once_and_for_as_long_as_somebody_uses_it(
+def test_a_network_is_open_once_and_until_a_while_after_its_last_use(
     embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[LocalModel] = []
@@ -115,10 +115,13 @@ def test_a_network_is_open_once_and_for_as_long_as_somebody_uses_it(
     assert len(opened) == 1
     for model in models:
         model.close()
+    wait_until(lambda: not embedding._networks.used)
+    SharedModel(bundle, settings, path).close()
+    assert len(opened) == 1
+    monkeypatch.setattr(embedder, "_KEPT_S", 0.0)
     wait_until(lambda: not any(thread.is_alive() for thread in opened[0].batcher._threads))
-    again = SharedModel(bundle, settings, path)
+    SharedModel(bundle, settings, path).close()
     assert len(opened) == 2
-    again.close()
 
 
 def test_what_keeps_a_network_from_opening_is_said_where_it_was_asked_for(
@@ -203,16 +206,17 @@ def test_a_process_that_dies_again_and_again_is_an_error(
             opening.result()
 
 
-def test_a_batch_that_nobody_wants_any_more_is_not_waited_for(
+def test_a_batch_that_nobody_wants_any_more_is_neither_waited_for_nor_embedded(
     embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = SharedModel(bundle, settings, shared.embedder_socket)
     model.warm()
-    begun, go_on = Event(), Event()
+    begun, given_up = Event(), Event()
 
-    def slow(self: OnnxBackbone, images: Images, *_: object, **__: object) -> NDArray[np.float32]:
+    def slow(self: OnnxBackbone, images: Images, unwanted: Cancellation, **_: object) -> NDArray[np.float32]:
         begun.set()
-        go_on.wait(30)
+        with unwanted.calling(given_up.set):
+            given_up.wait(30)
         return np.ones((len(images), 8), np.float32)
 
     monkeypatch.setattr(OnnxBackbone, "embed", slow)
@@ -223,7 +227,7 @@ def test_a_batch_that_nobody_wants_any_more_is_not_waited_for(
         cancellation.cancel()
         error = fails(ErrorCode.CLIENT_GONE, lambda: waiting.result(10))
         assert error.code is ErrorCode.CLIENT_GONE
-        go_on.set()
+        assert given_up.wait(10)
     model.close()
 
 
