@@ -66,6 +66,14 @@ def may_have_gpu() -> bool:
     return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))
 
 
+def allow_open_files() -> None:
+    """Raise the number of files that this process may have open as far as it may itself. On Unix."""
+    import resource  # noqa: PLC0415 - not on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def freeze_garbage_collector() -> None:
     """Exclude all existing objects from garbage collection. For servers, once they are warm.
 

@@ -21,7 +21,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.engine.reloading import warn_of_absent
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
-from comln_serve.machine import freeze_garbage_collector, return_large_memory
+from comln_serve.machine import allow_open_files, freeze_garbage_collector, return_large_memory
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
 from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
@@ -63,6 +63,8 @@ def run(settings: Settings, workers: int, folder: Path | None, *, embedder: bool
             try:
                 if batches is not None and shared.process == shared.embedder:
                     return _embed(batches, settings, sockets, shared)
+                if batches is not None:
+                    batches.close()  # once neither parent nor embedder is there, nobody should wait for them
                 return _work(settings, sockets, shared)
             except (StartupError, ServiceError) as error:
                 return refuse(error, hide=settings.database_url)
@@ -78,6 +80,7 @@ def _prepare() -> None:
 def _embed(batches: socket, settings: Settings, sockets: list[socket], shared: SharedCounts) -> int:
     """Embed in this process for those that serve. Returns the exit status."""
     log_worker("embedder")
+    allow_open_files()  # it has a connection for each thread that embeds, of all workers
     for listening in sockets:
         listening.close()
     for number in (signal.SIGTERM, signal.SIGINT):

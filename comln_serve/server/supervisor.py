@@ -59,13 +59,10 @@ class Supervisor:
             if ready:
                 self._prepare()
             while ready and not self._stopping:
-                self._start_missing(self._shared.places)
-                self._wait(_LOOK_S)
-                self._end_hanging()
-                self._forget_dead(self._shared.places)
+                self._keep_running(self._shared.places, _LOOK_S)
             serving = [process for place, process in self._running.items() if place != self._shared.embedder]
-            for process in serving:
-                process.join()
+            while any(process.exitcode is None for process in serving):  # they drain, which may need embeddings
+                self._keep_running(self._embedder, _LOOK_S)
             return max(map(self._status, serving), default=0)
         finally:
             self._end_embedder()
@@ -76,12 +73,9 @@ class Supervisor:
         Returns:
             Whether that got ready.
         """
-        embedder = () if self._shared.embedder is None else (self._shared.embedder,)
-        self._start_missing((*embedder, 0))
+        self._start_missing((*self._embedder, 0))
         while not self._stopping and self._running[0].exitcode is None and not self._shared.of(0, Count.READY):
-            self._wait(0.05)
-            self._forget_dead(embedder)
-            self._start_missing(embedder)
+            self._keep_running(self._embedder, 0.05)
         return bool(self._shared.of(0, Count.READY))
 
     def _end_embedder(self) -> None:
@@ -90,9 +84,17 @@ class Supervisor:
             self._running[self._shared.embedder].kill()
             self._running[self._shared.embedder].join()
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until a process ends, but no longer."""
-        wait([process.sentinel for process in self._running.values()], seconds)
+    @property
+    def _embedder(self) -> tuple[int, ...]:
+        """The place of the process that embeds, if there is to be one."""
+        return () if self._shared.embedder is None else (self._shared.embedder,)
+
+    def _keep_running(self, places: Iterable[int], seconds: float) -> None:
+        """Start the processes of these places that are missing. Then wait, but only until one ends; replace it next."""
+        self._start_missing(places)
+        wait([process.sentinel for process in self._running.values() if process.exitcode is None], seconds)
+        self._end_hanging(places)
+        self._forget_dead(places)
 
     def _start_missing(self, places: Iterable[int]) -> None:
         for place in places:
@@ -101,9 +103,9 @@ class Supervisor:
 
     def _start(self, place: int) -> None:
         with _signals_held():
-            if self._stopping:
+            if self._stopping and place != self._shared.embedder:
                 return  # the signal has been passed on already, and would not reach this one
-            process = self._fork.Process(target=self._begin, args=(place,), name=f"worker {place}")
+            process = self._fork.Process(target=self._begin, args=(place,), name=self._name(place))
             process.start()
             self._running[place] = process
         self._start_at[place] = time.monotonic() + _PAUSE_S
@@ -119,25 +121,28 @@ class Supervisor:
         self._shared.set(Count.PID, os.getpid())
         raise SystemExit(self._work())
 
-    def _end_hanging(self) -> None:
+    def _end_hanging(self, places: Iterable[int]) -> None:
         before, self._looked_at = self._looked_at, time.monotonic()
         if self._looked_at - before > _HANGS_AFTER_S / 2:
             return  # this process was stopped, and the others probably with it, as by `docker pause`
         late = 1000 * (time.monotonic() - _HANGS_AFTER_S)
-        for place, process in self._running.items():
-            if 0 < self._shared.of(place, Count.ALIVE) < late:
-                logger.error("worker %d (process %d) hangs: killed", place, process.pid)
+        for place in places:
+            if place in self._running and 0 < self._shared.of(place, Count.ALIVE) < late:
+                process = self._running[place]
+                logger.error("%s (process %d) hangs: killed", self._name(place), process.pid)
                 process.kill()
                 process.join()
 
     def _forget_dead(self, places: Iterable[int]) -> None:
         for place in places:
             process = self._running.get(place)
-            if process is None or process.exitcode is None or self._stopping:
+            if process is None or process.exitcode is None:
                 continue
+            if self._stopping and place != self._shared.embedder:
+                continue  # of the signal
             logger.error(
-                "worker %d (process %d) ended with status %d; another takes its place",
-                place,
+                "%s (process %d) ended with status %d; another takes its place",
+                self._name(place),
                 process.pid,
                 process.exitcode,
             )
@@ -145,6 +150,10 @@ class Supervisor:
             self._shared.replace(place)
             if self._shared.folder is not None and place != self._shared.embedder:
                 forget_gauges(self._shared.folder, place)
+
+    def _name(self, place: int) -> str:
+        """What the log calls a process."""
+        return "embedder" if place == self._shared.embedder else f"worker {place}"
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True

@@ -142,7 +142,9 @@ class TestServer:
         assert http.post(f"{server.url}/adapt", **adapt_form(name="known", model="new")).status_code == 201
         assert probabilities(server.url, QUERIES[0])
 
-    def test_it_ends_after_those_that_serve_have_drained(self, server: LiveServer) -> None:
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_it_ends_after_those_that_serve_have_drained(self, server: LiveServer, killed: bool) -> None:
+        """If it dies as they begin to, another takes its place."""
         adapt(server.url)
         all_of_them = children(server.process.pid)
         assert embedder(server) in all_of_them
@@ -153,8 +155,8 @@ class TestServer:
         with ThreadPoolExecutor(4) as threads:
             answers = [threads.submit(ask, i) for i in range(4)]
             wait_until(lambda: 'comln_pending{unit="requests"} 0' not in http.get(f"{server.url}/metrics").text)
-            for process in (embedder(server), server.process.pid):  # as systemd does
-                os.kill(process, signal.SIGTERM)
+            os.kill(embedder(server), signal.SIGKILL if killed else signal.SIGTERM)  # as systemd does
+            server.process.terminate()
             statuses = Counter(answer.result() for answer in answers if answer.exception() is None)
         assert set(statuses) == {200}
         assert server.process.wait(timeout=60) == 0
@@ -164,6 +166,17 @@ class TestServer:
         all_of_them = children(server.process.pid)
         server.process.kill()
         wait_until(lambda: not any(map(alive, all_of_them)))
+
+    def test_nobody_waits_for_it_when_its_parent_is_killed_too(self, server: LiveServer) -> None:
+        adapt(server.url)
+        os.kill(embedder(server), signal.SIGSTOP)  # requests wait for it
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(http.post, f"{server.url}/predict", **predict_form(*QUERIES, classifier="known"))
+            wait_until(lambda: 'comln_pending{unit="requests"} 1' in http.get(f"{server.url}/metrics").text)
+            server.process.kill()
+            os.kill(embedder(server), signal.SIGKILL)
+            answer = waiting.result(10)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
 
     @pytest.mark.alone
     def test_one_that_hangs_is_replaced(self, server: LiveServer) -> None:
