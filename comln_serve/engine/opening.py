@@ -22,7 +22,7 @@ def open_model(bundle: Bundle, settings: Settings, shared: SharedCounts) -> Mode
     """
     if shared.embedder is None:
         return LocalModel(bundle, settings, shared.processes)
-    return SharedModel(bundle, settings, shared.embedder_socket)
+    return SharedModel(bundle, settings, shared.embedder_socket, shared.processes)
 
 
 def load_models(settings: Settings, shared: SharedCounts | None = None) -> dict[str, Model]:

@@ -57,10 +57,5 @@ class Embedding:
                 embedder_sha256=embedder_sha256,
             )
         job = Job(len(images), self._limits, finite=False)  # who asked knows which of its images each is
-        with model.batcher.expect(job) as put:
-            for position, image in enumerate(images):
-                put(position, image[None])
-            try:
-                return (await job)[:, 0]
-            finally:
-                job.cancel()  # stops the work if the call was cancelled
+        with model.batcher.embedding(job, images):
+            return (await job)[:, 0]

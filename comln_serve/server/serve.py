@@ -108,6 +108,8 @@ def warn_of_contradictions(settings: Settings, workers: int) -> None:
             settings.max_image_bytes,
             settings.max_body_bytes,
         )
+    if settings.embedding_process == "on" and workers == 1:
+        logger.warning("embedding_process is on, which is for several workers: the only one embeds by itself")
     if workers > usable_cpus():
         logger.warning(
             "%d workers on %d usable CPUs: they wait for each other, and each takes memory. Start with --workers auto, "

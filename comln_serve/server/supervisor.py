@@ -17,6 +17,7 @@ from types import FrameType
 
 from comln_serve.api.observe.metric_files import forget_gauges
 from comln_serve.counts import Count, SharedCounts
+from comln_serve.errors import StartupError
 from comln_serve.server.hangup import on_hangup
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ _HANGS_AFTER_S = 30.0
 _LOOK_S = 1.0
 # A process that dies at once is not started anew more often than that.
 _PAUSE_S = 1.0
+# Replacements of the process that embeds after which a server that is not ready yet gives up.
+_MOST_FAILURES = 4
 
 
 class Supervisor:
@@ -50,7 +53,11 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> int:
-        """Serve until a signal. Returns the exit status: that of the first process if it never gets ready."""
+        """Serve until a signal. Returns the exit status: that of the first process if it never gets ready.
+
+        Raises:
+            StartupError: the process that embeds ends again and again before the server is ready.
+        """
         for number in _ENDING:
             signal.signal(number, self._end)
         on_hangup(lambda: self._send(signal.SIGHUP))
@@ -72,10 +79,19 @@ class Supervisor:
 
         Returns:
             Whether that got ready.
+
+        Raises:
+            StartupError: the process that embeds ends again and again.
         """
         self._start_missing((*self._embedder, 0))
         while not self._stopping and self._running[0].exitcode is None and not self._shared.of(0, Count.READY):
             self._keep_running(self._embedder, 0.05)
+            if any(self._shared.of(place, Count.RESTARTS) > _MOST_FAILURES for place in self._embedder):
+                self._running[0].kill()
+                raise StartupError(
+                    f"the process that embeds ended {_MOST_FAILURES + 1} times before the server was ready; the log "
+                    "may say why. Start with --embedding-process off to embed in each worker"
+                )
         return bool(self._shared.of(0, Count.READY))
 
     def _end_embedder(self) -> None:

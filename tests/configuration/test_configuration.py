@@ -131,18 +131,20 @@ def test_a_list_of_the_file_is_what_commas_separate(tmp_path: Path) -> None:
     [
         ({}, 2, []),
         ({}, 99, ["99 workers on 2 usable CPUs: "]),
+        ({"embedding_process": "on"}, 2, []),
+        ({"embedding_process": "on"}, 1, ["embedding_process is on, which is for several workers"]),
         ({"max_body_bytes": 1000}, 1, ["max_image_bytes (16777216) is more than max_body_bytes (1000): "]),
     ],
 )
 def test_contradictions_are_logged(
-    settings: dict[str, int],
+    settings: dict[str, object],
     workers: int,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("comln_serve.server.serve.usable_cpus", lambda: 2)
-    warn_of_contradictions(Settings(**settings), workers)
+    warn_of_contradictions(Settings.model_validate(settings), workers)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(said)
     assert all(map(str.startswith, messages, said))

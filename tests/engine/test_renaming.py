@@ -290,7 +290,7 @@ def test_a_classifier_that_has_expired(settings: Settings, database_url: str) ->
     engine = Engine(settings, load_models(settings), store)
     made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=60)).classifier
     engine.change(made.id, RenameClasses({"red": "Red"}))
-    now += timedelta(seconds=61)
+    now += timedelta(hours=1)
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.change(made.id, RenameClasses({"Red": "red"})))
     engine.close()
 

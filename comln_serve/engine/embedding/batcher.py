@@ -154,6 +154,21 @@ class Batcher:
                 if not self._coming:  # batches need not wait for more images
                     self._changed.notify_all()
 
+    @contextmanager
+    def embedding(self, job: Job, images: NDArray[np.uint8]) -> Generator[None, None, None]:
+        """Embed images (n, S, S, 3) that are decoded already, for a job of n images with one view, during the block.
+
+        Raises:
+            ServiceError: as `expect`.
+        """
+        with self.expect(job) as put:
+            for position, image in enumerate(images):
+                put(position, image[None])
+            try:
+                yield
+            finally:
+                job.cancel()  # stops the work if the wait was given up
+
     @property
     def stuck(self) -> bool:
         """Whether a thread has died, or every thread has worked on one batch for too long."""

@@ -271,7 +271,5 @@ class _User:
         if self._memory is None:
             raise RuntimeError("there is no memory for a batch")
         job = Job(count, self._limits, finite=False)
-        with self._gone.calling(job.cancel), self.model.batcher.expect(job) as put:
-            for position, image in enumerate(self._memory.images[:count]):
-                put(position, image[None])
+        with self._gone.calling(job.cancel), self.model.batcher.embedding(job, self._memory.images[:count]):
             self._memory.embeddings[:count] = job.wait()[:, 0]

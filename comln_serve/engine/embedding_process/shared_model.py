@@ -127,26 +127,26 @@ class Channel:
 class SharedModel(Model):
     """A bundle that is read in this process, and whose backbone runs in the process that embeds."""
 
-    def __init__(self, bundle: Bundle, settings: Settings, path: Path) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, path: Path, workers: int) -> None:
         """Have the bundle opened.
 
         Args:
             path: of the socket that the process that embeds listens on.
+            workers: processes that serve, this one included.
 
         Raises:
             StartupError: the bundle or the provider cannot be used, or the process ends again and again.
         """
-        self._network = SharedNetwork(bundle, path)
+        self._network, self._workers = SharedNetwork(bundle, path), workers
         try:
             opened = self._network.open()
         except ServiceError as error:
             raise StartupError(f"model {bundle.name}: {error.message}") from error
-        self._provider: Literal["cuda", "cpu"] = opened.provider
         on_gpu = opened.provider == "cuda"
         limits = BatchLimits(
-            max_images=opened.max_images,
+            max_images=self._share(opened.max_images),
             max_delay_s=1e-3 * settings.max_batch_delay_ms if on_gpu else 0.0,
-            threads=opened.batches + 1,  # so that a batch waits there when another has been embedded
+            threads=max(2, opened.batches),  # so that a batch waits there when another has been embedded
             max_run_s=settings.max_inference_seconds,
             even=not on_gpu,
         )
@@ -154,19 +154,32 @@ class SharedModel(Model):
 
     @property
     def provider(self) -> Literal["cuda", "cpu"]:
-        return self._provider
+        return self._network.provider
 
     def warm(self) -> None:
         """Have the backbone warmed."""
-        self.batcher.limits = replace(self.batcher.limits, max_images=self._network.warm())
+        self.batcher.limits = replace(self.batcher.limits, max_images=self._share(self._network.warm()))
 
     def close(self) -> None:
         super().close()
         self._network.close()
 
+    def _share(self, images: int) -> int:
+        """Images in a batch of this process: those of all together fill one of `images`.
+
+        If each were as large as that, a single image would wait until many such batches have been embedded.
+        """
+        return max(1, images // self._workers)
+
 
 class SharedNetwork:
-    """Sends batches to the process that embeds. Thread-safe."""
+    """Sends batches to the process that embeds. Thread-safe.
+
+    Attributes:
+        provider: what the backbone runs on. A process that takes another's place may not find the GPU any more.
+    """
+
+    provider: Literal["cuda", "cpu"] = "cpu"
 
     def __init__(self, bundle: Bundle, path: Path) -> None:
         """Nothing is sent yet."""
@@ -202,7 +215,8 @@ class SharedNetwork:
         """See `Network`. A batch whose process has died is sent to the next: embedding changes nothing.
 
         Raises:
-            ServiceError: NOT_READY, as above; CLIENT_GONE; or that of the other process.
+            ServiceError: NOT_READY, as above, or the bundle cannot be opened again; CLIENT_GONE; or that of the other
+                process.
         """
 
         def embed(channel: Channel) -> NDArray[np.float32]:
@@ -212,6 +226,8 @@ class SharedNetwork:
             except OSError:
                 cancellation.check()
                 raise
+            except StartupError as error:
+                raise ServiceError(ErrorCode.NOT_READY, f"The model cannot be used at the moment: {error}") from error
             cancellation.check()  # the channel may be interrupted yet, and is of no use then
             return embeddings
 
@@ -232,6 +248,7 @@ class SharedNetwork:
             try:
                 channel = channel or Channel(self._path, self._bundle)
                 result = use(channel)
+                self.provider = channel.open().provider
             except OSError as error:
                 logger.warning(
                     "model %s: the connection to the process that embeds broke: %s", self._bundle.name, error

@@ -108,7 +108,7 @@ def test_a_network_is_open_once_and_until_a_while_after_its_last_use(
     monkeypatch.setattr(embedder, "LocalModel", open_here)
     path = shared.embedder_socket
     with ThreadPoolExecutor(4) as threads:
-        models = list(threads.map(lambda _: SharedModel(bundle, settings, path), range(4)))
+        models = list(threads.map(lambda _: SharedModel(bundle, settings, path, 2), range(4)))
     for model in models:
         model.warm()
         assert len(embed(model)) == len(IMAGES)
@@ -116,11 +116,11 @@ def test_a_network_is_open_once_and_until_a_while_after_its_last_use(
     for model in models:
         model.close()
     wait_until(lambda: not embedding._networks.used)
-    SharedModel(bundle, settings, path).close()
+    SharedModel(bundle, settings, path, 2).close()
     assert len(opened) == 1
     monkeypatch.setattr(embedder, "_KEPT_S", 0.0)
     wait_until(lambda: not any(thread.is_alive() for thread in opened[0].batcher._threads))
-    SharedModel(bundle, settings, path).close()
+    SharedModel(bundle, settings, path, 2).close()
     assert len(opened) == 2
 
 
@@ -133,8 +133,8 @@ def test_what_keeps_a_network_from_opening_is_said_where_it_was_asked_for(
     with monkeypatch.context() as patched:
         patched.setattr(embedder, "LocalModel", refuse)
         with pytest.raises(StartupError, match="CUDA does not run"):
-            SharedModel(bundle, settings, shared.embedder_socket)
-    model = SharedModel(bundle, settings, shared.embedder_socket)
+            SharedModel(bundle, settings, shared.embedder_socket, 2)
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
     monkeypatch.setattr(OnnxBackbone, "embed", lambda *_, **__: np.full((8, 8), np.nan, np.float32))
     with pytest.raises(StartupError, match="NaN"):
         model.warm()
@@ -144,7 +144,7 @@ def test_what_keeps_a_network_from_opening_is_said_where_it_was_asked_for(
 def test_the_error_of_a_batch_reaches_who_sent_it_and_the_next_is_embedded(
     embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket)
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
     model.warm()
 
     def fail(*arguments: object, **options: object) -> NDArray[np.float32]:
@@ -161,7 +161,7 @@ def test_the_error_of_a_batch_reaches_who_sent_it_and_the_next_is_embedded(
 def test_embeddings_that_are_not_finite_are_left_to_who_knows_the_request(
     embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket)
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
     model.warm()
 
     def one_of_them(self: OnnxBackbone, images: Images, *_: object, **__: object) -> NDArray[np.float32]:
@@ -179,7 +179,7 @@ def test_a_batch_whose_process_died_is_sent_to_the_next(
 ) -> None:
     """Its connection breaks once while it is opened, and once while a batch is embedded."""
     with ThreadPoolExecutor(1) as threads:
-        opening = threads.submit(SharedModel, bundle, settings, shared.embedder_socket)
+        opening = threads.submit(SharedModel, bundle, settings, shared.embedder_socket, 2)
         listening.accept()[0].close()
         first = Embedder(listening, settings, shared)
         running = Thread(target=first.run)
@@ -199,7 +199,7 @@ def test_a_process_that_dies_again_and_again_is_an_error(
     listening: socket.socket, shared: SharedCounts, settings: Settings, bundle: Bundle
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
-        opening = threads.submit(SharedModel, bundle, settings, shared.embedder_socket)
+        opening = threads.submit(SharedModel, bundle, settings, shared.embedder_socket, 2)
         for _ in range(5):
             listening.accept()[0].close()
         with pytest.raises(StartupError, match=r"tiny: .* died 5 times"):
@@ -209,7 +209,7 @@ def test_a_process_that_dies_again_and_again_is_an_error(
 def test_a_batch_that_nobody_wants_any_more_is_neither_waited_for_nor_embedded(
     embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket)
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
     model.warm()
     begun, given_up = Event(), Event()
 
@@ -236,7 +236,7 @@ def test_it_ends_when_its_threads_hang(
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(Embedder(listening, settings, shared).run)
-        model = SharedModel(bundle, settings, shared.embedder_socket)
+        model = SharedModel(bundle, settings, shared.embedder_socket, 2)
         monkeypatch.setattr(Batcher, "stuck", True)
         assert running.result(20) == 1
         model.close()
