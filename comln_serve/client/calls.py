@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import httpx2
 
+from comln_serve.client.arguments import metadata_of
 from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
@@ -140,7 +141,7 @@ def edit(
     if name is not None:
         content |= {"name": name, "promote": promote}
     if metadata is not None:
-        content["metadata"] = dict(metadata)
+        content["metadata"] = metadata_of(metadata)
     if not isinstance(expires_in_seconds, EllipsisType):
         content["expires_in_seconds"] = expires_in_seconds
     if not content:
@@ -178,7 +179,7 @@ def export(
 
     Raises:
         NotFoundError: there is no such classifier.
-        InputError: the file cannot be written, or its name says nothing of its format.
+        InputError: the file cannot be written, or its name says nothing of its format, or another than `format`.
     """
     if os.fspath(path).endswith("/") and not Path(path).is_dir():
         raise InputError(f"{path}: there is no such folder")
@@ -186,6 +187,10 @@ def export(
     if format is None and suffix not in ("", *_SUFFIXES):
         raise InputError(f"{path}: ends neither in .onnx nor in .safetensors; say the format, or name the file so")
     kind = format or _SUFFIXES.get(suffix, "onnx")
+    if _SUFFIXES.get(suffix, kind) != kind:
+        raise InputError(
+            f"{path}: ends in {suffix}, and the format is {kind}; leave out one of them, or let both agree"
+        )
     answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": kind}))
     return (yield from do(lambda: _write(Path(path), answer)))
 

@@ -14,6 +14,7 @@ import httpx2
 
 from comln_serve import __version__
 from comln_serve.client import calls, making, predicting
+from comln_serve.client.arguments import seconds_of
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
@@ -93,10 +94,8 @@ class _Base(Generic[_Transport]):
         transport: _Transport | None = None,
     ) -> None:
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
-        if not timeout > 0:
-            raise InputError(f"timeout is {timeout}; give seconds, more than 0")
-        if not retry_seconds >= 0:
-            raise InputError(f"retry_seconds is {retry_seconds}; give seconds, from 0 on")
+        timeout = seconds_of("timeout", timeout, zero=False)
+        retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
         self._session = Session(address, retry_seconds, max_side)
@@ -112,6 +111,9 @@ class _Base(Generic[_Transport]):
     def url(self) -> str:
         """Address of the server, without a slash at the end."""
         return self._session.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"  # without the key: notebooks are shared
 
     def _connect(self, **options: Any) -> None:
         raise NotImplementedError
@@ -182,6 +184,7 @@ class Client(_Base[httpx2.BaseTransport]):
 
     def _carry_out(self, step: Step) -> object:
         if isinstance(step, Send):
+            _check_open(self._http.is_closed)
             return self._http.send(self._http.build_request(**step.request.arguments()))
         if isinstance(step, Wait):
             return time.sleep(step.seconds)
@@ -257,13 +260,26 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
 
     async def _carry_out(self, step: Step) -> object:
         if isinstance(step, Send):
+            _check_open(self._http.is_closed)
             return await self._http.send(self._http.build_request(**step.request.arguments()))
         if isinstance(step, Wait):
             return await anyio.sleep(step.seconds)
         return await anyio.to_thread.run_sync(step.call)
 
 
+def _check_open(is_closed: bool) -> None:
+    """Refuse to send anything by a client whose connections are closed.
+
+    Raises:
+        InputError: they are.
+    """
+    if is_closed:
+        raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
+
+
 def _checked_url(url: str) -> str:
+    if not isinstance(cast("object", url), str):
+        raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL as error:

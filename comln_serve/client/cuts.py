@@ -223,7 +223,8 @@ class Cuts:
         self._left[label] -= 1
         if not self._left[label]:
             raise InputError(
-                f"no image of class {label!r} can be used; the last of them: {error.image}: {error.reason}"
+                f"no image of class {label!r} can be used; add one, or leave the class out; the last of them: "
+                f"{error.image}: {error.reason}"
             ) from error
 
 

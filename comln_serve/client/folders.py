@@ -46,6 +46,7 @@ def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Ski
             classes[inner.relative_to(root).as_posix()] = images
         elif not has_folders:
             raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
+    above = name_of(root.resolve().parent)
     tops = {label.partition("/")[0] for label in classes}
     parts = sorted((top for top in tops if top.lower() in _PARTS), key=lambda top: "train" not in top.lower())
     if len(parts) > 1:
@@ -54,7 +55,8 @@ def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Ski
             f"adapt to, and measure the result with {root}/{parts[-1]}"
         )
     if not classes:
-        raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>")
+        hint = f". It holds images itself: if it is a class, give the folder that it is in, {above}" if loose else ""
+        raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>{hint}")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
     skipped += [Skipped(image=name_of(path), reason=reason) for path in loose]
     pairs = in_turns([(path, label) for path in paths] for label, paths in classes.items())

@@ -54,10 +54,13 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     """Name the images of a call, and pair them with their labels.
 
     Raises:
-        InputError: not a list of images, or not one label for each.
+        InputError: not a list of images, a single one as an array included, or not one label for each.
     """
     if isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or not hasattr(images, "__iter__"):
         raise InputError(f"images is {_kind(images)}; give a list of images, with one label each where they have some")
+    shape = tuple(getattr(images, "shape", ()))
+    if len(shape) == 2 or (len(shape) == 3 and shape[2] == 3):  # a picture: its rows are no images
+        raise InputError(f"images has the shape {shape}, as of a single image; give a list of images, [image]")
     given = list(images)
     if not given:
         raise InputError("images is empty; give at least one image")

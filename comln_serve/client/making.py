@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
+from comln_serve.client.arguments import metadata_of, texts_by
 from comln_serve.client.asking import Session, ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
@@ -154,9 +155,12 @@ def remove_examples(
         NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
         IncompleteError: it failed after some of several requests. And as `adapt`.
     """
-    if isinstance(numbers, int):
-        raise InputError(f"numbers is {numbers}; give a list of the numbers of examples")
+    if isinstance(numbers, int | str):
+        raise InputError(f"numbers is {numbers!r}; give a list of the numbers of examples")
     wanted = list(dict.fromkeys(numbers))
+    for number in wanted:
+        if not hasattr(number, "__index__"):  # NumPy's integers have it
+            raise InputError(f"numbers has {number!r}; give the numbers of examples, as examples() lists them")
     if not wanted:
         raise InputError("numbers is empty; give the numbers of the examples to remove")
     chain = Chain(session)
@@ -230,7 +234,7 @@ def relabel_examples(
         NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
         ComlnError: the server refused it, as where no label would change; or there is no answer.
     """
-    by_number = {str(number): label for number, label in labels.items()}
+    by_number = {str(number): label for number, label in texts_by("labels", labels, '{3: "lemon"}').items()}
     return (yield from _change(session, classifier, "examples/labels", {"labels": by_number, "promote": promote}))
 
 
@@ -250,7 +254,8 @@ def rename_classes(
         NotFoundError: there is no such classifier.
         ComlnError: the server refused it, as for a label that no class has; or there is no answer.
     """
-    return (yield from _change(session, classifier, "labels", {"labels": dict(labels), "promote": promote}))
+    by_label = texts_by("labels", labels, '{"lemon": "Lemon"}')
+    return (yield from _change(session, classifier, "labels", {"labels": by_label, "promote": promote}))
 
 
 def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Flow[Adapted]:
@@ -272,7 +277,7 @@ def _options(
         "name": name,
         "model": model,
         "horizon": horizon,
-        "metadata": None if metadata is None else json.dumps(dict(metadata)),
+        "metadata": None if metadata is None else json.dumps(metadata_of(metadata)),
         "expires_in_seconds": expires_in_seconds,
     }
     return {key: str(value) for key, value in given.items() if value is not None}

@@ -372,6 +372,8 @@ def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
         ([np.zeros((4, 4, 4), np.uint8), GREEN], ["red", "green"], r"array of shape \(4, 4, 4\)"),
         ([Image.new("F", (4, 4)), GREEN], ["red", "green"], "Pillow image of mode F"),
         ([io.StringIO("x"), GREEN], ["red", "green"], "image 1 is a StringIO"),
+        (np.zeros((2, 8, 3), np.uint8), ["red", "green"], r"shape \(2, 8, 3\), as of a single image"),
+        (np.zeros((2, 8), np.uint8), ["red", "green"], r"shape \(2, 8\), as of a single image"),
     ],
 )
 def test_arguments_that_cannot_be_sent(comln: Client, line: Wire, images: Any, labels: Any, said: str) -> None:
@@ -387,15 +389,29 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         comln.remove_examples("pair", [])
     with pytest.raises(InputError, match="horizon is nan"):
         comln.adapt(*PAIR, horizon=float("nan"))
+    wrong: Any = [1]
+    for call, said in (
+        (lambda: comln.remove_examples("pair", ["a"]), "numbers has 'a'; give the numbers of examples"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.relabel_examples("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
+        (lambda: comln.relabel_examples("pair", {}), r"labels is \{\}; give a dictionary such as"),
+        (lambda: comln.rename_classes("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
+        (lambda: comln.rename_classes("pair", {"red": wrong}), r"labels has \[1\] for 'red'; give a text"),
+        (lambda: comln.adapt(*PAIR, metadata=wrong), r"metadata is \[1\]; give a dictionary"),
+        (lambda: comln.edit("pair", metadata={"line": wrong}), r"metadata has \[1\] for 'line'; give a text"),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
     assert line.requests == []
     comln.adapt(*PAIR, name="pair")
-    with pytest.raises(InputError, match=r"missing/x.onnx: cannot be written: No such file"):
-        comln.export("pair", tmp_path / "missing" / "x.onnx", "safetensors")
+    with pytest.raises(InputError, match=r"missing/x.safetensors: cannot be written: No such file"):
+        comln.export("pair", tmp_path / "missing" / "x.safetensors", "safetensors")
     with pytest.raises(InputError, match=r"missing/: there is no such folder"):
         comln.export("pair", f"{tmp_path}/missing/")
     with pytest.raises(InputError, match=r"x\.txt: ends neither in \.onnx nor in \.safetensors"):
         comln.export("pair", tmp_path / "x.txt")
     assert comln.export("pair", tmp_path / "x.txt", "safetensors").name == "x.txt"
+    with pytest.raises(InputError, match=r"x\.onnx: ends in \.onnx, and the format is safetensors"):
+        comln.export("pair", tmp_path / "x.onnx", "safetensors")
     for address in ("data:image/png;base64," + "A" * 10_000, "https://example.org/x.png"):
         with pytest.raises(BadImageError, match="is an address, not a path") as caught:
             comln.predict([address], "pair")
@@ -404,6 +420,22 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         Client("http://127.0.0.1", retry_seconds=math.nan)
     with pytest.raises(InputError, match="timeout is 0"):
         Client(timeout=0)
+    text: Any = "3"
+    with pytest.raises(InputError, match="timeout is '3'; give seconds"):
+        Client(timeout=text)
+    with pytest.raises(InputError, match="url is 8000; give the address of a server"):
+        Client(8000)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_client_that_was_closed_says_so(line: Wire) -> None:
+    with client_on(line) as client:
+        client.models()
+    with pytest.raises(InputError, match="this client was closed"):
+        client.models()
+
+
+def test_a_client_is_shown_with_its_address_and_without_its_key() -> None:
+    assert repr(Client("http://127.0.0.1:9", key="comln_1_2")) == "Client('http://127.0.0.1:9')"
 
 
 def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
@@ -446,7 +478,7 @@ def test_images_that_the_server_refuses(comln: Client, line: Wire) -> None:
 def test_a_class_that_loses_all_its_images(comln: Client, line: Wire) -> None:
     """No classifier lacks a class without anybody having said so; more examples may be left out."""
     images, labels = [RED, GREEN, b"\0\0\0\x18ftypqt  " + bytes(100), b"text"], ["red", "green", "blue", "blue"]
-    with pytest.raises(InputError, match=r"no image of class 'blue' can be used; the last of them: image 3: .*Quick"):
+    with pytest.raises(InputError, match=r"no image of class 'blue' can be used; .*the last of them: image 3: .*Quick"):
         comln.adapt(images, labels, on_bad="skip")
     assert comln.classifiers() == []
     comln.adapt(*PAIR, name="pair")

@@ -214,6 +214,9 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder of images in it"):
         read_class_folders(tmp_path)
     class_folder(tmp_path / "photos")
+    name = next(path.name for path in (tmp_path / "photos").iterdir())
+    with pytest.raises(InputError, match=rf"photos/{name}: .* if it is a class, give the folder .*/photos$"):
+        read_class_folders(tmp_path / "photos" / name)
     (tmp_path / "photos" / "empty").mkdir()
     (tmp_path / "photos" / "empty" / "notes.txt").write_bytes(b"")
     with pytest.raises(InputError, match="photos/empty: this class folder holds no image"):

@@ -1,0 +1,52 @@
+"""Checks of arguments that would else fail inside the client, or mean something else on the server."""
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from comln_serve.client.errors import InputError
+
+_Key = TypeVar("_Key", str, int)
+
+
+def texts_by(what: str, given: Mapping[_Key, str], example: str, *, empty: bool = False) -> dict[_Key, str]:
+    """A mapping to texts that is an argument.
+
+    Args:
+        what: name of the argument.
+        example: of what it could be.
+        empty: it may be empty.
+
+    Raises:
+        InputError: it is none, or is empty and may not be.
+    """
+    if not isinstance(cast("object", given), Mapping) or not (given or empty):
+        raise InputError(f"{what} is {given!r}; give a dictionary such as {example}")
+    found = dict(given)
+    for key, text in found.items():
+        if not isinstance(cast("object", text), str):
+            raise InputError(f"{what} has {text!r} for {key!r}; give a text, as in {example}")
+    return found
+
+
+def metadata_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Metadata that are an argument.
+
+    Raises:
+        InputError: they are none.
+    """
+    return texts_by("metadata", given, '{"line": "3"}', empty=True)
+
+
+def seconds_of(what: str, given: float, *, zero: bool) -> float:
+    """A time that is an argument.
+
+    Args:
+        zero: whether it may be 0.
+
+    Raises:
+        InputError: it is no number of seconds, or too small.
+    """
+    is_number = isinstance(cast("object", given), float | int)
+    if not (is_number and (given >= 0 if zero else given > 0)):
+        raise InputError(f"{what} is {given!r}; give seconds, {'from 0 on' if zero else 'more than 0'}")
+    return given
