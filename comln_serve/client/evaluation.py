@@ -102,6 +102,13 @@ class Evaluation:
     images: tuple[Judged, ...]
     skipped: tuple[Skipped, ...] = ()
 
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"<Evaluation of {self.reference}: {self.accuracy:.1%} of {self.judged} images are right, 95% interval "
+            f"{low:.1%} to {high:.1%}>"
+        )
+
 
 def labels_by_image(images: Sequence[Source]) -> dict[str, str]:
     """Label of each image, by its name.

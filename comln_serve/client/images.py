@@ -42,6 +42,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Named:
+    """The bytes of an image file that has no path, and what to call it."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True)
 class Prepared:
     """An image file, ready to be sent."""
 
@@ -112,6 +120,8 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
 def _name(item: ImageSource, number: int) -> str:
     if isinstance(item, str) and item.startswith("data:"):
         return f"image {number}"  # a data URL has no name, and is long
+    if isinstance(item, Named):
+        return item.name
     return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
 
 
@@ -127,6 +137,8 @@ def _kind(value: object) -> str:
 
 
 def _read(name: str, content: ImageSource) -> bytes:
+    if isinstance(content, Named):
+        return content.data
     if isinstance(content, bytes | bytearray):
         return bytes(content)
     if isinstance(content, str) and content.startswith(("data:", "http://", "https://")):

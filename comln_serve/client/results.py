@@ -1,11 +1,16 @@
-"""What the client returns. The fields are those of the server's answers; its OpenAPI document describes them."""
+"""What the client returns. The fields are those of the server's answers; its OpenAPI document describes them.
 
+Results of many parts are shown in a line, as notebooks show whatever a cell ends with; the fields have the rest.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import sqrt
 from typing import Any, overload
 
+_MOST_SHOWN = 5  # classes of predictions that are shown in a line
 _Z = 1.959964  # of a normal distribution, 95 % lie within so many standard deviations
 
 
@@ -58,9 +63,9 @@ class HeldOut(HeldOutAccuracy):
     """Support images, classified by classifiers that were adapted without them."""
 
     folds: int
-    confusion: tuple[tuple[int, ...], ...]
+    confusion: tuple[tuple[int, ...], ...] = field(repr=False)
     suspects: tuple[Suspect, ...]
-    predicted: tuple[int | None, ...] | None = None
+    predicted: tuple[int | None, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +131,13 @@ class Classifier:
         """What people call it: name@version, or the id of one without a name."""
         return self.id if self.name is None else f"{self.name}@{self.version}"
 
+    def __repr__(self) -> str:
+        known = "" if self.name is None else f"{self.reference} ({'' if self.promoted else 'not '}promoted), "
+        images = sum(item.examples for item in self.classes)
+        return f"<{type(self).__name__} {known}{self.id}: {len(self.classes)} classes, {images} images, {self.model}>"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierDetail(Classifier):
     """A stored classifier with its report."""
 
@@ -159,7 +169,7 @@ class Rejections:
     rejected: tuple[Rejected, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Adapted(ClassifierDetail):
     """A classifier that was just made.
 
@@ -198,7 +208,7 @@ class Prediction:
 
     label: str
     probability: float
-    top: tuple[ClassProbability, ...]
+    top: tuple[ClassProbability, ...] = field(repr=False)
     unknown: bool | None = None
     similarity: float | None = None
     image: str = ""
@@ -240,6 +250,13 @@ class Predictions(Sequence[Prediction]):
 
     def __len__(self) -> int:
         return len(self.predictions)
+
+    def __repr__(self) -> str:
+        counts = Counter(item.label for item in self.predictions).most_common()
+        shown = ", ".join(f"{label!r} {count}" for label, count in counts[:_MOST_SHOWN])
+        more = f" and {len(counts) - _MOST_SHOWN} other classes" if len(counts) > _MOST_SHOWN else ""
+        skipped = f"; {len(self.skipped)} skipped" if self.skipped else ""
+        return f"<Predictions by {self.classifier}: {len(self)} images, {shown}{more}{skipped}>"
 
     @overload
     def __getitem__(self, index: int) -> Prediction: ...

@@ -40,4 +40,4 @@ def run(line: Wire, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setenv("COMLN_URL", "http://testserver")
     monkeypatch.delenv("COMLN_KEY", raising=False)
     hurry(monkeypatch)
-    return lambda *arguments: CliRunner().invoke(main, [str(item) for item in arguments])
+    return lambda *arguments, **more: CliRunner().invoke(main, [str(item) for item in arguments], **more)

@@ -61,12 +61,13 @@ def run_commands(block: str) -> str:
     """What the commands of a block print. In this process, where each would take a second to start."""
     printed = ""
     for line in block.splitlines():
-        program, *arguments = shlex.split(line)
+        command, _, file = line.partition(" < ")
+        program, *arguments = shlex.split(command)
         if program == "export":
             assert arguments == [f"COMLN_URL={ADDRESS}"]  # the fixture sets the test's
             continue
         assert program == "comln"
-        result = CliRunner().invoke(main, arguments)
+        result = CliRunner().invoke(main, arguments, input=Path(file).read_bytes() if file else None)
         assert result.exit_code == 0, line + result.output
         printed += result.stdout
     return printed

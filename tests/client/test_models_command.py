@@ -1,6 +1,7 @@
-"""`comln models reload`."""
+"""`comln models reload`, and what is said of classifiers of models that are not served any more."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from comln_serve.configuration.settings import Settings
+from tests.client.pictures import class_folder
 from tests.support.bundles import break_backbone, edit_manifest
 
 
@@ -34,3 +36,41 @@ def test_models_are_reloaded(run: Callable[..., Result], settings: Settings) -> 
     break_backbone(settings.models_dir / "another")
     refused = run("models", "reload")
     assert (refused.exit_code, "cannot_reload" in refused.stderr) == (1, True)
+
+
+def test_classifiers_whose_model_is_another_now_are_marked(
+    run: Callable[..., Result], settings: Settings, tmp_path: Path
+) -> None:
+    """Before predicting fails, or probabilities mean something else."""
+    assert settings.models_dir is not None
+    photos = class_folder(tmp_path / "photos")
+    for name in ("tiny", "tiny-prototype"):
+        assert run("adapt", photos, "--name", name, "--model", name).exit_code == 0
+    assert "(" not in "".join(model_of(line) for line in run("classifiers", "ls").stdout.splitlines()[1:])
+    assert run("classifiers", "show", "tiny").stderr == ""
+    shutil.rmtree(settings.models_dir / "tiny-prototype")
+    edit_manifest(settings.models_dir / "tiny", lambda content: content["head"].update(regularisation=0.01))
+    assert run("models", "reload").exit_code == 0
+    listed = run("classifiers", "ls")
+    assert [model_of(line) for line in listed.stdout.splitlines()[1:]] == [
+        "tiny-prototype (not served)",
+        "tiny (earlier head)",
+    ]
+    assert "its model tiny-prototype is not served here" in run("classifiers", "show", "tiny-prototype").stderr
+    assert "comln classifiers adapt tiny@1 adapts it again" in run("classifiers", "show", "tiny").stderr
+    assert run("classifiers", "show", "tiny", "--json").stderr == ""
+    assert run("classifiers", "adapt", "tiny").exit_code == 0
+    assert run("classifiers", "show", "tiny").stderr == ""
+    assert model_of(run("classifiers", "ls").stdout.splitlines()[1]) == "tiny"
+
+
+def model_of(line: str) -> str:
+    """The column MODEL of a line of `comln classifiers ls`."""
+    return re.split(r" {2,}", line)[-3]
+
+
+def test_a_list_of_no_classifiers_says_so(run: Callable[..., Result]) -> None:
+    result = run("classifiers", "ls", "--name", "shpo", "--model", "tiny")
+    assert (result.exit_code, result.stderr) == (0, "there is no classifier with --name shpo, --model tiny\n")
+    assert run("classifiers", "ls").stderr == "there is no classifier\n"
+    assert json.loads(run("classifiers", "ls", "--json").stdout) == {"classifiers": []}

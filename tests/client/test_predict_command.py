@@ -1,6 +1,7 @@
 """`comln predict`: the tables that it writes, goes on with, and replaces."""
 
 import csv
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -117,3 +118,35 @@ def test_names_are_no_formulas(
     assert [row["file"] for row in rows_of(tmp_path / "table.csv")] == written
     assert {row["label"] for row in rows_of(tmp_path / "table.csv")} == {"'=1+1"}
     assert run(*arguments, "--resume").stderr == "all files are in table.csv\n"
+
+
+def test_an_image_on_standard_input(run: Run, photos: Path, tmp_path: Path) -> None:
+    image = photos / "red" / "0.png"
+    by_name = run("predict", image, "--classifier", "shop").stdout.splitlines()[1].split()[1:]
+    result = run("predict", "-", "--classifier", "shop", input=image.read_bytes())
+    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (0, ["-", *by_name])
+    both = run("predict", "-", image, "--classifier", "shop", "--json", input=image.read_bytes())
+    first, second = json.loads(both.stdout)["predictions"]
+    assert (first.pop("image"), second.pop("image")) == ("-", str(image))
+    assert first == second
+    added = run("examples", "add", "shop", "--label", "red", "-", input=image.read_bytes())
+    assert (added.exit_code, "images 6 -> 7" in added.stdout) == (0, True), added.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "said"),
+    [
+        (["-"], b"", "-: is empty"),
+        (["-"], b"text", "-: is no image: it begins with b'text'"),
+        (["-", "-"], b"", "- is given twice; standard input is one image"),
+        (["-", "--copy-to", "{tmp}/sorted"], b"", "--copy-to needs files with names; - has none"),
+        (["-", "--csv", "{tmp}/t.csv", "--resume"], b"", "--resume needs files with names; - has none"),
+    ],
+)
+def test_what_cannot_be_done_with_standard_input(
+    run: Run, photos: Path, tmp_path: Path, arguments: list[str], content: bytes, said: str
+) -> None:
+    given = [item.format(tmp=tmp_path) for item in arguments]
+    result = run("predict", *given, "--classifier", "shop", input=content)
+    assert (result.exit_code, result.stderr) == (2, f"comln: {said}\n")
+    assert photos.is_dir()

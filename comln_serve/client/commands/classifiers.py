@@ -1,7 +1,7 @@
 """`comln classifiers ls | show | rm | promote | rollback | adapt | rename | edit | rename-classes | export`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,9 +11,17 @@ from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
-from comln_serve.client.commands.tables import described, horizon_of_one, percent, table
+from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
 from comln_serve.client.errors import InputError
 from comln_serve.client.results import Classifier, ClassifierDetail
+
+_NOT_SERVED, _EARLIER_HEAD = " (not served)", " (earlier head)"
+_REMEDIES = {
+    _NOT_SERVED: "its model {model} is not served here, so it cannot predict: serve that bundle again, or adapt its "
+    "images to another model",
+    _EARLIER_HEAD: "the head of {model} was replaced since: its probabilities are not calibrated any more; "
+    "comln classifiers adapt {reference} adapts it again, without images",
+}
 
 
 @click.group(cls=OnceGroup)
@@ -27,8 +35,9 @@ def classifiers() -> None:
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.  [default: all]")
 @connected
 def list_all(client: Client, output: Output, **options: Any) -> None:
-    """List classifiers, the newest first."""
+    """List classifiers, the newest first; of those that cannot predict here, that their model is not served."""
     found = client.classifiers(**options)
+    heads = {} if output.as_json else {model.name: model.head_sha256 for model in client.models()}
     rows = [
         [
             item.name or "",
@@ -38,7 +47,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
             str(sum(one.examples for one in item.classes)),
             "" if item.held_out is None else percent(item.held_out.accuracy),
             horizon_of_one(item),
-            item.model,
+            f"{item.model}{_note_of_model(item, heads)}",
             f"{item.created_at:%Y-%m-%d %H:%M}",
             item.id,
         ]
@@ -57,6 +66,9 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
         "ID",
     ]
     output.show({"classifiers": found}, lambda: table(head, rows))
+    if not found and not output.as_json:
+        asked = ", ".join(f"--{option} {options[option]}" for option in ("name", "model") if options[option])
+        output.note(shown(f"there is no classifier{f' with {asked}' if asked else ''}"))
 
 
 @classifiers.command()
@@ -66,6 +78,10 @@ def show(client: Client, output: Output, ref: str) -> None:
     """Show a classifier, its classes and its report."""
     found = client.classifier(ref)
     output.show(found, lambda: f"{described(found)}\n\n{_classes(found)}")
+    if not output.as_json:
+        note = _note_of_model(found, {model.name: model.head_sha256 for model in client.models()})
+        if remedy := _REMEDIES.get(note):
+            output.note(remedy.format(model=found.model, reference=found.reference))
 
 
 @classifiers.command()
@@ -200,6 +216,18 @@ def export(client: Client, output: Output, ref: str, *, path: str, **options: An
     """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
     file = client.export(ref, path, **options)
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
+
+
+def _note_of_model(item: Classifier, heads: Mapping[str, str | None]) -> str:
+    """What is to be said of a classifier's model.
+
+    Args:
+        heads: hashes of the heads of the models that are served, by name; None: the server is too old to say.
+    """
+    if item.model not in heads:
+        return _NOT_SERVED
+    head = heads[item.model]
+    return _EARLIER_HEAD if None not in (head, item.head_sha256) and head != item.head_sha256 else ""
 
 
 def _classes(found: ClassifierDetail) -> str:

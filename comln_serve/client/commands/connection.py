@@ -25,6 +25,9 @@ _HINTS = {
     "unauthorized": "Give the key in the variable COMLN_KEY.",
     "classifier_not_found": "With this command: comln classifiers ls.",
     "example_not_found": "With this command: comln examples ls.",
+    "nothing_to_roll_back_to": "With this command: comln classifiers ls lists versions, comln classifiers promote "
+    "NAME@VERSION promotes one.",
+    "forbidden": "Whoever runs the server makes keys: comln-serve keys create --scope.",
 }
 
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")

@@ -12,7 +12,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD, show_made
 from comln_serve.client.commands.changes import added_files, changed, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
-from comln_serve.client.commands.given import images_of
+from comln_serve.client.commands.given import IMAGES, images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
@@ -55,14 +55,14 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 
 @examples.command()
 @click.argument("ref")
-@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=IMAGES)
 @click.option("--label", metavar="CLASS", help="Class of all the images, one that the classifier has or a new one.")
 @PROMOTE
 @ON_BAD
 @connected
 def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, label: str | None, **options: Any) -> None:
     """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or with --label CLASS
-    files, and all images of folders and the folders in them.
+    files, and all images of folders and the folders in them; - is an image on standard input.
 
     A classifier with a name gets a new version; one without changes in place.
     """

@@ -1,26 +1,43 @@
-"""The images that a command is given by files and folders."""
+"""The images that a command is given by files and folders, and on standard input."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
+from comln_serve.client.images import Named
 from comln_serve.client.results import Skipped
 
+STDIN = Path("-")
+"""Stands for an image on standard input."""
 
-def images_of(paths: Sequence[Path], on_bad: str) -> tuple[list[Path], list[Skipped]]:
-    """Files, and all images of folders and of the folders in them; and the files of these that were left out.
+
+IMAGES = click.Path(exists=True, allow_dash=True, path_type=Path)
+"""Type of the arguments that `images_of` takes."""
+
+
+def images_of(paths: Sequence[Path], on_bad: str) -> tuple[list[Path | Named], list[Skipped]]:
+    """Files, an image on standard input, and all images of folders and of the folders in them; and the files of these
+    that were left out.
 
     Args:
         on_bad: "raise" to leave none out.
 
     Raises:
-        InputError: a folder has no image, or a file that is none and may not be left out.
+        InputError: a folder has no image, or a file that is none and may not be left out; or there is nothing on
+            standard input, or it is to be read twice.
     """
-    files: list[Path] = []
+    if paths.count(STDIN) > 1:
+        raise InputError("- is given twice; standard input is one image")
+    files: list[Path | Named] = []
     skipped: list[Skipped] = []
     for path in paths:
-        if path.is_dir():
+        if path == STDIN:
+            files.append(_standard_input())
+        elif path.is_dir():
             inside, others = read_folder(path)
             files += inside
             skipped += others
@@ -29,3 +46,11 @@ def images_of(paths: Sequence[Path], on_bad: str) -> tuple[list[Path], list[Skip
     if skipped and on_bad == "raise":
         raise InputError(f"{skipped[0].image} {skipped[0].reason}; remove it, or --on-bad skip")
     return files, skipped
+
+
+def _standard_input() -> Named:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError(
+            "- is an image on standard input, which is a terminal or closed; redirect a file to it: < FILE"
+        )
+    return Named("-", sys.stdin.buffer.read())

@@ -1,6 +1,6 @@
 """`comln predict`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
-from comln_serve.client.commands.given import images_of
+from comln_serve.client.commands.given import IMAGES, STDIN, images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
-from comln_serve.client.images import name_of
+from comln_serve.client.images import Named, name_of
 from comln_serve.client.results import Classifier, Predictions, Skipped
 
 
 @click.command(cls=OnceCommand)
-@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=IMAGES)
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
 @click.option("--unknown", is_flag=True, help="Say of each image whether it is unlike every class.")
@@ -47,7 +47,8 @@ def predict(
     on_bad: Any,
     **options: Any,
 ) -> None:
-    """Classify images: files, or all images of folders and the folders in them."""
+    """Classify images: files, or all images of folders and the folders in them; - is an image on standard input."""
+    _check_names(paths, {"--resume": resume, "--copy-to": copy_to is not None})
     files, skipped = images_of(paths, on_bad)
     copies = None if copy_to is None else Copies(copy_to, paths)
     if resume and replace_table:
@@ -64,7 +65,7 @@ def predict(
         raise InputError(f"{'--resume' if resume else '--replace'} needs the file of a table, --csv FILE")
     if begun is not None:
         _check_begun(client, output, begun, csv_file, options["classifier"], copies=copies is not None)
-        files = [file for file in files if name_of(file) not in begun.files]
+        files = [file for file in files if isinstance(file, Path) and name_of(file) not in begun.files]
         skipped = [item for item in skipped if item.image not in begun.files]
         if not files:
             output.note(f"all files are in {csv_file}")
@@ -102,6 +103,13 @@ def predict(
         _copy(output, copies, found, files)
 
 
+def _check_names(paths: Sequence[Path], options: Mapping[str, bool]) -> None:
+    """Refuse an image without a name where an option that is given needs names."""
+    for option, given in options.items():
+        if given and STDIN in paths:
+            raise InputError(f"{option} needs files with names; - has none")
+
+
 def _nothing(known: Classifier, skipped: Sequence[Skipped]) -> Predictions:
     """The result where all files are in the table."""
     return Predictions(
@@ -114,8 +122,8 @@ def _nothing(known: Classifier, skipped: Sequence[Skipped]) -> Predictions:
     )
 
 
-def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path]) -> None:
-    number = copies.make(found, files)
+def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path | Named]) -> None:
+    number = copies.make(found, [file for file in files if isinstance(file, Path)])
     if not output.as_json:
         output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {copies.folder}")
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from shlex import quote
+from unicodedata import combining, east_asian_width
 
 from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
 
@@ -22,10 +23,18 @@ def shown(text: str) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows in columns under their titles."""
     lines = [list(head), *([shown(text) for text in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    widths = [max(_columns(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(text + " " * (width - _columns(text)) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that a text takes: two for each Chinese, Japanese or Korean character or emoji, none for an
+    accent that is a character of its own.
+    """
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def percent(share: float) -> str:
