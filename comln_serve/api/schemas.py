@@ -104,6 +104,11 @@ class Prediction(BaseModel):
     label: str
     probability: float
     top: list[ClassProbability]
+    example: int | None = Field(
+        None,
+        description="Number of the example that this image is; only if it is one, and if `examples` asked for it.",
+        exclude_if=_is_none,
+    )
 
 
 class JudgedPrediction(Prediction):

@@ -42,6 +42,7 @@ async def classify(
     write: Callable[[Predicted], _Result],
     *,
     unknown: bool = False,
+    examples: bool = False,
     partial: bool = False,
 ) -> _Result:
     """Classify images and write the answer, a long one on a worker thread. Notes both in the request's record.
@@ -56,7 +57,9 @@ async def classify(
     with request.app.state.requests.admit():
         async with _cancellation(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
-            predicted = await engine.predict(images, classifier, caller, unknown=unknown, partial=partial)
+            predicted = await engine.predict(
+                images, classifier, caller, unknown=unknown, examples=examples, partial=partial
+            )
             record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
             record.stages_ms = predicted.timings_ms
             if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:

@@ -1,6 +1,7 @@
 """The Python client of comln-serve. It needs the extra `client`, and nothing of what the server needs."""
 
 from comln_serve.client.clients import AsyncClient, Client
+from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import (
     BadImageError,
     ComlnError,
@@ -33,6 +34,7 @@ __all__ = [
     "ClassifierDetail",
     "Client",
     "ComlnError",
+    "Comparison",
     "Evaluation",
     "Example",
     "Health",
@@ -47,4 +49,5 @@ __all__ = [
     "Predictions",
     "Report",
     "Skipped",
+    "compare",
 ]

@@ -18,6 +18,8 @@ class Judged:
         label: the one it was given with.
         right: whether the prediction is that one; None of a class that the classifier does not have.
         unknown, similarity: as in `Prediction`.
+        example: number of the example of the classifier that the image is, which says nothing about new images; None:
+            it is none.
     """
 
     image: str
@@ -27,6 +29,7 @@ class Judged:
     right: bool | None
     unknown: bool | None = None
     similarity: float | None = None
+    example: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +169,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
             right=one.label == labels[one.image] if labels[one.image] in classes else None,
             unknown=one.unknown,
             similarity=one.similarity,
+            example=one.example,
         )
         for one in found
     )

@@ -129,11 +129,13 @@ def _predict(
     *,
     unknown: bool,
     show: bool | None,
+    examples: bool = False,
     revision: int | None = None,
 ) -> Flow[Predictions]:
     """Classify all images by one revision of one classifier.
 
     Args:
+        examples: ask which of the images are examples of the classifier.
         revision: that it must be; None: that of the first answer.
     """
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
@@ -151,6 +153,7 @@ def _predict(
                 "classifier": by,
                 "top_k": str(top_k),
                 "unknown": flag_text(unknown),
+                **({"examples": flag_text(True)} if examples else {}),
                 "partial": flag_text(cuts.partial),
             },
             images=[item.data for item in cut],
@@ -220,5 +223,7 @@ def _evaluate(
     known = yield from find_classifier(session, reference)
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
-    found = yield from _predict(session, cuts, known, 1, unknown=unknown, show=show, revision=known.revision)
+    found = yield from _predict(
+        session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision
+    )
     return evaluation_of(found, labels, known)

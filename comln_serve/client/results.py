@@ -203,6 +203,7 @@ class Prediction:
         top: the `top_k` likeliest classes, best first.
         unknown: whether the image is unlike every class; None unless asked for, and without a threshold.
         similarity: to the most similar class; None unless `unknown` was asked for.
+        example: number of the example that the image is; None if it is none, and unless `evaluate` asked for it.
         image: the file's path, or "image N" for data in memory, counted from 1.
     """
 
@@ -211,6 +212,7 @@ class Prediction:
     top: tuple[ClassProbability, ...] = field(repr=False)
     unknown: bool | None = None
     similarity: float | None = None
+    example: int | None = field(default=None, repr=False)
     image: str = ""
 
 

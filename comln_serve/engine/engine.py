@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ from comln_serve.engine.reloading import Reloaded, ServedModels, reopen, warn_of
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
-from comln_serve.report import similarity
+from comln_serve.report import find_among, similarity
 from comln_serve.storage import Edit, Store
 
 __all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
@@ -63,6 +63,7 @@ class Predicted:
         similarity: (n,) of each image to its most similar class; None unless requested.
         unknown_threshold: similarity below which an image is unknown; None unless requested, and if
             there is nothing to derive it from.
+        examples: (n,) number of the example that each image is, None of those that are none; None unless requested.
     """
 
     classifier: Classifier
@@ -72,6 +73,7 @@ class Predicted:
     similarity: NDArray[np.float64] | None = None
     unknown_threshold: float | None = None
     rejected: tuple[Rejected, ...] = ()
+    examples: tuple[int | None, ...] | None = None
 
 
 class Engine:
@@ -137,6 +139,7 @@ class Engine:
         )
         # For what blocks in a prediction; as many as there may be predictions.
         self._threads = CapacityLimiter(settings.max_pending_requests)
+        self._comparing = CapacityLimiter(1)
         self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embedding, shared)
         self._housekeeping: Housekeeping | None = None
 
@@ -315,12 +318,14 @@ class Engine:
         caller: Caller | None = None,
         *,
         unknown: bool = False,
+        examples: bool = False,
         partial: bool = False,
     ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier.
 
         Args:
             unknown: also return each image's similarity to its class.
+            examples: also return which of the classifier's examples each image is.
             partial: leave out images that cannot be used, unless none can.
 
         Raises:
@@ -346,9 +351,21 @@ class Engine:
             timings, calibrated = clock.milliseconds(), calibration is not None
             return Predicted(found, probabilities, timings, calibrated, alike, threshold, upload.rejected)
 
-        if len(embeddings) * found.W.size > _LIGHT:
-            return await self._on_thread(classify)
-        return classify()
+        heavy = len(embeddings) * found.W.size > _LIGHT
+        predicted = await self._on_thread(classify) if heavy else classify()
+        if not examples:
+            return predicted
+        # One at a time: the embeddings of a classifier's examples are up to 100 MB.
+        numbers = await to_thread.run_sync(
+            self._numbers_of, embeddings, found.id, caller.tenant, limiter=self._comparing
+        )
+        return replace(predicted, examples=numbers)
+
+    def _numbers_of(self, embeddings: NDArray[np.float32], classifier: str, tenant: str) -> tuple[int | None, ...]:
+        """(n,) the number of the example that each image is, by the images' embeddings (n, d); None: of none."""
+        _, support = self.classifiers.of(tenant).support(classifier)
+        found = find_among(embeddings, support.embeddings[:, : embeddings.shape[1]])
+        return tuple(None if position is None else support.numbers[position] for position in found)
 
     async def _on_thread(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await to_thread.run_sync(call, *arguments, limiter=self._threads)

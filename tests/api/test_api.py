@@ -157,6 +157,24 @@ def test_multipart_and_json_are_the_same(client: TestClient, model: str) -> None
     assert [len(item["top"]) for item in predictions[0]["predictions"]] == [2, 2]
 
 
+@pytest.mark.parametrize("build", [predict_form, predict_json])
+def test_images_that_are_examples_are_named_if_asked(client: TestClient, build: Callable[..., dict[str, Any]]) -> None:
+    support = colour_support(2)
+    client.post("/adapt", **adapt_form(support, name="known"))
+    client.delete("/classifiers/known/examples/1")
+    new = image_bytes((200, 120, 40), seed=77)
+    images = [support[3][0], new, support[0][0], support[5][0]]
+    asked = client.post("/predict", **build(*images, classifier="known", examples=True)).json()["predictions"]
+    assert [item.get("example") for item in asked] == [4, None, None, 6]
+    assert "example" not in asked[1]
+    judged = client.post("/predict", **build(*images, classifier="known", examples=True, unknown=True)).json()
+    assert [(item.get("example"), "similarity" in item) for item in judged["predictions"]] == [
+        (number, True) for number in (4, None, None, 6)
+    ]
+    plain = client.post("/predict", **build(*images, classifier="known")).json()["predictions"]
+    assert all("example" not in item for item in plain)
+
+
 @pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
 @pytest.mark.parametrize("build", [predict_form, predict_json])
 def test_top_k_bounds_the_labels_of_a_prediction(

@@ -77,7 +77,7 @@ def run_commands(block: str) -> str:
 def test_python(server: LiveServer, workplace: Path) -> None:
     """As one program, in their order."""
     parts = blocks(DOCUMENT, "python")
-    assert len(parts) == 7
+    assert len(parts) == 8
     script = "\nprint('---')\n".join(parts).replace(ADDRESS, server.url) + "\nclient.close()\n"
     shown = run_python(script).split("---\n")
     assert [line.rsplit(maxsplit=2)[:2] for line in shown[0].splitlines()] == [
@@ -86,8 +86,9 @@ def test_python(server: LiveServer, workplace: Path) -> None:
     assert shown[1] == "blue green\n"
     assert re.fullmatch(r"blue (True|False|None) \['blue', .*\]\n", shown[2])
     assert re.fullmatch(r"100\.0% of 6 images are right; 95% interval [\d.]+% to 100\.0%\n", shown[4])
-    assert shown[5].startswith("classifier_not_found There is no classifier 'no-such-shop'")
-    assert shown[6] == "1.0\n(2, 3)\n"
+    assert shown[5] == "0.0 0 0 1.0\n"
+    assert shown[6].startswith("classifier_not_found There is no classifier 'no-such-shop'")
+    assert shown[7] == "1.0\n(2, 3)\n"
 
 
 def test_commands(server: LiveServer, workplace: Path) -> None:

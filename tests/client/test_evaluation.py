@@ -2,13 +2,16 @@
 
 import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
-from comln_serve.client import Client, InputError
+from comln_serve.client import Client, InputError, compare
 from comln_serve.client.commands import main
 from comln_serve.client.evaluation import evaluation_of
 from comln_serve.client.results import Prediction, Predictions, Skipped
@@ -27,8 +30,8 @@ def shop(comln: Client, tmp_path: Path) -> str:
 @pytest.fixture
 def held_out(tmp_path: Path) -> Path:
     """Images of the classes, one of them in the wrong folder."""
-    folder = class_folder(tmp_path / "query", each=4)
-    (folder / "red" / "0.png").write_bytes(image_bytes(COLOURS["blue"], seed=9))
+    folder = class_folder(tmp_path / "query", each=4, seed=100)
+    (folder / "red" / "0.png").write_bytes(image_bytes(COLOURS["blue"], seed=109))
     return folder
 
 
@@ -169,7 +172,12 @@ def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
         assert text.splitlines()[3].startswith("found unknown: ")
         assert text.splitlines()[3].endswith(" of 12 images of its classes")
         code, text, beside = run("evaluate", tmp_path / "more", "--classifier", "shop@1")
-        assert (code, beside.startswith("these are as many images of each class as")) == (0, True)
+        assert (code, beside.splitlines()[0]) == (
+            0,
+            "shop@1 was adapted to 18 of these 18 images, which says nothing about new ones",
+        )
+        assert beside.splitlines()[1].startswith(f"  {tmp_path}/more/blue/0.png is its example 1")
+        assert beside.splitlines()[-1] == "  and 15 more (--json lists all)"
         (held_out / "red").rename(held_out / "pink")
         code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown")
         assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)
@@ -179,3 +187,52 @@ def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
         code, _, beside = run("evaluate", held_out, "--classifier", "shop")
         assert code == 2
         assert "no class 'pink'" in beside
+
+
+def test_images_that_the_classifier_was_adapted_to_are_named(comln: Client, shop: str, held_out: Path) -> None:
+    own = class_folder(held_out.parent / "support-again", each=10)
+    for label in COLOURS:
+        shutil.copy(own / label / "3.png", held_out / label / "own.png")
+    found = comln.evaluate_folder(held_out, shop)
+    labels = {item.number: item.label for item in comln.examples(shop)}
+    assert {item.image: labels[item.example] for item in found.images if item.example is not None} == {
+        str(held_out / label / "own.png"): label for label in COLOURS
+    }
+    (plain,) = comln.predict([own / "red" / "3.png"], shop)
+    assert plain.example is None, "not asked for"
+
+
+def test_two_classifiers_are_compared_on_the_images_of_classes_that_both_have(
+    comln: Client, shop: str, held_out: Path
+) -> None:
+    swapped = comln.rename_classes(shop, {"red": "green", "green": "red"}, promote=False)
+    found, other = comln.evaluate_folder(held_out, shop), comln.evaluate_folder(held_out, swapped)
+    compared = compare(found, other)
+    assert (compared.reference, compared.other, compared.judged) == (shop, "shop@2", 12)
+    assert (compared.accuracy, compared.other_accuracy) == (found.accuracy, other.accuracy)
+    right = {item.image for item in found.images if item.label != "blue" and item.right}
+    assert (set(compared.gained), compared.lost) == (right, ())
+    assert compared.chance == pytest.approx(binomtest(0, len(right)).pvalue)
+    back = compare(other, found)
+    assert (back.gained, set(back.lost), back.chance) == ((), right, compared.chance)
+    less = comln.rename_classes(shop, {"red": "pink"}, promote=False)
+    few = compare(found, comln.evaluate_folder(held_out, less, unknown=True))
+    assert (few.judged, few.gained, few.lost, few.chance) == (8, (), (), 1.0)
+    with pytest.raises(InputError, match="both are shop@1; give two classifiers"):
+        compare(found, found)
+
+
+def test_the_command_compares(run: Callable[..., Result], comln: Client, shop: str, held_out: Path) -> None:
+    comln.rename_classes(shop, {"red": "green", "green": "red"}, promote=False)
+    result = run("evaluate", held_out, "--classifier", "shop@1", "--against", "shop@2")
+    assert (result.exit_code, result.stderr) == (0, "")
+    compared = result.stdout.partition("\ncompared with shop@2: ")[2].splitlines()
+    assert compared[0] == "accuracy 33.3 % -> 91.7 %, of 12 images of classes that both have"
+    assert compared[1].startswith(
+        "  7 are right only by shop@1, 0 only by shop@2; so uneven by chance with probability"
+    )
+    assert len([line for line in compared if line.startswith("  now right: ")]) == 7
+    as_json = json.loads(run("evaluate", held_out, "--classifier", "shop", "--against", "shop@2", "--json").stdout)
+    assert (as_json["reference"], as_json["against"]["other"], len(as_json["against"]["gained"])) == (shop, "shop@2", 7)
+    same = run("evaluate", held_out, "--classifier", "shop", "--against", "shop@1")
+    assert (same.exit_code, "--against shop@1 is shop@1, which is evaluated" in same.stderr) == (2, True)

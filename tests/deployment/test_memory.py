@@ -30,6 +30,7 @@ PARTS = {
     "--max-pending-images": 3 * 224**2 * DEFAULTS["max_pending_images"],
     "64 requests of 512 images": 64 * DEFAULTS["max_images"] * 4 * 3 * 1600,
     "four exports and four lists": 0.3 * GIB,
+    "one comparison of images with examples": 0.2 * GIB,
 }
 # In GiB, as documented.
 (LIMIT, CUDA_LIMIT) = map(int, re.findall(r"limit is (\d+) GiB, (\d+) GiB with CUDA", DOCUMENT)[0])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, SolverSettings
 from comln_serve.domain.report import Report
 from comln_serve.report import adapt, make_report
-from comln_serve.report.duplicates import group_near_duplicates, photos_of_several_classes
+from comln_serve.report.duplicates import find_among, group_near_duplicates, photos_of_several_classes
 from comln_serve.report.folds import assign, count_distinct
 
 HEAD = Head("prototype", 20.0, 0.0, "balanced", SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000), alpha=2.0)
@@ -150,3 +150,13 @@ def test_where_most_images_are_of_single_scenes_there_is_no_accuracy() -> None:
     assert report.held_out.judged == 10
     report = report_on([[2], [2]])
     assert (report.held_out, len(report.notes)) == (None, 3)
+
+
+def test_images_that_are_examples_are_found_among_them() -> None:
+    """Frames of a burst are not, nor does the length of an embedding matter."""
+    phi, _, _ = scenes([[4, 3], [3]])
+    rounded = np.round(phi / 0.0005).astype(np.int16).astype(np.float32)
+    new = np.random.default_rng(1).normal(size=(1, 64)).astype(np.float32)
+    images = np.concatenate([3 * rounded[[7, 0, 7]], new, np.zeros((1, 64), np.float32)])
+    assert find_among(images, phi) == [7, 0, 7, None, None]
+    assert find_among(phi[:1] + np.float32(0.05) * new, phi[1:]) == [None]

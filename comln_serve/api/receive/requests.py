@@ -263,6 +263,11 @@ class PredictOptions(_Request):
     classifier: str = Field(description="Id, name or name@version of a classifier.")
     top_k: TopK = 5
     unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
+    examples: bool = Field(
+        False,
+        description="Say of the images that the classifier was adapted to, which of its examples they are: it does too "
+        "well on these.",
+    )
     partial: Partial = False
 
 

@@ -97,7 +97,13 @@ async def predict(request: Request) -> Response:
 
     with sent.naming_errors():
         return await classify(
-            request, images, options.classifier, write, unknown=options.unknown, partial=options.partial
+            request,
+            images,
+            options.classifier,
+            write,
+            unknown=options.unknown,
+            examples=options.examples,
+            partial=options.partial,
         )
 
 
@@ -116,12 +122,15 @@ def _predictions(
             for i in (-row).argsort(kind="stable")[:top_k]
         ]
         best, chance = top[0].label, top[0].probability
+        example = None if predicted.examples is None else predicted.examples[image]
         if predicted.similarity is None:
-            predictions.append(schemas.Prediction(label=best, probability=chance, top=top))
+            predictions.append(schemas.Prediction(label=best, probability=chance, top=top, example=example))
             continue
         alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
         unknown = None if threshold is None else alike < threshold
-        judged = schemas.JudgedPrediction(label=best, probability=chance, top=top, unknown=unknown, similarity=alike)
+        judged = schemas.JudgedPrediction(
+            label=best, probability=chance, top=top, example=example, unknown=unknown, similarity=alike
+        )
         predictions.append(judged)
     for one in rejected:  # in order, so that each is put where it was
         predictions.insert(one.index, None)

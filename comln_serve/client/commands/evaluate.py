@@ -11,7 +11,11 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import FOLDER, ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
+from comln_serve.client.comparison import Comparison, compare
+from comln_serve.client.errors import InputError
 from comln_serve.client.evaluation import Evaluation, Judged
+
+_MOST_EXAMPLES = 3
 
 
 @click.command(cls=OnceCommand)
@@ -23,23 +27,39 @@ from comln_serve.client.evaluation import Evaluation, Judged
     help="Count the images found unlike every class. Some folders may then be of classes that the classifier does not "
     "have: all their images should be.",
 )
+@click.option(
+    "--against",
+    metavar="REF",
+    help="Another classifier, or version, to compare it with on the same images; those of classes that it does not "
+    "have are left out of the comparison.",
+)
 @ON_BAD
 @connected
-def evaluate(client: Client, output: Output, folder: Path, *, unknown: bool, **options: Any) -> None:
+def evaluate(
+    client: Client, output: Output, folder: Path, *, classifier: str, against: str | None, unknown: bool, **options: Any
+) -> None:
     """Classify labelled images, DIR/<class>/<image>, and say how many are right.
 
     The images must not be those that the classifier was adapted to: it would do too well.
     """
-    progress = False if output.as_json else None
-    found = client.evaluate_folder(folder, unknown=unknown, progress=progress, **options)
-    output.show(found, lambda: _lines(found))
+    options["progress"] = False if output.as_json else None
+    known = client.classifier(classifier)
+    other = None if against is None else client.classifier(against)  # fails before thousands of images are sent
+    if other is not None and other.id == known.id:
+        raise InputError(f"--against {against} is {known.reference}, which is evaluated; give another, or leave it out")
+    found = client.evaluate_folder(folder, known, unknown=unknown, **options)
+    if other is None:
+        output.show(found, lambda: _lines(found))
+    else:
+        evaluated = client.evaluate_folder(folder, other, unknown=True, **options)
+        compared = compare(found, evaluated)
+        if not output.as_json:
+            _note_examples(output, evaluated)
+        output.show({**vars(found), "against": compared}, lambda: "\n".join([_lines(found), *_compared(compared)]))
     if unknown and found.unknown is None:
         output.note("the classifier has no threshold by which an image is unknown: docs/reports.md")
-    if not output.as_json and all(score.images == score.examples for score in found.classes):
-        output.note(
-            "these are as many images of each class as the classifier was adapted to: if they are the same ones, this "
-            "says nothing about new photos"
-        )
+    if not output.as_json:
+        _note_examples(output, found)
     if found.skipped and not output.as_json:
         output.note(left_out(found.skipped))
 
@@ -71,6 +91,38 @@ def _lines(found: Evaluation) -> str:
     lines += _mistakes("wrong", [item for item in found.images if item.right is False])
     lines += _mistakes("of other classes", [item for item in found.images if item.right is None and not item.unknown])
     return "\n".join(lines)
+
+
+def _note_examples(output: Output, found: Evaluation) -> None:
+    """Say if a classifier was adapted to images that it is evaluated on."""
+    known = [item for item in found.images if item.example is not None]
+    if not known:
+        return
+    others = [item for item in found.images if item.example is None and item.right is not None]
+    right = sum(item.right is True for item in others)
+    rest = f"; of the {len(others)} others {percent(right / len(others))} are right" if others else ""
+    output.note(
+        f"{found.reference} was adapted to {len(known)} of these {len(found.images)} images, which says nothing about "
+        f"new ones{rest}"
+    )
+    for item in known[:_MOST_EXAMPLES]:
+        output.note(shown(f"  {item.image} is its example {item.example}"))
+    if len(known) > _MOST_EXAMPLES:
+        output.note(f"  and {len(known) - _MOST_EXAMPLES} more (--json lists all)")
+
+
+def _compared(found: Comparison) -> list[str]:
+    both = f"accuracy {percent(found.other_accuracy)} -> {percent(found.accuracy)}, of {found.judged} images"
+    lines = ["", f"compared with {found.other}: {both} of classes that both have"]
+    if not (found.gained or found.lost):
+        return [*lines, "  they get the same images right"]
+    counts = f"{len(found.gained)} are right only by {found.reference}, {len(found.lost)} only by {found.other}"
+    lines.append(f"  {counts}; so uneven by chance with probability {percent(found.chance)}")
+    for what, images in (("now right", found.gained), ("now wrong", found.lost)):
+        lines += [shown(f"  {what}: {image}") for image in images[:MOST_LISTED]]
+        if len(images) > MOST_LISTED:
+            lines.append(f"  and {len(images) - MOST_LISTED} more {what} (--json lists all)")
+    return lines
 
 
 def _mistakes(what: str, images: Sequence[Judged]) -> list[str]:
