@@ -175,6 +175,16 @@ def test_images_that_are_examples_are_named_if_asked(client: TestClient, build: 
     assert all("example" not in item for item in plain)
 
 
+@pytest.mark.parametrize("path", ["/predict", "/adapt", "/classifiers/known/labels"])
+def test_json_that_is_sent_as_a_form_is_told_how(client: TestClient, path: str) -> None:
+    """As by curl -d."""
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post(path, content=b'{"classifier": "known"}', headers=headers)
+    error = check_error(answer, ErrorCode.UNSUPPORTED_MEDIA_TYPE)
+    assert error["message"].endswith("for JSON, add -H 'Content-Type: application/json'.")
+    assert "curl" not in client.post("/predict", content=b"x", headers={"Content-Type": "image/png"}).text
+
+
 @pytest.mark.parametrize(("top_k", "listed"), [(1, 1), (2, 2), (3, 3), (4, 3), (100, 3)])
 @pytest.mark.parametrize("build", [predict_form, predict_json])
 def test_top_k_bounds_the_labels_of_a_prediction(

@@ -434,8 +434,11 @@ def test_classifiers(comln: Run, url: str, photos: Path, tmp_path: Path) -> None
     weights = tmp_path / "life.safetensors"
     assert comln("classifiers", "export", "life", "-o", weights).exit_code == 0
     assert set(load_file(weights)) == {"W"}  # by its name, no ONNX file
-    assert comln("classifiers", "export", "life", "-o", weights, "--format", "onnx").exit_code == 0
-    assert weights.read_bytes() == file.read_bytes()
+    other = comln("classifiers", "export", "life", "-o", weights, "--format", "onnx")
+    assert (other.exit_code, "ends in .safetensors, and the format is onnx" in other.stderr) == (2, True)
+    assert set(load_file(weights)) == {"W"}, "nothing was written"
+    assert comln("classifiers", "export", "life", "-o", tmp_path / "life.bin", "--format", "onnx").exit_code == 0
+    assert (tmp_path / "life.bin").read_bytes() == file.read_bytes()
     kept = comln("classifiers", "rm", "life")
     assert kept.exit_code == 2
     assert kept.stderr == "comln: deleting needs --yes where nobody can be asked\n"

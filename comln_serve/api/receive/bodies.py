@@ -30,6 +30,7 @@ from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
 MULTIPART, JSON = "multipart/form-data", "application/json"
+_HINT_FOR_CURL = "curl -d sends this type: for JSON, add -H 'Content-Type: application/json'."
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
 _Read = TypeVar("_Read")
@@ -179,9 +180,10 @@ def _check_content_type(request: Request, *allowed: str) -> str:
     received = request.headers.get("content-type", "")
     kind = received.partition(";")[0].strip().lower()
     if kind not in allowed:
+        hint = f" {_HINT_FOR_CURL}" if kind == "application/x-www-form-urlencoded" else ""
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Type is {received[:100]!r}; send {' or '.join(allowed)}.",
+            f"Content-Type is {received[:100]!r}; send {' or '.join(allowed)}.{hint}",
             received=received[:100],
             allowed=list(allowed),
         )
