@@ -88,6 +88,7 @@ class Supervisor:
             self._keep_running(self._embedder, 0.05)
             if any(self._shared.of(place, Count.RESTARTS) > _MOST_FAILURES for place in self._embedder):
                 self._running[0].kill()
+                self._running[0].join()
                 raise StartupError(
                     f"the process that embeds ended {_MOST_FAILURES + 1} times before the server was ready; the log "
                     "may say why. Start with --embedding-process off to embed in each worker"

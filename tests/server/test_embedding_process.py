@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.counts import SharedCounts
 from comln_serve.errors import StartupError
 from comln_serve.server import processes as module
 from comln_serve.server.processes import processes
+from comln_serve.server.supervisor import Supervisor
 from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
-from tests.support.processes import alive, children, needs_proc
+from tests.support.processes import alive, children, forked, forks, needs_proc
 from tests.support.waiting import wait_until
 
 QUERIES = [image_bytes((200, 60, 20), seed=seed) for seed in range(4)]
@@ -62,6 +64,28 @@ def test_other_systems_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(os, "fork", raising=False)
     with pytest.raises(StartupError, match="--workers 1"):
         processes(Settings(workers=2))
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.process
+@forks
+def test_a_start_ends_where_the_process_that_embeds_cannot_run(tmp_path: Path) -> None:
+    shared = SharedCounts(2, tmp_path, embedder=True)
+
+    def work() -> int:
+        if shared.process == shared.embedder:
+            return 1
+        while True:
+            signal.pause()
+
+    def supervise() -> None:
+        shared.parent = os.getpid()
+        with pytest.raises(StartupError, match="ended 5 times"):
+            Supervisor(shared, work, lambda: None).run()
+        assert [process for process in children(os.getpid()) if alive(process)] == []
+
+    assert forked(supervise) == 0
 
 
 @pytest.fixture

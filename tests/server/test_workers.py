@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,14 +27,10 @@ from tests.support.image_files import image_bytes
 from tests.support.keyed import bearer, new_key
 from tests.support.live import START_SECONDS, LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
-from tests.support.processes import alive, children, needs_proc
+from tests.support.processes import alive, children, forked, forks, needs_proc
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.process]
-
-# Newer Pythons warn of threads beside a fork, and so does JAX where a test before imported it; the child of these
-# tests uses none.
-forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", r"ignore:os\.fork\(\):RuntimeWarning")
 
 QUERY = image_bytes((200, 60, 20), seed=5)
 
@@ -62,18 +58,6 @@ def adapt(server: LiveServer, **fields: str) -> str:
     assert answer.status_code == 201, answer.text
     identifier: str = answer.json()["id"]
     return identifier
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Run a function in a child of this process; its exit status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 - reported by the status
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @forks

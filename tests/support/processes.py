@@ -1,10 +1,16 @@
-"""What Linux tells of a process in /proc."""
+"""What Linux tells of a process in /proc, and children of the test's own."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux shows in /proc")
+
+# Newer Pythons warn of threads beside a fork, and so does JAX where a test before imported it; the children of `forked`
+# use none.
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", r"ignore:os\.fork\(\):RuntimeWarning")
 
 
 def memory(process: int | str, field: str = "VmRSS") -> int:
@@ -34,3 +40,15 @@ def children(process: int) -> list[int]:
 def alive(process: int) -> bool:
     """Whether it exists and has not ended."""
     return Path(f"/proc/{process}").exists() and ") Z " not in Path(f"/proc/{process}/stat").read_text()
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run a function in a child of this process; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - reported by the status
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -195,6 +195,24 @@ def test_a_batch_whose_process_died_is_sent_to_the_next(
     running.join()
 
 
+def test_a_bundle_that_the_next_process_cannot_open_makes_the_server_not_ready(
+    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
+    model.warm()
+
+    def refuse(*arguments: object) -> None:
+        raise StartupError("CUDA does not run")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(embedder._Networks, "take", refuse)
+        for channel in model.batcher.network._idle:  # type: ignore[attr-defined]
+            channel.interrupt()
+        assert "CUDA does not run" in fails(ErrorCode.NOT_READY, lambda: embed(model)).message
+    assert len(embed(model)) == len(IMAGES)
+    model.close()
+
+
 def test_a_process_that_dies_again_and_again_is_an_error(
     listening: socket.socket, shared: SharedCounts, settings: Settings, bundle: Bundle
 ) -> None:
