@@ -8,10 +8,13 @@ import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
+from comln_serve.api.app import create_app
 from comln_serve.client import Client
 from comln_serve.client.commands import connection, main
+from comln_serve.configuration.settings import Settings
 from tests.client.pictures import class_folder
 from tests.client.wires import Wire, client_on, hurry, wire_to
+from tests.support.engines import MakeEngine
 
 
 @pytest.fixture
@@ -34,7 +37,36 @@ def photos(comln: Client, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(line: Wire, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def folder(tmp_path: Path) -> Path:
+    """Twelve images of three classes."""
+    return class_folder(tmp_path / "photos", each=4)
+
+
+@pytest.fixture
+def serve(settings: Settings, make_engine: MakeEngine) -> Iterator[Callable[..., Wire]]:
+    """Makes wires to a server with the settings given."""
+    open_clients: list[TestClient] = []
+
+    def make(**limits: int) -> Wire:
+        engine = make_engine(settings.model_copy(update=limits))
+        client = TestClient(create_app(engine), raise_server_exceptions=False)
+        client.__enter__()
+        open_clients.append(client)
+        engine.warm()
+        return wire_to(client)
+
+    yield make
+    for client in open_clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.fixture
+def run(line: Wire, quick: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs `comln`, on the application in this process."""
     monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=line))
     monkeypatch.setenv("COMLN_URL", "http://testserver")

@@ -3,13 +3,11 @@
 import asyncio
 import io
 import json
-import math
 import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx2
@@ -28,28 +26,18 @@ from comln_serve.client import (
     InputError,
     NoAnswerError,
     NotFoundError,
-    asking,
     results,
     wire,
 )
 from comln_serve.client.results import HeldOut
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire, client_on, hurry, times, wire_to
+from tests.client.wires import PAIR, Wire, client_on, times, wire_to
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
-from tests.support.keyed import keyed, keyed_settings, new_key, store_of
-from tests.support.live import live_server
 from tests.support.messages import GREEN, RED
 
-__all__ = ["keyed", "keyed_settings"]  # fixtures
-
-PAIR = ([RED, GREEN], ["red", "green"])
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_three_lines(comln: Client, tmp_path: Path) -> None:
@@ -207,27 +195,6 @@ def test_very_many_examples_are_removed_by_several_requests(
     assert len(comln.examples(unnamed)) == 8
 
 
-def test_a_lost_answer_makes_nothing_twice(comln: Client, line: Wire) -> None:
-    """The server has done it, and the client does not know: it asks again with the same key."""
-    comln.predict([RED], comln.adapt(*PAIR))  # knows the limits now
-    line.keys.clear()
-    line.after = times(2, lambda _request: httpx2.ReadError("gone"))
-    assert comln.adapt(*PAIR, name="once").version == 1
-    assert len(line.keys) == 3
-    assert len(set(line.keys)) == 1
-    line.after = times(1, lambda _request: httpx2.ReadTimeout("slow"))
-    assert comln.add_examples("once", *PAIR).version == 2
-    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
-    assert comln.adapt_again("once@2", horizon=4).version == 3
-    assert comln.delete("once@3").horizon == 4.0
-    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
-    assert comln.delete(comln.rename_classes("once", {"red": "Red"})).labels == ("Red", "green")
-    assert len(comln.classifiers(name="once")) == 2
-    line.after = times(2, lambda request: httpx2.ReadError("gone") if request.method == "DELETE" else None)
-    assert comln.delete("once").version == 2
-    assert [item.version for item in comln.classifiers(name="once")] == [1]
-
-
 def test_names_are_given_and_changed(comln: Client, line: Wire) -> None:
     first, second = comln.adapt(*PAIR), comln.adapt(*PAIR)
     assert comln.edit(first, name="pair").reference == "pair@1"
@@ -247,95 +214,6 @@ def test_names_are_given_and_changed(comln: Client, line: Wire) -> None:
     assert comln.classifier("two").id == first.id
 
 
-def test_what_cannot_be_repeated_is_not(comln: Client, line: Wire) -> None:
-    for _ in range(3):
-        comln.adapt(*PAIR, name="pair")
-    line.after = times(1, lambda _request: httpx2.ReadError("gone"))
-    with pytest.raises(NoAnswerError, match="the connection to http://testserver failed: gone"):
-        comln.rollback("pair")
-    assert comln.classifier("pair").version == 2
-    line.before = times(1, lambda _request: httpx2.ConnectError("refused"))  # nothing was sent
-    assert comln.rollback("pair").version == 1
-
-
-def busy(status: int, code: str, wait: str | None) -> httpx2.Response:
-    body = {"error": {"code": code, "message": "later", "detail": {}, "request_id": "r"}}
-    return httpx2.Response(status, json=body, headers={} if wait is None else {"Retry-After": wait})
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (429, "overloaded", "0"),
-        (429, "rate_limited", "0"),
-        (503, "not_ready", "0"),
-        (503, "queue_timeout", None),
-        (500, "internal", None),
-        (504, "inference_timeout", None),
-    ],
-)
-def test_an_answer_that_may_get_better_is_asked_for_again(comln: Client, line: Wire, answer: Any) -> None:
-    line.before = times(2, lambda _request: busy(*answer))
-    assert comln.adapt(*PAIR).labels == ("red", "green")
-
-
-def test_patience_ends(line: Wire) -> None:
-    line.before = lambda _request: busy(503, "not_ready", "0")
-    with client_on(line, retry_seconds=0.1) as client, pytest.raises(ComlnError, match="later") as caught:
-        client.models()
-    assert (caught.value.code, caught.value.status, caught.value.request_id) == ("not_ready", 503, "r")
-    # Asked to wait longer than it may, the client does not begin to.
-    asked: list[str] = []
-    line.before = lambda request: asked.append(request.url.path) or busy(429, "rate_limited", "3600")
-    with client_on(line) as client, pytest.raises(ComlnError, match="later"):
-        client.models()
-    assert asked == ["/models"]
-
-
-def test_a_long_wait_is_told(line: Wire, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    line.before = lambda _request: busy(503, "not_ready", "0")
-    with client_on(line, retry_seconds=0.3) as client:
-        with pytest.raises(ComlnError):
-            client.models()
-        assert caplog.messages == []
-        monkeypatch.setattr(asking, "_SILENT_S", 0.1)
-        with pytest.raises(ComlnError):
-            client.models()
-    assert re.fullmatch(r"GET /models is tried again in \d\.\d s: .*later.*", caplog.messages[-1])
-
-
-def test_an_address_that_never_answered_is_given_up_soon(line: Wire) -> None:
-    line.before = lambda _request: httpx2.ConnectError("refused")
-    asked = r"no server can be reached at http://testserver: refused \(3 attempts in .* s\). Start one"
-    with client_on(line) as client, pytest.raises(NoAnswerError, match=asked):
-        client.predict([RED], "pair")
-
-
-def test_waiting_for_a_server_that_starts(comln: Client, line: Wire) -> None:
-    line.before = times(6, lambda _request: httpx2.ConnectError("refused"))
-    assert comln.ready(wait=30).status == "ready"
-    line.before = lambda _request: busy(503, "not_ready", "1")
-    with pytest.raises(ComlnError, match="later"):
-        comln.ready()
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (httpx2.Response(200, text="<html>"), "answered GET /models with 200, but not as comln-serve does"),
-        (httpx2.Response(200, json={"models": [{}]}), r"ModelList.models.0 has no 'name'"),
-        (httpx2.Response(502, text="bad gateway"), "answered GET /models with 502, but not as comln-serve does"),
-        (httpx2.Response(301, headers={"Location": "https://x/"}), "with 301 to https://x/, but not as comln-serve"),
-        (httpx2.Response(404, json={"error": "other"}), "another program at this address"),
-    ],
-)
-def test_answers_of_other_programs(line: Wire, answer: httpx2.Response, said: str) -> None:
-    line.before = lambda _request: answer
-    with client_on(line, retry_seconds=0.05) as client, pytest.raises(ComlnError, match=said) as caught:
-        client.models()
-    assert (caught.value.code, caught.value.status) == (None, answer.status_code)
-
-
 def test_errors_of_the_server(comln: Client) -> None:
     with pytest.raises(NotFoundError, match="There is no classifier 'none'") as caught:
         comln.predict([RED], "none")
@@ -348,209 +226,6 @@ def test_errors_of_the_server(comln: Client) -> None:
     with pytest.raises(ComlnError, match="horizon") as wrong:
         comln.adapt(*PAIR, horizon=1e12)
     assert wrong.value.code == "invalid_request"
-
-
-@pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], True])
-def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
-    for call in (lambda: comln.adapt(*PAIR, horizon=horizon), lambda: comln.adapt_again("pair", horizon=horizon)):
-        with pytest.raises(InputError, match="give a number over 0, 'learned' or 'auto'"):
-            call()
-    assert line.requests == []
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "said"),
-    [
-        ([], [], "images is empty"),
-        (b"one", ["a"], "images is a bytes; give a list of images"),
-        ([RED, GREEN], ["red"], "received 2 images and 1 labels"),
-        ([RED, GREEN], ["red", " "], "label 2 is ' '; a label is text that is not blank"),
-        ([RED, GREEN], ["red", 3], "label 2 is 3"),
-        ([RED, GREEN], "red", "labels is a single text"),
-        ([RED, 5], ["red", "green"], "image 2 is a int; an image is a path"),
-        ([np.zeros((4, 4, 3)), GREEN], ["red", "green"], r"array of shape \(4, 4, 3\) and type <f8; allowed are uint8"),
-        ([np.zeros((4, 4, 4), np.uint8), GREEN], ["red", "green"], r"array of shape \(4, 4, 4\)"),
-        ([Image.new("F", (4, 4)), GREEN], ["red", "green"], "Pillow image of mode F"),
-        ([io.StringIO("x"), GREEN], ["red", "green"], "image 1 is a StringIO"),
-        (np.zeros((2, 8, 3), np.uint8), ["red", "green"], r"shape \(2, 8, 3\), as of a single image"),
-        (np.zeros((2, 8), np.uint8), ["red", "green"], r"shape \(2, 8\), as of a single image"),
-    ],
-)
-def test_arguments_that_cannot_be_sent(comln: Client, line: Wire, images: Any, labels: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        comln.adapt(images, labels)
-    assert set(line.requests) <= {"GET /limits"}
-
-
-def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="reference is empty"):
-        comln.classifier("")
-    with pytest.raises(InputError, match="numbers is empty"):
-        comln.remove_examples("pair", [])
-    with pytest.raises(InputError, match="horizon is nan"):
-        comln.adapt(*PAIR, horizon=float("nan"))
-    wrong: Any = [1]
-    for call, said in (
-        (lambda: comln.remove_examples("pair", ["a"]), "numbers has 'a'; give the numbers of examples"),  # pyright: ignore[reportArgumentType]
-        (lambda: comln.relabel_examples("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
-        (lambda: comln.relabel_examples("pair", {}), r"labels is \{\}; give a dictionary such as"),
-        (lambda: comln.rename_classes("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
-        (lambda: comln.rename_classes("pair", {"red": wrong}), r"labels has \[1\] for 'red'; give a text"),
-        (lambda: comln.adapt(*PAIR, metadata=wrong), r"metadata is \[1\]; give a dictionary"),
-        (lambda: comln.edit("pair", metadata={"line": wrong}), r"metadata has \[1\] for 'line'; give a text"),
-    ):
-        with pytest.raises(InputError, match=said):
-            call()
-    assert line.requests == []
-    comln.adapt(*PAIR, name="pair")
-    with pytest.raises(InputError, match=r"missing/x.safetensors: cannot be written: No such file"):
-        comln.export("pair", tmp_path / "missing" / "x.safetensors", "safetensors")
-    with pytest.raises(InputError, match=r"missing/: there is no such folder"):
-        comln.export("pair", f"{tmp_path}/missing/")
-    with pytest.raises(InputError, match=r"x\.txt: ends neither in \.onnx nor in \.safetensors"):
-        comln.export("pair", tmp_path / "x.txt")
-    assert comln.export("pair", tmp_path / "x.txt", "safetensors").name == "x.txt"
-    with pytest.raises(InputError, match=r"x\.onnx: ends in \.onnx, and the format is safetensors"):
-        comln.export("pair", tmp_path / "x.onnx", "safetensors")
-    for address in ("data:image/png;base64," + "A" * 10_000, "https://example.org/x.png"):
-        with pytest.raises(BadImageError, match="is an address, not a path") as caught:
-            comln.predict([address], "pair")
-        assert len(str(caught.value)) < 200
-    with pytest.raises(InputError, match="retry_seconds is nan; give seconds, from 0 on"):
-        Client("http://127.0.0.1", retry_seconds=math.nan)
-    with pytest.raises(InputError, match="timeout is 0"):
-        Client(timeout=0)
-    text: Any = "3"
-    with pytest.raises(InputError, match="timeout is '3'; give seconds"):
-        Client(timeout=text)
-    with pytest.raises(InputError, match="url is 8000; give the address of a server"):
-        Client(8000)  # pyright: ignore[reportArgumentType]
-
-
-def test_a_client_that_was_closed_says_so(line: Wire) -> None:
-    with client_on(line) as client:
-        client.models()
-    with pytest.raises(InputError, match="this client was closed"):
-        client.models()
-
-
-def test_a_client_is_shown_with_its_address_and_without_its_key() -> None:
-    assert repr(Client("http://127.0.0.1:9", key="comln_1_2")) == "Client('http://127.0.0.1:9')"
-
-
-def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
-    comln.adapt(*PAIR, name="pair")
-    line.requests.clear()
-    bad: list[Any] = [tmp_path / "gone.png", b"", b"text"]
-    for image, reason in zip(bad, ["cannot be read: No such file", "is empty", "is no image"], strict=True):
-        with pytest.raises(BadImageError, match=reason) as caught:
-            comln.predict([RED, image], "pair")
-        assert caught.value.image == (str(image) if isinstance(image, Path) else "image 2")
-    assert line.requests == []
-    found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
-    assert [item.image for item in found] == ["image 1", "image 5"]
-    assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4"]
-    with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png: cannot be read"):
-        comln.predict(bad, "pair", on_bad="skip")
-
-
-def test_images_that_the_server_refuses(comln: Client, line: Wire) -> None:
-    """They are sent once, with the others: the answer says which they are."""
-    comln.adapt(*PAIR, name="pair")
-    line.requests.clear()
-    video, damaged = b"\0\0\0\x18ftypqt  " + bytes(100), image_bytes(size=(64, 64), fmt="JPEG")[:400]
-    found = comln.predict([damaged, RED, video, GREEN, video], "pair", on_bad="skip")
-    assert [item.image for item in found] == ["image 2", "image 4"]
-    assert [item.label for item in found] == [item.label for item in comln.predict([RED, GREEN], "pair")]
-    assert [item.image for item in found.skipped] == ["image 1", "image 3", "image 5"]
-    assert "QuickTime" in found.skipped[1].reason
-    assert not found.skipped[0].reason.startswith("Image")
-    shop = comln.adapt([RED, video, GREEN], ["red", "green", "green"], on_bad="skip")
-    assert (shop.images, [item.image for item in shop.skipped]) == (("image 1", "image 3"), ["image 2"])
-    more = comln.add_examples(shop, [video, GREEN], ["red", "green"], on_bad="skip")
-    assert [item.examples for item in more.classes] == [1, 2]
-    assert line.requests == ["POST /predict"] * 2 + ["POST /adapt", f"POST /classifiers/{shop.id}/examples"]
-    with pytest.raises(BadImageError, match=r"image 2: .*QuickTime") as caught:
-        comln.adapt([RED, video], ["red", "green"])
-    assert (caught.value.code, caught.value.image) == ("invalid_image", "image 2")
-
-
-def test_a_class_that_loses_all_its_images(comln: Client, line: Wire) -> None:
-    """No classifier lacks a class without anybody having said so; more examples may be left out."""
-    images, labels = [RED, GREEN, b"\0\0\0\x18ftypqt  " + bytes(100), b"text"], ["red", "green", "blue", "blue"]
-    with pytest.raises(InputError, match=r"no image of class 'blue' can be used; .*the last of them: image 3: .*Quick"):
-        comln.adapt(images, labels, on_bad="skip")
-    assert comln.classifiers() == []
-    comln.adapt(*PAIR, name="pair")
-    line.requests.clear()
-    found = comln.add_examples("pair", images, labels, on_bad="skip")
-    assert [item.examples for item in found.classes] == [2, 2]
-    assert [item.image for item in found.skipped] == ["image 4", "image 3"]
-    assert line.requests == ["POST /classifiers/pair/examples"] * 2
-
-
-@pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1", "http://host:99999"]
-)
-def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COMLN_URL", raising=False)
-    if url == "":
-        assert Client(url).url == "http://127.0.0.1:8000"
-        return
-    with pytest.raises(InputError, match="url is"):
-        Client(url)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_environments_proxies_are_not_for_this_machine(
-    models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, "http://127.0.0.1:9")
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        url = server.url.replace("127.0.0.1", host)
-        with Client(url) as client:
-            assert client.models()
-
-        async def ask() -> int:
-            async with AsyncClient(url) as client:
-                return len(await client.models())
-
-        assert asyncio.run(ask()) > 0
-
-
-def test_an_address_of_a_page_of_the_server(comln: Client, line: Wire) -> None:
-    """As one copied from a browser."""
-    with pytest.raises(ComlnError, match=r"must be the address of the server itself; perhaps http://[\w.:]+/$"):
-        Client(f"{comln.url}/docs", transport=line).models()
-
-
-def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMLN_URL", "https://example.org/comln/")
-    monkeypatch.setenv("COMLN_KEY", "secret")
-    seen: list[httpx2.Request] = []
-    transport = httpx2.MockTransport(lambda request: seen.append(request) or httpx2.Response(200, json={"models": []}))
-    with Client(transport=transport) as client:
-        assert client.url == "https://example.org/comln"
-        client.models()
-    assert str(seen[0].url) == "https://example.org/comln/models"
-    assert seen[0].headers["authorization"] == "Bearer secret"
-    assert seen[0].headers["user-agent"].startswith("comln-serve-client/")
-    with pytest.raises(InputError, match="characters that no key has") as caught:
-        Client(key="two words")
-    assert "two words" not in str(caught.value)
-
-
-def test_keys(keyed: TestClient) -> None:
-    key = new_key(store_of(keyed))
-    with client_on(wire_to(keyed), key=key) as client:
-        assert client.adapt(*PAIR, name="mine").reference == "mine@1"
-    for wrong, said in ((None, "requires an API key"), ("nonsense", "no valid API key")):
-        with client_on(wire_to(keyed), key=wrong) as client, pytest.raises(ComlnError, match=said) as caught:
-            client.models()
-        assert (caught.value.code, caught.value.status) == ("unauthorized", 401)
 
 
 def test_the_client_that_awaits(client: TestClient, tmp_path: Path) -> None:

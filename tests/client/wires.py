@@ -8,7 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.client import Client, asking, chain
+from tests.support.messages import GREEN, RED
 
+PAIR = ([RED, GREEN], ["red", "green"])  # images and their labels
 Fault = Callable[[httpx2.Request], httpx2.Response | Exception | None]
 
 
@@ -49,6 +51,10 @@ class Wire(httpx2.BaseTransport):
 def wire_to(server: TestClient) -> Wire:
     """A wire to the application behind a client of tests."""
     return Wire(server._transport)
+
+
+def uploads(wire: Wire) -> list[str]:
+    return [item for item in wire.requests if item.startswith("POST") and item.endswith(("/adapt", "/examples"))]
 
 
 def client_on(wire: Wire, **options: Any) -> Client:

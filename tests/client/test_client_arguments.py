@@ -1,0 +1,156 @@
+"""Arguments that the client does not send, and images that it or the server refuses."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comln_serve.client import BadImageError, Client, InputError
+from tests.client.wires import PAIR, Wire
+from tests.support.image_files import image_bytes
+from tests.support.messages import GREEN, RED
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], True])
+def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
+    for call in (lambda: comln.adapt(*PAIR, horizon=horizon), lambda: comln.adapt_again("pair", horizon=horizon)):
+        with pytest.raises(InputError, match="give a number over 0, 'learned' or 'auto'"):
+            call()
+    assert line.requests == []
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "said"),
+    [
+        ([], [], "images is empty"),
+        (b"one", ["a"], "images is a bytes; give a list of images"),
+        ([RED, GREEN], ["red"], "received 2 images and 1 labels"),
+        ([RED, GREEN], ["red", " "], "label 2 is ' '; a label is text that is not blank"),
+        ([RED, GREEN], ["red", 3], "label 2 is 3"),
+        ([RED, GREEN], "red", "labels is a single text"),
+        ([RED, 5], ["red", "green"], "image 2 is a int; an image is a path"),
+        ([np.zeros((4, 4, 3)), GREEN], ["red", "green"], r"array of shape \(4, 4, 3\) and type <f8; allowed are uint8"),
+        ([np.zeros((4, 4, 4), np.uint8), GREEN], ["red", "green"], r"array of shape \(4, 4, 4\)"),
+        ([Image.new("F", (4, 4)), GREEN], ["red", "green"], "Pillow image of mode F"),
+        ([io.StringIO("x"), GREEN], ["red", "green"], "image 1 is a StringIO"),
+        (np.zeros((2, 8, 3), np.uint8), ["red", "green"], r"shape \(2, 8, 3\), as of a single image"),
+        (np.zeros((2, 8), np.uint8), ["red", "green"], r"shape \(2, 8\), as of a single image"),
+    ],
+)
+def test_arguments_that_cannot_be_sent(comln: Client, line: Wire, images: Any, labels: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        comln.adapt(images, labels)
+    assert set(line.requests) <= {"GET /limits"}
+
+
+def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reference is empty"):
+        comln.classifier("")
+    with pytest.raises(InputError, match="numbers is empty"):
+        comln.remove_examples("pair", [])
+    with pytest.raises(InputError, match="horizon is nan"):
+        comln.adapt(*PAIR, horizon=float("nan"))
+    wrong: Any = [1]
+    for call, said in (
+        (lambda: comln.remove_examples("pair", ["a"]), "numbers has 'a'; give the numbers of examples"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.relabel_examples("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
+        (lambda: comln.relabel_examples("pair", {}), r"labels is \{\}; give a dictionary such as"),
+        (lambda: comln.rename_classes("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
+        (lambda: comln.rename_classes("pair", {"red": wrong}), r"labels has \[1\] for 'red'; give a text"),
+        (lambda: comln.adapt(*PAIR, metadata=wrong), r"metadata is \[1\]; give a dictionary"),
+        (lambda: comln.edit("pair", metadata={"line": wrong}), r"metadata has \[1\] for 'line'; give a text"),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    assert line.requests == []
+    comln.adapt(*PAIR, name="pair")
+    with pytest.raises(InputError, match=r"missing/x.safetensors: cannot be written: No such file"):
+        comln.export("pair", tmp_path / "missing" / "x.safetensors", "safetensors")
+    with pytest.raises(InputError, match=r"missing/: there is no such folder"):
+        comln.export("pair", f"{tmp_path}/missing/")
+    with pytest.raises(InputError, match=r"x\.txt: ends neither in \.onnx nor in \.safetensors"):
+        comln.export("pair", tmp_path / "x.txt")
+    assert comln.export("pair", tmp_path / "x.txt", "safetensors").name == "x.txt"
+    with pytest.raises(InputError, match=r"x\.onnx: ends in \.onnx, and the format is safetensors"):
+        comln.export("pair", tmp_path / "x.onnx", "safetensors")
+    for address in ("data:image/png;base64," + "A" * 10_000, "https://example.org/x.png"):
+        with pytest.raises(BadImageError, match="is an address, not a path") as caught:
+            comln.predict([address], "pair")
+        assert len(str(caught.value)) < 200
+    with pytest.raises(InputError, match="retry_seconds is nan; give seconds, from 0 on"):
+        Client("http://127.0.0.1", retry_seconds=math.nan)
+    with pytest.raises(InputError, match="timeout is 0"):
+        Client(timeout=0)
+    text: Any = "3"
+    with pytest.raises(InputError, match="timeout is '3'; give seconds"):
+        Client(timeout=text)
+    with pytest.raises(InputError, match="url is 8000; give the address of a server"):
+        Client(8000)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_client_that_was_closed_says_so(line: Wire) -> None:
+    with client_on(line) as client:
+        client.models()
+    with pytest.raises(InputError, match="this client was closed"):
+        client.models()
+
+
+def test_a_client_is_shown_with_its_address_and_without_its_key() -> None:
+    assert repr(Client("http://127.0.0.1:9", key="comln_1_2")) == "Client('http://127.0.0.1:9')"
+
+
+def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
+    comln.adapt(*PAIR, name="pair")
+    line.requests.clear()
+    bad: list[Any] = [tmp_path / "gone.png", b"", b"text"]
+    for image, reason in zip(bad, ["cannot be read: No such file", "is empty", "is no image"], strict=True):
+        with pytest.raises(BadImageError, match=reason) as caught:
+            comln.predict([RED, image], "pair")
+        assert caught.value.image == (str(image) if isinstance(image, Path) else "image 2")
+    assert line.requests == []
+    found = comln.predict([RED, *bad, GREEN], "pair", on_bad="skip")
+    assert [item.image for item in found] == ["image 1", "image 5"]
+    assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4"]
+    with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png: cannot be read"):
+        comln.predict(bad, "pair", on_bad="skip")
+
+
+def test_images_that_the_server_refuses(comln: Client, line: Wire) -> None:
+    """They are sent once, with the others: the answer says which they are."""
+    comln.adapt(*PAIR, name="pair")
+    line.requests.clear()
+    video, damaged = b"\0\0\0\x18ftypqt  " + bytes(100), image_bytes(size=(64, 64), fmt="JPEG")[:400]
+    found = comln.predict([damaged, RED, video, GREEN, video], "pair", on_bad="skip")
+    assert [item.image for item in found] == ["image 2", "image 4"]
+    assert [item.label for item in found] == [item.label for item in comln.predict([RED, GREEN], "pair")]
+    assert [item.image for item in found.skipped] == ["image 1", "image 3", "image 5"]
+    assert "QuickTime" in found.skipped[1].reason
+    assert not found.skipped[0].reason.startswith("Image")
+    shop = comln.adapt([RED, video, GREEN], ["red", "green", "green"], on_bad="skip")
+    assert (shop.images, [item.image for item in shop.skipped]) == (("image 1", "image 3"), ["image 2"])
+    more = comln.add_examples(shop, [video, GREEN], ["red", "green"], on_bad="skip")
+    assert [item.examples for item in more.classes] == [1, 2]
+    assert line.requests == ["POST /predict"] * 2 + ["POST /adapt", f"POST /classifiers/{shop.id}/examples"]
+    with pytest.raises(BadImageError, match=r"image 2: .*QuickTime") as caught:
+        comln.adapt([RED, video], ["red", "green"])
+    assert (caught.value.code, caught.value.image) == ("invalid_image", "image 2")
+
+
+def test_a_class_that_loses_all_its_images(comln: Client, line: Wire) -> None:
+    """No classifier lacks a class without anybody having said so; more examples may be left out."""
+    images, labels = [RED, GREEN, b"\0\0\0\x18ftypqt  " + bytes(100), b"text"], ["red", "green", "blue", "blue"]
+    with pytest.raises(InputError, match=r"no image of class 'blue' can be used; .*the last of them: image 3: .*Quick"):
+        comln.adapt(images, labels, on_bad="skip")
+    assert comln.classifiers() == []
+    comln.adapt(*PAIR, name="pair")
+    line.requests.clear()
+    found = comln.add_examples("pair", images, labels, on_bad="skip")
+    assert [item.examples for item in found.classes] == [2, 2]
+    assert [item.image for item in found.skipped] == ["image 4", "image 3"]
+    assert line.requests == ["POST /classifiers/pair/examples"] * 2
