@@ -1,17 +1,20 @@
-"""`comln predict`: the tables that it writes, goes on with, and replaces."""
+"""`comln predict`: what it prints, and the tables that it writes, goes on with, and replaces."""
 
 import csv
+import io
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 from click.testing import Result
 
-from comln_serve.client import Client
-from tests.client.wires import Wire
+from comln_serve.client import Client, predicting
+from tests.client.wires import Wire, printed
 
 Run = Callable[..., Result]
 
@@ -19,6 +22,132 @@ Run = Callable[..., Result]
 def rows_of(table: Path) -> list[dict[str, str]]:
     with table.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_predict(run: Run, photos: Path, tmp_path: Path) -> None:
+    result = run("predict", photos / "red", photos / "blue" / "0.png", "--classifier", "shop")
+    assert (result.exit_code, result.stderr) == (0, "")
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == ["FILE", "CLASS"]
+    assert [line.split()[:2] for line in lines] == [
+        *([f"{photos}/red/{number}.png", "red"] for number in range(2)),
+        [f"{photos}/blue/0.png", "blue"],
+    ]
+    assert all(line.endswith(" %") for line in lines)
+    found = printed(run("predict", photos, "--classifier", "shop", "--unknown", "--top-k", "2", "--json"))
+    assert len(found["predictions"]) == 6
+    assert {len(item["top"]) for item in found["predictions"]} == {2}
+    assert found["predictions"][0]["similarity"] is not None
+    known = run("predict", photos, "--classifier", "shop", "--unknown").stdout.splitlines()
+    assert known[0].split() == ["FILE", "CLASS", "UNKNOWN"]
+
+
+def test_predict_writes_a_table(run: Run, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"none")
+    arguments = ["predict", photos / "red", tmp_path / "bad.png", "--classifier", "shop", "--top-k", "2"]
+    result = run(*arguments, "--csv", tmp_path / "out.csv")
+    assert (result.exit_code, result.stdout) == (0, f"2 predictions in {tmp_path}/out.csv\n")
+    assert "1 file was skipped" in result.stderr
+    text = (tmp_path / "out.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["file"], row["label"]) for row in rows] == [
+        *((f"{photos}/red/{number}.png", "red") for number in range(2)),
+        (f"{tmp_path}/bad.png", ""),
+    ]
+    assert 0.3 < float(rows[0]["probability"]) <= 1
+    assert rows[0]["label_2"] in ("green", "blue")
+    assert [row["error"] for row in rows] == ["", "", "is no image: it begins with b'none'"]
+    assert run(*arguments, "--csv", "-").stdout.splitlines() == text.splitlines()
+    refused = run(*arguments, "--csv", tmp_path / "none" / "out.csv")
+    assert refused.exit_code == 2
+    assert "none/out.csv: cannot be written: No such file" in refused.stderr
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_sent(
+    run: Run, line: Wire, photos: Path, tmp_path: Path
+) -> None:
+    line.requests.clear()
+    refused = run("predict", photos, "--csv", tmp_path, "--classifier", "shop")
+    assert (refused.exit_code, refused.stderr) == (2, f"comln: {tmp_path}: cannot be written: Is a directory\n")
+    assert line.requests == []
+
+
+def test_a_table_of_no_predictions_is_not_written(run: Run, photos: Path, tmp_path: Path) -> None:
+    assert run("predict", photos, "--csv", tmp_path / "out.csv", "--classifier", "none").exit_code == 1
+    assert not (tmp_path / "out.csv").exists()
+    (tmp_path / "old.csv").write_text("kept")
+    assert run("predict", photos, "--csv", tmp_path / "old.csv", "--replace", "--classifier", "none").exit_code == 1
+    assert (tmp_path / "old.csv").read_text() == "kept"
+
+
+def test_a_table_is_written_to_a_pipe(run: Run, photos: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        assert run("predict", photos, "--csv", pipe, "--classifier", "shop").exit_code == 0
+        assert reader.communicate(timeout=60)[0].startswith("file,label,probability")
+
+
+def test_ctrl_c_keeps_the_rows_of_a_table(
+    run: Run, comln: Client, line: Wire, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "_PREDICTED", 4)
+    table, shop = tmp_path / "out.csv", comln.classifier("shop")
+    arguments = ["predict", photos, "--classifier", "shop"]
+    to_table = [*arguments, "--csv", table]
+
+    def interrupt_after(number: int) -> None:
+        line.requests.clear()
+
+        def interrupt(_request: httpx2.Request) -> None:
+            if line.requests.count("POST /predict") >= number:
+                raise KeyboardInterrupt
+
+        line.before = interrupt
+
+    interrupt_after(1)
+    ended = run(*to_table)
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert ended.stderr.splitlines() == [
+        f"4 of 6 predictions are in {table}; for the rest, give the command again with --resume --classifier {shop.id}",
+        "comln: predicting was interrupted after 4 of 6 images",
+    ]
+    assert len(rows_of(table)) == 4
+    interrupt_after(9)
+    rest = run(*to_table, "--resume")
+    assert (rest.exit_code, rest.stdout) == (0, f"2 more predictions in {table}\n")
+    assert sorted(row["file"] for row in rows_of(table)) == sorted(map(str, photos.rglob("*.png")))
+    table.write_bytes(table.read_bytes() + b"\r\n")  # as an editor may leave it
+    nothing = run(*to_table, "--resume")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", f"all files are in {table}\n")
+    found = json.loads(run(*to_table, "--resume", "--json").stdout)
+    assert (found["classifier"], found["predictions"], found["skipped"]) == (shop.id, [], [])
+    whole = table.read_bytes()
+    comln.adapt(sorted(photos.rglob("*.png"))[:4], ["blue", "blue", "blue", "lime"], name="other")
+    for more, said in (
+        ([*to_table, "--resume", "--top-k", "2"], "needs one written with the same --top-k"),
+        ([*arguments, "--resume"], "--resume needs the file of a table, --csv FILE"),
+        (
+            ["predict", photos, "--classifier", "other", "--csv", table, "--resume"],
+            "has predictions of another classifier, such as 'green'",
+        ),
+    ):
+        refused = run(*more)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+    interrupt_after(0)
+    nothing_done = run(*to_table, "--replace")
+    assert (nothing_done.exit_code, nothing_done.stderr) == (130, "comln: interrupted\n")
+    assert table.read_bytes() == whole
+
+
+def test_resume_begins_where_there_is_no_table(run: Run, photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "new.csv"
+    begun = run("predict", photos, "--csv", table, "--resume", "--classifier", "shop")
+    assert (begun.exit_code, begun.stdout) == (0, f"6 predictions in {table}\n")
+    table.write_bytes(b"\xff\xfe")
+    refused = run("predict", photos, "--csv", table, "--resume", "--classifier", "shop")
+    assert refused.exit_code == 2
+    assert f"{table}: cannot be read as a table" in refused.stderr
 
 
 @pytest.mark.parametrize("bytes_less", [0, 1, 2, 3, 8, 30, 70, 140])

@@ -1,10 +1,12 @@
-"""Clients of an application in the process, and transports on which things go wrong."""
+"""Clients of an application in the process, and transports on which things go wrong; what commands print."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
+from click.testing import Result
 from fastapi.testclient import TestClient
 
 from comln_serve.client import Client, asking, chain
@@ -80,3 +82,9 @@ def times(number: int, fault: Fault) -> Fault:
         return found
 
     return limited
+
+
+def printed(result: Result) -> Any:
+    """The JSON of a command that succeeded."""
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return json.loads(result.stdout)

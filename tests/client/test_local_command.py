@@ -1,0 +1,88 @@
+"""`comln --local`: commands with an engine of their own; in another process, as engines set up the one they are in."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.client.pictures import class_folder
+from tests.support.paths import REPOSITORY
+
+
+def run(script: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype", "COMLN_URL": "http://127.0.0.1:9"}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+
+def test_commands_without_a_server(models_dir: Path, tmp_path: Path) -> None:
+    """Each has an engine of its own, on a database in which another server may keep thumbnails: they stay there."""
+    photos, database = class_folder(tmp_path / "photos", each=3), tmp_path / "own.db"
+    done = run(f"""
+import os
+from comln_serve.client.commands import main
+
+def comln(*arguments, thumbnails="false"):
+    os.environ["COMLN_KEEP_THUMBNAILS"] = thumbnails
+    local = ["--local", "--models-dir", {str(models_dir)!r}, "--database-url", "sqlite:///{database}"]
+    main([*arguments, *local], standalone_mode=False)
+
+comln("adapt", {str(photos)!r}, "--name", "own", thumbnails="true")
+comln("classifiers", "ls")
+comln("classifiers", "rename-classes", "own", "red", "rot")
+comln("classifiers", "show", "own", "--json", thumbnails="true")
+comln("predict", {str(photos)!r}, "--classifier", "own", "--json")
+comln("predict", {str(photos)!r}, "--classifier", "absent")
+""")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert f"The database is {database}." in done.stderr
+    text, shown, predicted = re.split(r"^(?=\{)", done.stdout, flags=re.MULTILINE)
+    assert text.startswith("own@1 (clf_")
+    assert all(item["thumbnail"] is not None for item in json.loads(shown)["classes"])
+    labels = [item["label"] for item in json.loads(predicted)["predictions"]]
+    assert labels == ["blue"] * 3 + ["green"] * 3 + ["rot"] * 3
+
+
+def test_ctrl_c_ends_the_work_of_a_command() -> None:
+    """What the application does for the request is cancelled, not waited for."""
+    began = time.monotonic()
+    done = run("""
+import anyio, os, signal, threading
+from anyio.from_thread import start_blocking_portal
+from comln_serve.client.local import _InProcess
+import httpx2
+
+async def app(scope, receive, send):
+    try:
+        await anyio.sleep(60)
+    finally:
+        print("ended", flush=True)
+
+with start_blocking_portal() as portal:
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        httpx2.Client(transport=_InProcess(app, portal)).get("http://localhost")
+    except KeyboardInterrupt:
+        print("interrupted")
+""")
+    assert ("ended" in done.stdout, "interrupted" in done.stdout) == (True, True), done.stderr
+    assert time.monotonic() - began < 60
+
+
+def test_the_server_in_the_process_closes_after_ctrl_c(models_dir: Path, tmp_path: Path) -> None:
+    done = run(f"""
+import threading
+from comln_serve.client.local import local_client
+try:
+    local = ["--models-dir", {str(models_dir)!r}, "--database-url", "sqlite:///{tmp_path}/own.db"]
+    with local_client(local, 0.0) as client:
+        client.models()
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith(("embed", "decode"))])
+""")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
