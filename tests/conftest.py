@@ -1,5 +1,6 @@
 """Shared fixtures: tiny bundles, engines, clients, images. Nothing here imports torch."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +21,12 @@ __all__ = ["database_url", "make_url", "postgresql"]  # fixtures
 
 
 def pytest_configure() -> None:
-    """Drop compiled code that is older than the kernels it was made from.
+    """Give torch one thread, and drop compiled code that is older than the kernels it was made from.
 
-    Numba stores the trainer's kernels with those of other files inlined, and does not notice when
-    these change.
+    Beside other test processes the threads of a tiny layer wait for each other longer than they compute. Numba stores
+    the trainer's kernels with those of other files inlined, and does not notice when these change.
     """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     folders = (REPOSITORY / "comln_serve/flow", REPOSITORY / "training/gradient_flow")
     newest = max(path.stat().st_mtime for folder in folders for path in folder.glob("*.py"))
     for cached in (REPOSITORY / "training/gradient_flow/__pycache__").glob("*.nb[ic]"):
