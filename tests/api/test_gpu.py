@@ -1,7 +1,6 @@
 """The memory of GPUs: through NVML's real bindings, of a driver that is compiled here."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from comln_serve.api.observe import metrics
 from comln_serve.api.observe.gpu import GpuMemory, gpu_memory
 from comln_serve.engine.models import LocalModel
+from tests.support.programs import python
 
 COMPILER = shutil.which("cc")
 # Three GPUs, of which the second does not tell its memory (3: not supported).
@@ -55,13 +55,7 @@ def told_by_a_driver(folder: Path, *, fails: int = 0) -> list[list[object]]:
     subprocess.run(
         [str(COMPILER), "-shared", "-fPIC", f"-DFAILS={fails}", "-o", library, folder / "driver.c"], check=True
     )
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(python("-c", READ, LD_LIBRARY_PATH=str(folder)).stdout)
 
 
 @pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")

@@ -2,10 +2,8 @@
 
 import functools
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from tests.client.wires import printed, wire_to
 from tests.support.image_files import encode, image_bytes
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 
@@ -284,14 +283,8 @@ def test_the_command_is_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_completion_for_shells() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "comln_serve.client"],
-        env={**os.environ, "_COMLN_COMPLETE": "bash_complete", "COMP_WORDS": "comln classifiers ro", "COMP_CWORD": "2"},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    typed = {"COMP_WORDS": "comln classifiers ro", "COMP_CWORD": "2"}
+    done = python("-m", "comln_serve.client", _COMLN_COMPLETE="bash_complete", **typed)
     assert done.stdout == "plain,rollback\n"
 
 

@@ -1,11 +1,10 @@
 """The client can be imported where the server's dependencies are missing."""
 
 import subprocess
-import sys
 
 import pytest
 
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 SERVER_ONLY = {
     "alembic",
@@ -38,9 +37,7 @@ sys.meta_path.insert(0, Absent())
 
 
 def run(script: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT + script], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    return python("-c", WITHOUT + script)
 
 
 @pytest.mark.parametrize("module", ["comln_serve.client", "comln_serve.client.commands", "comln_serve.client.local"])
@@ -85,7 +82,7 @@ util.find_spec = lambda name, *more: None if name in ("click", "tqdm") else foun
 from comln_serve import comln
 sys.exit(comln.main())
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = python("-c", script)
     assert done.returncode == 2
     assert done.stderr == 'comln: click, tqdm not installed: pip install "comln-serve[client]"\n'
 

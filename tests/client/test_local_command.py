@@ -1,22 +1,17 @@
 """`comln --local`: commands with an engine of their own; in another process, as engines set up the one they are in."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from tests.client.pictures import class_folder
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 
 def run(script: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "COMLN_DEFAULT_MODEL": "tiny-prototype", "COMLN_URL": "http://127.0.0.1:9"}
-    return subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    return python("-c", script, COMLN_DEFAULT_MODEL="tiny-prototype", COMLN_URL="http://127.0.0.1:9")
 
 
 def test_commands_without_a_server(models_dir: Path, tmp_path: Path) -> None:

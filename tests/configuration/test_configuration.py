@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from comln_serve.errors import StartupError
 from comln_serve.server.serve import warn_of_contradictions
 from tests.support import http
 from tests.support.live import live_server
+from tests.support.programs import python
 
 
 @pytest.fixture(autouse=True)
@@ -307,14 +306,8 @@ def test_a_password_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_process_shows_its_configuration(tmp_path: Path) -> None:
     """Without loading anything: the folder of models is not even there."""
     file = write(tmp_path, "models_dir = '/absent'\nmax_images = 5")
-    done = subprocess.run(
-        [sys.executable, "-m", "comln_serve.cli", "--print-config", "--port", "9"],
-        env={**os.environ, "COMLN_CONFIG": file},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = python("-m", "comln_serve.cli", "--print-config", "--port", 9, COMLN_CONFIG=file)
+    assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert f'models_dir = "/absent"  # file {file}' in lines
     assert "port = 9  # flag --port" in lines

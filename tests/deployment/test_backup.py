@@ -20,6 +20,7 @@ from tests.support.image_files import colour_support
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import GREEN, RED, adapt_form, predict_form
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 pytestmark = pytest.mark.slow
 
@@ -193,10 +194,7 @@ def test_going_back_needs_the_copy(models_dir: Path, tmp_path: Path) -> None:
     run(COMMANDS["python3"], tmp_path)
     stamp(file, "UPDATE comln_schema SET version_num = '9999'")
     upgraded = file.read_bytes()
-    flags = ["--models-dir", str(models_dir), "--database-url", url, "--port", "0"]
-    refused = subprocess.run(
-        [sys.executable, "-m", "comln_serve.cli", *flags], capture_output=True, text=True, timeout=120, check=False
-    )
+    refused = python("-m", "comln_serve.cli", "--models-dir", models_dir, "--database-url", url, "--port", 0)
     assert refused.returncode == 2
     assert "has schema version 9999; this release knows up to" in refused.stderr
     assert file.read_bytes() == upgraded

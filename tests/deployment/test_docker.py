@@ -24,6 +24,7 @@ from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
 REQUIREMENTS = REPOSITORY / "deploy" / "docker" / "requirements.py"
@@ -77,9 +78,8 @@ def environment_of(stage: str) -> dict[str, str]:
 
 
 def required(variant: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(REQUIREMENTS), variant], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    done = python(REQUIREMENTS, variant)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -163,9 +163,7 @@ def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:
 
 
 def test_another_variant_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, str(REQUIREMENTS), "tpu"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = python(REQUIREMENTS, "tpu")
     assert done.returncode != 0
     assert "received 'tpu'; the variants are common, cpu, cuda" in done.stderr
 

@@ -1,13 +1,10 @@
 """Only the first start on a machine compiles the flow, and its log says so."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 PROGRAM = """
 import logging, sys
@@ -19,15 +16,7 @@ compile_flow()
 
 def start(cache: Path) -> list[str]:
     """The log lines of having the solver compiled, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=REPOSITORY,
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = python("-c", PROGRAM, NUMBA_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -1,12 +1,11 @@
 """docs/architecture.md names modules that exist and that requests really run."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 TEXT = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)$(.+?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
@@ -75,13 +74,7 @@ def test_walks_are_short() -> None:
 def entered(models_dir: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Modules that requests run code of, by operation."""
     database = tmp_path_factory.mktemp("walk") / "classifiers.db"
-    done = subprocess.run(
-        [sys.executable, "-c", TRACED, str(models_dir), str(database)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", TRACED, models_dir, database)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     return {line[0]: set(line[1:]) for line in lines if line[0] in ("adapt", "predict")}

@@ -2,14 +2,13 @@
 
 import base64
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 GROCERIES = REPOSITORY / "examples" / "groceries"
 
@@ -48,14 +47,7 @@ class Page(HTMLParser):
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, str]:
     """What the demo printed, the page it wrote, and the page's source."""
     output = tmp_path_factory.mktemp("output") / "made-by-the-demo"
-    done = subprocess.run(
-        [sys.executable, "examples/demo.py", "--output", str(output)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = python("examples/demo.py", "--output", output)
     assert done.returncode == 0, done.stdout + done.stderr
     (named,) = re.findall(r"\S+\.html", done.stdout)
     assert Path(named).parent == output

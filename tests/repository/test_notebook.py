@@ -1,8 +1,6 @@
 """The documentation's notebook: it runs, its committed outputs are those of a fresh run, and it stays small."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -10,7 +8,7 @@ import pytest
 from nbformat import NotebookNode
 
 from tests.support.notebook import NOTEBOOK
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +32,7 @@ def pictures(cell: NotebookNode) -> list[NotebookNode]:
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> list[NotebookNode]:
     output = tmp_path_factory.mktemp("notebook") / "fresh.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.notebook", str(output)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = python("-m", "tests.support.notebook", output)
     assert done.returncode == 0, done.stdout + done.stderr
     return cells_of_code(output)
 

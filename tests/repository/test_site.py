@@ -1,8 +1,6 @@
 """The documentation's website: built by `make site`, it needs nothing from elsewhere."""
 
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 
 class Page(HTMLParser):
@@ -32,14 +31,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python("-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tests.support.fuzzing import OPERATIONS, few_or_many, try_all
 from tests.support.keyed import bearer
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form
+from tests.support.programs import python
 
 ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}
 PUBLIC = {("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")}
@@ -40,23 +39,9 @@ def server(models_dir: Path, folder: Path) -> Iterator[LiveServer]:
 
 def created(folder: Path, *flags: str) -> dict[str, str]:
     """Headers with a key of the real command's making."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "comln_serve.cli",
-            "keys",
-            "create",
-            "--tenant",
-            "acme",
-            "--database-url",
-            f"sqlite:///{folder / 'classifiers.db'}",
-            *flags,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    database = f"sqlite:///{folder / 'classifiers.db'}"
+    done = python("-m", "comln_serve.cli", "keys", "create", "--tenant", "acme", "--database-url", database, *flags)
+    assert done.returncode == 0, done.stderr
     return bearer(done.stdout.strip())
 
 

@@ -2,7 +2,6 @@
 and says what is wrong when it cannot start."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -24,8 +23,9 @@ from comln_serve.server.listening import is_loopback
 from tests.support import http
 from tests.support.bundles import poison_backbone
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.live import START_SECONDS, LiveServer, free_port, live_server
+from tests.support.live import LiveServer, free_port, live_server
 from tests.support.messages import adapt_form, adapt_json, predict_form
+from tests.support.programs import python
 from tests.support.waiting import wait_until
 
 QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]
@@ -44,16 +44,9 @@ def predictions(server: LiveServer, classifier: str) -> Any:
     return answer.json()["predictions"]
 
 
-def start_fails(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start_fails(*flags: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Start a server that must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "comln_serve.cli", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    return python("-m", "comln_serve.cli", *flags, **environment)
 
 
 class Upload:
@@ -205,25 +198,9 @@ def test_port_0_picks_a_free_one_and_says_which_and_a_public_address_is_warned_o
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
     log = tmp_path / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "comln_serve.cli",
-                "--models-dir",
-                str(models_dir),
-                "--provider",
-                "cpu",
-                "--host",
-                "0.0.0.0",
-                "--port",
-                "0",
-                "--database-url",
-                database,
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        flags = ["--models-dir", models_dir, "--host", "0.0.0.0", "--port", "0", "--database-url", database]
+        command = [sys.executable, "-m", "comln_serve.cli", "--provider", "cpu", *flags]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: "the page is at" in log.read_text())
         found = re.search(r"http://localhost:(\d+)/", log.read_text())
@@ -269,7 +246,7 @@ def test_which_addresses_are_local(host: str, local: bool) -> None:
 def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
     port = str(urlsplit(server.url).port)
     database = f"sqlite:///{tmp_path / 'classifiers.db'}"
-    done = start_fails("--models-dir", str(models_dir), "--provider", "cpu", "--port", port, "--database-url", database)
+    done = start_fails("--models-dir", models_dir, "--provider", "cpu", "--port", port, "--database-url", database)
     assert done.returncode != 0
     assert "address already in use" in done.stderr
     assert "Choose another address (--host, --port)" in done.stderr.splitlines()[-1]
@@ -338,16 +315,8 @@ def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> Non
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has CUDA")
 def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -> None:
-    done = start_fails(
-        "--models-dir",
-        str(models_dir),
-        "--provider",
-        "cuda",
-        "--database-url",
-        f"sqlite:///{tmp_path / 'classifiers.db'}",
-        "--port",
-        "0",
-    )
+    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
+    done = start_fails("--models-dir", models_dir, "--provider", "cuda", "--port", 0, "--database-url", database)
     assert done.returncode == 2
     assert "provider is cuda, but ONNX Runtime could not use CUDA" in done.stderr
     assert "--provider cpu" in done.stderr
@@ -414,8 +383,7 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_server_is_a_module_too() -> None:
-    command = [sys.executable, "-m", "comln_serve", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{__version__}\n"
+    assert python("-m", "comln_serve", "--version").stdout == f"{__version__}\n"
 
 
 @pytest.mark.slow
@@ -423,23 +391,8 @@ def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -
     """It would otherwise stay alive and never ready."""
     models = Path(shutil.copytree(models_dir, tmp_path / "models"))
     poison_backbone(models / "tiny")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "comln_serve.cli",
-            "--models-dir",
-            str(models),
-            "--port",
-            str(free_port()),
-            "--database-url",
-            f"sqlite:///{tmp_path / 'x.db'}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    database = f"sqlite:///{tmp_path / 'x.db'}"
+    done = start_fails("--models-dir", models, "--port", free_port(), "--database-url", database)
     assert done.returncode == 1
     assert "NaN" in done.stderr
 

@@ -1,7 +1,6 @@
 """What `comln-train` does without torch, in a process where torch and what comes with it cannot be imported."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.client.pictures import COLOURS
 from tests.support.image_files import image_bytes
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 from training import cli, entry
 from training.entry import EXTRAS
 
@@ -32,14 +32,7 @@ sys.exit(main())
 
 
 def comln_train(*arguments: object, absent: tuple[str, ...] = EXTRAS["train"]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(absent=absent), *map(str, arguments)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return python("-c", PROGRAM.format(absent=absent), *arguments)
 
 
 @pytest.mark.slow

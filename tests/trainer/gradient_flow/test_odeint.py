@@ -1,7 +1,5 @@
 """Forward sensitivity on torchdiffeq's solvers."""
 
-import subprocess
-import sys
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +10,7 @@ from torchdiffeq._impl.odeint import SOLVERS
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError
 from tests.support.numerics import TIGHT, all_close, close, small_task, tensors
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 from training.config.flow import FIXED_STEP, TORCHDIFFEQ, SolverName
 from training.gradient_flow import gradient_flow, odeint
 
@@ -137,5 +135,4 @@ def test_torchdiffeq_is_imported_only_for_its_solvers() -> None:
         "gradient_flow(phi, torch.zeros(2, 2), Y, 1.0, method='forward', solver='torchdiffeq.dopri5')\n"
         "print('torchdiffeq' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert python("-c", script).stdout.split() == ["False", "True"]
