@@ -52,10 +52,10 @@ def test_weights_default_to_the_mean(method: Method) -> None:
         (10, 100.0, 100.0, 3.0, 0.01),
         (20, 10.0, 100.0, 3.0, 0.0),
         (20, 10.0, 100.0, 0.0, 1.0),
-        (20, 1e3, 100.0, 3.0, 0.0),
+        pytest.param(20, 1e3, 100.0, 3.0, 0.0, marks=pytest.mark.slow),
         (20, 1e4, 1e4, 0.0, 0.0),
-        (20, 1e4, 1e4, 0.0, 1.0),
-        (20, 1e6, 1e4, 3.0, 0.0),
+        pytest.param(20, 1e4, 1e4, 0.0, 1.0, marks=pytest.mark.slow),
+        pytest.param(20, 1e6, 1e4, 3.0, 0.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_adjoint_is_right_on_stiff_flows(ways: int, T: float, norm2: float, offset: float, lam: float) -> None:

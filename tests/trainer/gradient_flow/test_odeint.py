@@ -17,7 +17,7 @@ from training.gradient_flow import gradient_flow, odeint
 NAMES = [name.removeprefix(TORCHDIFFEQ) for name in get_args(SolverName) if name.startswith(TORCHDIFFEQ)]
 # Equal steps: their errors are of the order of each solver. Adams' explicit formulas of high order need short ones.
 STEPS = dict.fromkeys(FIXED_STEP, 0.01) | {"explicit_adams": 0.002}
-ERRORS = {"euler": 0.2, "midpoint": 1e-3, "heun2": 1e-3, "heun3": 1e-5}
+ERRORS = {"euler": 0.2, "midpoint": 1e-3, "heun2": 1e-3, "heun3": 1e-5, "adaptive_heun": 1e-5}
 
 
 def options(name: str, **others: Any) -> dict[str, Any]:
@@ -33,7 +33,8 @@ def test_the_names_are_those_of_torchdiffeq() -> None:
 def test_every_solver_gives_the_gradients_of_the_adjoint(name: str) -> None:
     """Soft labels, unequal weights, lam > 0; all INPUTS."""
     task = small_task(M=5, T=0.5, lam=0.1)
-    chosen = {"step_size": STEPS[name]} if name in FIXED_STEP else {"rtol": 1e-8, "atol": 1e-8}
+    tolerance = 1e-6 if name == "adaptive_heun" else 1e-8  # of second order, it would take ten times as many steps
+    chosen = {"step_size": STEPS[name]} if name in FIXED_STEP else {"rtol": tolerance, "atol": tolerance}
     found = task.gradients(**options(name, **chosen))
     all_close(task, found, task.gradients("adjoint", **TIGHT), ERRORS.get(name, 1e-6))
 
