@@ -1,8 +1,11 @@
 """Shared fixtures: tiny bundles, engines, clients, images. Nothing here imports torch."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +17,7 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.storage import open_store
 from tests.support import messages
 from tests.support.databases import database_url, make_url, postgresql
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, Serve
 from tests.support.paths import REPOSITORY
 
 __all__ = ["database_url", "make_url", "postgresql"]  # fixtures
@@ -49,9 +52,18 @@ def models_dir() -> Path:
     return REPOSITORY / "tests" / "bundles"
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SQLite's file with the tables in it. To make them takes longer than all else that a small server does."""
+    path = tmp_path_factory.mktemp("database") / "classifiers.db"
+    open_store(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def settings(models_dir: Path, tmp_path: Path) -> Settings:
+def settings(models_dir: Path, tmp_path: Path, empty_database: Path) -> Settings:
     """Defaults, on CPU, with a database of its own."""
+    shutil.copy(empty_database, tmp_path / "classifiers.db")
     return Settings(
         models_dir=models_dir,
         database_url=f"sqlite:///{tmp_path / 'classifiers.db'}",
@@ -85,12 +97,22 @@ def engine(settings: Settings, make_engine: MakeEngine) -> Engine:
 
 
 @pytest.fixture
-def client(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
-    """A client of the whole application, in process."""
-    engine = make_engine(settings)
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        engine.warm()  # returns once the application's own warming is done
-        yield client
+def serve(settings: Settings, make_engine: MakeEngine) -> Iterator[Serve]:
+    """Clients of the whole application, in process, each of one with settings of its own."""
+    with ExitStack() as stack:
+
+        def make(settings: Settings = settings, **changes: Any) -> TestClient:
+            engine = make_engine(settings.model_copy(update=changes))
+            client = stack.enter_context(TestClient(create_app(engine), raise_server_exceptions=False))
+            engine.warm()  # returns once the application's own warming is done
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def client(serve: Serve) -> TestClient:
+    return serve()
 
 
 @pytest.fixture

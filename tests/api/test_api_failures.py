@@ -17,7 +17,7 @@ from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
-from tests.support.engines import MakeEngine, fails
+from tests.support.engines import MakeEngine, Serve, fails
 from tests.support.failures import FAILURES, Failure
 from tests.support.messages import (
     GREEN,
@@ -134,30 +134,28 @@ def test_a_method_that_a_route_lacks_is_405(service: TestClient, method: str, pa
 
 
 @pytest.mark.parametrize("counted", ["requests", "images"])
-def test_more_images_than_may_be_pending_are_429(settings: Settings, make_engine: MakeEngine, counted: str) -> None:
-    limits = {"max_pending_requests": 3, "max_images": 4, "max_pending_images": 4}
-    engine = make_engine(settings.model_copy(update=limits))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        client.post("/adapt", **adapt_form(name="known"))
-        busy = (
-            client.app.state.requests.admit(3)  # type: ignore[attr-defined]
-            if counted == "requests"
-            else engine.images.admit(3)
-        )
-        with busy:
-            for path, request in (
-                ("/adapt", adapt_form()),
-                ("/adapt", adapt_json()),
-                ("/predict", predict_form(RED, GREEN)),
-            ):
-                answer = client.post(path, **request)
-                error = check_error(answer, ErrorCode.OVERLOADED)
-                assert answer.headers["retry-after"] == "1"
-                assert error["detail"]["limit"] == (3 if counted == "requests" else 4)
-            assert client.get("/health/ready").status_code == 200
-            assert client.get("/classifiers").json()["classifiers"][0]["name"] == "known"
-        assert client.post("/predict", **predict_form(RED, GREEN)).status_code == 200
-        assert len(client.get("/classifiers").json()["classifiers"]) == 1
+def test_more_images_than_may_be_pending_are_429(serve: Serve, counted: str) -> None:
+    client = serve(max_pending_requests=3, max_images=4, max_pending_images=4)
+    client.post("/adapt", **adapt_form(name="known"))
+    busy = (
+        client.app.state.requests.admit(3)  # type: ignore[attr-defined]
+        if counted == "requests"
+        else engine_of(client).images.admit(3)
+    )
+    with busy:
+        for path, request in (
+            ("/adapt", adapt_form()),
+            ("/adapt", adapt_json()),
+            ("/predict", predict_form(RED, GREEN)),
+        ):
+            answer = client.post(path, **request)
+            error = check_error(answer, ErrorCode.OVERLOADED)
+            assert answer.headers["retry-after"] == "1"
+            assert error["detail"]["limit"] == (3 if counted == "requests" else 4)
+        assert client.get("/health/ready").status_code == 200
+        assert client.get("/classifiers").json()["classifiers"][0]["name"] == "known"
+    assert client.post("/predict", **predict_form(RED, GREEN)).status_code == 200
+    assert len(client.get("/classifiers").json()["classifiers"]) == 1
 
 
 def test_a_body_in_small_pieces_is_large_by_their_sum() -> None:
@@ -286,11 +284,10 @@ def test_thousands_of_mistakes_get_one_short_answer(client: TestClient, body: by
         assert len(answer.content) < 10_000
 
 
-def test_json_has_a_limit_of_its_own(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_json_bytes": 1000}))
-    with TestClient(create_app(engine)) as client:
-        body = b'{"support": [' + b" " * 1000 + b"]}"
-        answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
+def test_json_has_a_limit_of_its_own(serve: Serve) -> None:
+    client = serve(max_json_bytes=1000)
+    body = b'{"support": [' + b" " * 1000 + b"]}"
+    answer = client.post("/adapt", content=body, headers={"Content-Type": "application/json"})
     check_error(answer, ErrorCode.BODY_TOO_LARGE)
 
 

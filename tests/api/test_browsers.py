@@ -13,7 +13,7 @@ from comln_serve.api.browsers.guard import AllowedHosts
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.server.serve import allowed_hosts
-from tests.support.engines import MakeEngine
+from tests.support.engines import MakeEngine, Serve
 from tests.support.messages import adapt_form, check_error
 
 OURS, LISTED, EVIL = "http://testserver", "https://app.example.org", "https://evil.example"
@@ -65,15 +65,14 @@ def test_programs_and_the_server_s_own_page_are_served(client: TestClient, heade
 
 
 @pytest.mark.parametrize("listed", [f"http://localhost:3000,{LISTED}", "*"])
-def test_pages_of_listed_origins_are_served(settings: Settings, make_engine: MakeEngine, listed: str) -> None:
-    engine = make_engine(settings.model_copy(update={"cors_origins": listed}))
-    with TestClient(create_app(engine)) as client:
-        headers = {"Origin": LISTED, "Sec-Fetch-Site": "cross-site"}
-        answer = client.post("/adapt", headers=headers, **adapt_form())
-        assert answer.status_code == 201
-        assert answer.headers["access-control-allow-origin"] == ("*" if listed == "*" else LISTED)
-        answer = client.post("/adapt", headers={"Origin": EVIL}, **adapt_form())
-        assert answer.status_code == (201 if listed == "*" else 403)
+def test_pages_of_listed_origins_are_served(serve: Serve, listed: str) -> None:
+    client = serve(cors_origins=listed)
+    headers = {"Origin": LISTED, "Sec-Fetch-Site": "cross-site"}
+    answer = client.post("/adapt", headers=headers, **adapt_form())
+    assert answer.status_code == 201
+    assert answer.headers["access-control-allow-origin"] == ("*" if listed == "*" else LISTED)
+    answer = client.post("/adapt", headers={"Origin": EVIL}, **adapt_form())
+    assert answer.status_code == (201 if listed == "*" else 403)
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Semaphore
@@ -13,10 +12,8 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve import __version__
-from comln_serve.api.app import create_app
-from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 from tests.support.image_files import colour_support
 from tests.support.messages import GREEN, RED, adapt_form, engine_of, predict_form, raw
 from tests.support.paths import REPOSITORY
@@ -263,18 +260,15 @@ def test_metrics_tell_the_work_under_way(client: TestClient, monkeypatch: pytest
     assert value(samples, "comln_requests_in_flight") == 1
 
 
-def test_nothing_waits_for_a_model_that_was_removed(
-    settings: Settings, make_engine: MakeEngine, models_dir: Path, tmp_path: Path
-) -> None:
+def test_nothing_waits_for_a_model_that_was_removed(serve: Serve, models_dir: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(models_dir, tmp_path / "models")
-    engine = make_engine(settings.model_copy(update={"models_dir": folder}))
-    with TestClient(create_app(engine)) as client:
-        engine.warm()
-        engine.models["tiny-learned"].batcher.queued = 3
-        assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 3
-        shutil.rmtree(folder / "tiny-learned")
-        assert engine.reload().removed == ("tiny-learned",)
-        assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 0
+    client = serve(models_dir=folder)
+    engine = engine_of(client)
+    engine.models["tiny-learned"].batcher.queued = 3
+    assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 3
+    shutil.rmtree(folder / "tiny-learned")
+    assert engine.reload().removed == ("tiny-learned",)
+    assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 0
 
 
 def test_metrics_are_served_without_the_store(client: TestClient) -> None:
@@ -308,10 +302,8 @@ def test_health_probes_are_answered_while_scrapes_hang(client: TestClient, monke
 
 
 @pytest.fixture
-def two_clients(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> Iterator[tuple[TestClient, TestClient]]:
-    other = settings.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'other.db'}"})
-    with TestClient(create_app(make_engine(settings))) as first, TestClient(create_app(make_engine(other))) as second:
-        yield first, second
+def two_clients(serve: Serve, tmp_path: Path) -> tuple[TestClient, TestClient]:
+    return serve(), serve(database_url=f"sqlite:///{tmp_path / 'other.db'}")
 
 
 def test_every_metric_is_documented(client: TestClient) -> None:

@@ -10,13 +10,12 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from comln_serve.api.app import create_app
 from comln_serve.api.authentication import scopes_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
 from comln_serve.security import Scope
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 from tests.support.keyed import bearer, keyed, new_key, routes_of, store_of
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
 
@@ -187,28 +186,22 @@ def test_whoever_may_adapt_may_predict_within_the_tenant(keyed: TestClient, mine
             assert ask(keyed, ("POST", "/predict"), made["id"], headers).status_code == status
 
 
-def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(keyed_settings.model_copy(update={"require_keys": False}))
-    with TestClient(create_app(engine)) as client:
-        made = adapt(client, bearer("not looked at"), name=NAME)
-    engine = make_engine(keyed_settings)
-    with TestClient(create_app(engine)) as client:
-        engine.warm()
-        for tenant, status in (("", 200), ("acme", 404)):
-            headers = bearer(new_key(engine.store, tenant))
-            answer = client.get(f"/classifiers/{made['id']}", headers=headers)
-            assert answer.status_code == status
+def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, serve: Serve) -> None:
+    made = adapt(serve(keyed_settings, require_keys=False), bearer("not looked at"), name=NAME)
+    client = serve(keyed_settings)
+    for tenant, status in (("", 200), ("acme", 404)):
+        headers = bearer(new_key(store_of(client), tenant))
+        answer = client.get(f"/classifiers/{made['id']}", headers=headers)
+        assert answer.status_code == status
 
 
-def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(keyed_settings.model_copy(update={"max_classifiers": 1}))
-    with TestClient(create_app(engine)) as client:
-        engine.warm()
-        for tenant in ("mine", "theirs"):
-            headers = bearer(new_key(engine.store, tenant))
-            adapt(client, headers)
-            error = check_error(client.post("/adapt", headers=headers, **adapt_form()), ErrorCode.TOO_MANY_CLASSIFIERS)
-            assert error["detail"] == {"stored": 1, "limit": 1}
+def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, serve: Serve) -> None:
+    client = serve(keyed_settings, max_classifiers=1)
+    for tenant in ("mine", "theirs"):
+        headers = bearer(new_key(store_of(client), tenant))
+        adapt(client, headers)
+        error = check_error(client.post("/adapt", headers=headers, **adapt_form()), ErrorCode.TOO_MANY_CLASSIFIERS)
+        assert error["detail"] == {"stored": 1, "limit": 1}
 
 
 def test_logs_and_metrics_name_no_classifiers_but_by_their_id_to_whom_they_belong(

@@ -1,18 +1,15 @@
 """`GET /classifiers/{ref}/examples/{number}/thumbnail`, and what other answers say of thumbnails."""
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.api.app import create_app
-from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 from tests.support.keyed import bearer, new_key, store_of
 from tests.support.messages import GREEN, RED, adapt_form, check_error
 
@@ -20,12 +17,9 @@ PATH = "/classifiers/pair/examples/1/thumbnail"
 
 
 @pytest.fixture
-def keeping(settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
+def keeping(serve: Serve) -> TestClient:
     """A client of a server that keeps thumbnails."""
-    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True}))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        engine.warm()
-        yield client
+    return serve(keep_thumbnails=True)
 
 
 def adapt(client: TestClient, **options: Any) -> dict[str, Any]:
@@ -97,13 +91,12 @@ def test_without_the_setting_there_are_none(client: TestClient) -> None:
     assert "keep_thumbnails" in error["message"]
 
 
-def test_whoever_may_read_the_classifier_may_see_it(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True, "require_keys": True}))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        keys = {scope: bearer(new_key(store_of(client), "acme", scope)) for scope in Scope}
-        adapt(client, headers=keys[Scope.ADAPT])
-        for headers in keys.values():
-            assert client.get(PATH, headers=headers).status_code == 200
-        check_error(client.get(PATH), ErrorCode.UNAUTHORIZED)
-        elsewhere = bearer(new_key(store_of(client), "other"))
-        check_error(client.get(PATH, headers=elsewhere), ErrorCode.CLASSIFIER_NOT_FOUND)
+def test_whoever_may_read_the_classifier_may_see_it(serve: Serve) -> None:
+    client = serve(keep_thumbnails=True, require_keys=True)
+    keys = {scope: bearer(new_key(store_of(client), "acme", scope)) for scope in Scope}
+    adapt(client, headers=keys[Scope.ADAPT])
+    for headers in keys.values():
+        assert client.get(PATH, headers=headers).status_code == 200
+    check_error(client.get(PATH), ErrorCode.UNAUTHORIZED)
+    elsewhere = bearer(new_key(store_of(client), "other"))
+    check_error(client.get(PATH, headers=elsewhere), ErrorCode.CLASSIFIER_NOT_FOUND)

@@ -8,13 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
-from comln_serve.api.app import create_app
 from comln_serve.client import Client
 from comln_serve.client.commands import connection, main
-from comln_serve.configuration.settings import Settings
 from tests.client.pictures import class_folder
 from tests.client.wires import Wire, client_on, hurry, wire_to
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 
 
 @pytest.fixture
@@ -43,21 +41,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(settings: Settings, make_engine: MakeEngine) -> Iterator[Callable[..., Wire]]:
+def wired(serve: Serve) -> Callable[..., Wire]:
     """Makes wires to a server with the settings given."""
-    open_clients: list[TestClient] = []
-
-    def make(**limits: int) -> Wire:
-        engine = make_engine(settings.model_copy(update=limits))
-        client = TestClient(create_app(engine), raise_server_exceptions=False)
-        client.__enter__()
-        open_clients.append(client)
-        engine.warm()
-        return wire_to(client)
-
-    yield make
-    for client in open_clients:
-        client.__exit__(None, None, None)
+    return lambda **limits: wire_to(serve(**limits))
 
 
 @pytest.fixture

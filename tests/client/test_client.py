@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from comln_serve.client import (
 from comln_serve.client.results import HeldOut
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import PAIR, Wire, client_on, times, wire_to
+from tests.client.wires import PAIR, Wire, client_on, times
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
@@ -319,9 +320,8 @@ def test_both_clients_have_the_same_documented_calls() -> None:
         assert getattr(Client, name).__doc__ == getattr(AsyncClient, name).__doc__ is not None
 
 
-def test_thumbnails(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True}))
-    with TestClient(create_app(engine)) as client, client_on(wire_to(client)) as comln:
+def test_thumbnails(wired: Callable[..., Wire]) -> None:
+    with client_on(wired(keep_thumbnails=True)) as comln:
         shop = comln.adapt(*PAIR, name="shop")
         assert comln.limits().keep_thumbnails
         assert [item.thumbnail for item in shop.classes] == [1, 2]

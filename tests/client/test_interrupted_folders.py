@@ -17,9 +17,9 @@ from tests.support.messages import GREEN, RED
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_nothing_is_left_of_what_fails(serve: Callable[..., Wire], folder: Path) -> None:
+def test_nothing_is_left_of_what_fails(wired: Callable[..., Wire], folder: Path) -> None:
     """The server has no room for the third of three versions."""
-    wire = serve(max_images=5, max_classifiers=3)
+    wire = wired(max_images=5, max_classifiers=3)
     with client_on(wire) as client:
         old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
         with pytest.raises(
@@ -33,8 +33,8 @@ def test_nothing_is_left_of_what_fails(serve: Callable[..., Wire], folder: Path)
         assert client.classifier("shop").promoted
 
 
-def test_a_new_name_is_gone_after_a_failure(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_a_new_name_is_gone_after_a_failure(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
 
     def break_third(request: httpx2.Request) -> Exception | None:
         is_upload = request.method == "POST" and request.url.path.endswith("/examples")
@@ -51,8 +51,8 @@ def test_a_new_name_is_gone_after_a_failure(serve: Callable[..., Wire], folder: 
             assert client.classifiers() == []
 
 
-def test_what_cannot_be_deleted_is_named(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_what_cannot_be_deleted_is_named(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
     with client_on(wire, retry_seconds=0.2) as client:
 
         def die(request: httpx2.Request) -> Exception | None:
@@ -66,8 +66,8 @@ def test_what_cannot_be_deleted_is_named(serve: Callable[..., Wire], folder: Pat
         assert (caught.value.done, caught.value.status) == (10, None)
 
 
-def test_ctrl_c_leaves_nothing(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_ctrl_c_leaves_nothing(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
     with client_on(wire) as client:
 
         def interrupt(request: httpx2.Request) -> None:
@@ -95,7 +95,7 @@ def test_ctrl_c_leaves_nothing(serve: Callable[..., Wire], folder: Path) -> None
 )
 @pytest.mark.parametrize("answered", [False, True])
 def test_ctrl_c_at_any_request_leaves_no_parts(
-    serve: Callable[..., Wire],
+    wired: Callable[..., Wire],
     folder: Path,
     method: str,
     path: str,
@@ -106,7 +106,7 @@ def test_ctrl_c_at_any_request_leaves_no_parts(
     there: bool,
 ) -> None:
     """Also if the server has done what was asked, and the client has not read its answer."""
-    wire = serve(max_images=5)
+    wire = wired(max_images=5)
     left = [number]
 
     def interrupt(request: httpx2.Request) -> None:
@@ -133,11 +133,11 @@ def test_ctrl_c_at_any_request_leaves_no_parts(
 
 
 def test_what_is_left_after_a_second_ctrl_c_is_logged(
-    serve: Callable[..., Wire], folder: Path, caplog: pytest.LogCaptureFixture
+    wired: Callable[..., Wire], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And what cannot be deleted, or is not known."""
     caplog.set_level(logging.WARNING, "comln_serve.client")
-    wire = serve(max_images=5)
+    wire = wired(max_images=5)
     with client_on(wire) as client:
 
         def interrupt(request: httpx2.Request) -> None:
@@ -192,9 +192,9 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
         assert f"{not_known}interrupted again" in caplog.messages[-2:]
 
 
-def test_an_interrupted_change_in_place_is_not_repeated(serve: Callable[..., Wire], folder: Path) -> None:
+def test_an_interrupted_change_in_place_is_not_repeated(wired: Callable[..., Wire], folder: Path) -> None:
     """It could not be undone."""
-    wire = serve(max_images=5)
+    wire = wired(max_images=5)
 
     def interrupt(request: httpx2.Request) -> None:
         if request.url.path.endswith("/examples"):
@@ -211,8 +211,8 @@ def test_an_interrupted_change_in_place_is_not_repeated(serve: Callable[..., Wir
         assert client.classifier(shop).revision == 1
 
 
-def test_a_promotion_that_fails_keeps_the_finished_version(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_a_promotion_that_fails_keeps_the_finished_version(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
     with client_on(wire, retry_seconds=0.2) as client:
         old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
         wire.before = lambda request: httpx2.ConnectError("refused") if request.url.path.endswith("/promote") else None
@@ -225,8 +225,8 @@ def test_a_promotion_that_fails_keeps_the_finished_version(serve: Callable[..., 
         assert {item.version for item in client.classifiers()} == {1, 4}
 
 
-def test_predictions_before_a_failure_are_not_lost(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_predictions_before_a_failure_are_not_lost(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
     with client_on(wire, retry_seconds=0.1) as client:
         shop = client.adapt_folder(folder, name="shop")
         wire.requests.clear()
@@ -236,8 +236,8 @@ def test_predictions_before_a_failure_are_not_lost(serve: Callable[..., Wire], f
         assert len(caught.value.result) == caught.value.done == 10
 
 
-def test_predictions_before_an_interrupt_are_not_lost(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_predictions_before_an_interrupt_are_not_lost(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
 
     def interrupt(_request: httpx2.Request) -> None:
         if len(wire.requests) >= 2:

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.usefixtures("quick")
     [({"max_images": 5}, 3), ({"max_body_bytes": 120_000}, 3), ({"max_body_bytes": 45_000}, 6)],
 )
 def test_no_request_is_larger_than_the_server_takes(
-    serve: Callable[..., Wire], tmp_path: Path, limits: dict[str, int], predicting: int
+    wired: Callable[..., Wire], tmp_path: Path, limits: dict[str, int], predicting: int
 ) -> None:
     folder = class_folder(tmp_path / "photos", each=4, side=80)
-    wire = serve(**limits)
+    wire = wired(**limits)
     with client_on(wire) as client:
         shop = client.adapt_folder(folder, name="shop")
         assert [item.examples for item in shop.classes] == [4, 4, 4]
@@ -40,9 +40,9 @@ def test_no_request_is_larger_than_the_server_takes(
         assert wire.requests == ["POST /predict"] * predicting
 
 
-def test_requests_are_smaller_where_a_proxy_takes_less(serve: Callable[..., Wire], folder: Path) -> None:
+def test_requests_are_smaller_where_a_proxy_takes_less(wired: Callable[..., Wire], folder: Path) -> None:
     """And stay so: it is found out once."""
-    wire = serve()
+    wire = wired()
     refused: list[str] = []
 
     def proxy(request: httpx2.Request) -> httpx2.Response | None:
@@ -61,8 +61,8 @@ def test_requests_are_smaller_where_a_proxy_takes_less(serve: Callable[..., Wire
         assert len(refused) == 2
 
 
-def test_the_result_is_that_of_one_request(serve: Callable[..., Wire], folder: Path) -> None:
-    whole, parts = serve(), serve(max_images=5)
+def test_the_result_is_that_of_one_request(wired: Callable[..., Wire], folder: Path) -> None:
+    whole, parts = wired(), wired(max_images=5)
     with client_on(whole) as one, client_on(parts) as several:
         at_once = one.adapt_folder(folder, name="whole")
         bit_by_bit = several.adapt_folder(folder, name="parts")
@@ -72,8 +72,8 @@ def test_the_result_is_that_of_one_request(serve: Callable[..., Wire], folder: P
         assert [item.probability for item in found[0]] == [item.probability for item in found[1]]
 
 
-def test_a_name_moves_once_all_is_there(serve: Callable[..., Wire], folder: Path) -> None:
-    wire = serve(max_images=5)
+def test_a_name_moves_once_all_is_there(wired: Callable[..., Wire], folder: Path) -> None:
+    wire = wired(max_images=5)
     with client_on(wire) as client:
         old = client.adapt([RED, GREEN], ["red", "green"], name="shop")
         stood_for: list[str] = []
@@ -101,10 +101,10 @@ def test_a_name_moves_once_all_is_there(serve: Callable[..., Wire], folder: Path
 @pytest.mark.parametrize("there", [True, False], ids=["known name", "new name"])
 @pytest.mark.parametrize("sent", [0, 1, 3])
 def test_what_somebody_else_promotes_meanwhile_stays(
-    serve: Callable[..., Wire], folder: Path, there: bool, sent: int
+    wired: Callable[..., Wire], folder: Path, there: bool, sent: int
 ) -> None:
     """Before the first of three requests, after it, and before the promotion; it was acknowledged."""
-    wire = serve(max_images=5)
+    wire = wired(max_images=5)
     with client_on(wire) as client, client_on(Wire(wire.inner)) as other:
         if there:
             other.adapt([RED, GREEN], ["red", "green"], name="shop")
@@ -129,10 +129,10 @@ def test_what_somebody_else_promotes_meanwhile_stays(
         assert [one.version for one in others if one.id != now.id] == [1] * there
 
 
-def test_images_that_are_all_refused_after_the_first_request(serve: Callable[..., Wire], folder: Path) -> None:
+def test_images_that_are_all_refused_after_the_first_request(wired: Callable[..., Wire], folder: Path) -> None:
     """The version of the first request is the last one, and promoted."""
     (folder / "red" / "zz.png").write_bytes(b"\0\0\0\x18ftypqt  " + bytes(50))  # the server finds this one
-    wire = serve(max_images=12)
+    wire = wired(max_images=12)
     with client_on(wire) as client:
         client.adapt([RED, GREEN], ["red", "green"], name="shop")
         shop = client.adapt_folder(folder, name="shop")
@@ -142,18 +142,18 @@ def test_images_that_are_all_refused_after_the_first_request(serve: Callable[...
 
 @pytest.mark.parametrize(("what", "limits"), [("12 images", {"max_examples": 10}), ("3 classes", {"max_classes": 2})])
 def test_more_than_a_classifier_may_have_is_not_sent(
-    serve: Callable[..., Wire], folder: Path, what: str, limits: dict[str, int]
+    wired: Callable[..., Wire], folder: Path, what: str, limits: dict[str, int]
 ) -> None:
     (allowed,) = limits.values()
-    wire = serve(max_images=5, **limits)
+    wire = wired(max_images=5, **limits)
     message = f"would have {what}; at most {allowed} are allowed .*--max-"
     with client_on(wire) as client, pytest.raises(InputError, match=message):
         client.adapt_folder(folder, name="shop")
     assert wire.requests == ["GET /limits"]
 
 
-def test_more_examples_than_a_request_may_have(serve: Callable[..., Wire]) -> None:
-    wire = serve(max_images=5)
+def test_more_examples_than_a_request_may_have(wired: Callable[..., Wire]) -> None:
+    wire = wired(max_images=5)
     images = [image_bytes(COLOURS[label], seed=seed) for seed in range(4) for label in COLOURS]
     labels = list(COLOURS) * 4
     with client_on(wire) as client:
@@ -175,11 +175,11 @@ def test_more_examples_than_a_request_may_have(serve: Callable[..., Wire]) -> No
 
 
 @pytest.mark.parametrize("limits", [{"max_images": 4}, {"max_body_bytes": 90_000}])
-def test_many_images_sorted_by_class(serve: Callable[..., Wire], limits: dict[str, int]) -> None:
+def test_many_images_sorted_by_class(wired: Callable[..., Wire], limits: dict[str, int]) -> None:
     """The first request has to have two classes."""
     images = [image_bytes(COLOURS[label], seed=seed, size=(80, 80)) for label in COLOURS for seed in range(4)]
     labels = [label for label in COLOURS for _ in range(4)]
-    with client_on(serve(**limits)) as client:
+    with client_on(wired(**limits)) as client:
         made = client.adapt(images, labels)
         assert len(client.examples(made)) == 12
         assert made.images[:4] == ("image 1", "image 5", "image 9", "image 2")
@@ -187,22 +187,22 @@ def test_many_images_sorted_by_class(serve: Callable[..., Wire], limits: dict[st
 
 
 @pytest.mark.parametrize("limits", [{"max_images": 6}, {"max_body_bytes": 150_000}])
-def test_a_model_that_is_tied_to_five_classes(serve: Callable[..., Wire], limits: dict[str, int]) -> None:
+def test_a_model_that_is_tied_to_five_classes(wired: Callable[..., Wire], limits: dict[str, int]) -> None:
     """The first request has to have all five."""
     images = [image_bytes((50 * number, 90, 200), seed=seed, size=(80, 80)) for number in range(5) for seed in range(4)]
     labels = [f"class {number}" for number in range(5) for _ in range(4)]
-    wire = serve(**limits)
+    wire = wired(**limits)
     with client_on(wire) as client:
         made = client.adapt(images, labels, model="tiny-learned")
         assert len(uploads(wire)) > 2
         assert len(client.examples(made)) == 20
 
 
-def test_bad_files_of_a_large_folder(serve: Callable[..., Wire], folder: Path) -> None:
+def test_bad_files_of_a_large_folder(wired: Callable[..., Wire], folder: Path) -> None:
     """Also where the last request has nothing else."""
     (folder / "red" / "zz.png").write_bytes(b"\0\0\0\x18ftypqt  " + bytes(50))  # the server finds this one
     (folder / "red" / "z.png").write_bytes(b"none")
-    wire = serve(max_images=3)
+    wire = wired(max_images=3)
     with client_on(wire) as client:
         shop = client.adapt_folder(folder, name="shop")
         assert [Path(item.image).name for item in shop.skipped] == ["z.png", "zz.png"]
@@ -218,10 +218,10 @@ def test_bad_files_of_a_large_folder(serve: Callable[..., Wire], folder: Path) -
             client.predict_folder(folder, shop, on_bad="raise")
 
 
-def test_too_large_files_are_left_out(serve: Callable[..., Wire], folder: Path) -> None:
+def test_too_large_files_are_left_out(wired: Callable[..., Wire], folder: Path) -> None:
     (folder / "red" / "big.png").write_bytes(image_bytes(size=(60, 60)))
     size = (folder / "red" / "big.png").stat().st_size
-    wire = serve(max_image_bytes=size - 1)
+    wire = wired(max_image_bytes=size - 1)
     with client_on(wire) as client:
         shop = client.adapt_folder(folder)
         (left_out,) = shop.skipped
@@ -232,9 +232,9 @@ def test_too_large_files_are_left_out(serve: Callable[..., Wire], folder: Path) 
         assert wire.requests == ["POST /predict"]
 
 
-def test_a_classifier_that_is_changed_while_it_predicts(serve: Callable[..., Wire], folder: Path) -> None:
+def test_a_classifier_that_is_changed_while_it_predicts(wired: Callable[..., Wire], folder: Path) -> None:
     """Answers under its old and its new labels are not mixed."""
-    wire = serve(max_images=5)
+    wire = wired(max_images=5)
     with client_on(wire) as client, client_on(Wire(wire.inner)) as other:
         shop = client.adapt_folder(folder)
 

@@ -34,8 +34,9 @@ from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, pixel_views
 from examples.run_exported import decode
 from tests.support.bundles import edit_manifest
+from tests.support.engines import Serve
 from tests.support.image_files import colour_support
-from tests.support.messages import adapt_form
+from tests.support.messages import adapt_form, engine_of
 from tests.support.paths import REPOSITORY
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
@@ -160,39 +161,31 @@ def policy_models(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
-def test_every_policy_answers_as_predict(
-    policy_models: Path, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
-) -> None:
+def test_every_policy_answers_as_predict(policy_models: Path, tmp_path: Path, serve: Serve) -> None:
     paths = files(tmp_path)
-    update = {"models_dir": policy_models, "default_model": None}
-    engine = make_engine(settings.model_copy(update=update))
-    with TestClient(create_app(engine)) as client:
-        for model in engine.models:
-            adapted = client.post("/adapt", **adapt_form(model=model))
-            assert adapted.status_code == 201, adapted.text
-            assert_same_answers(client, adapted.json()["id"], paths)
+    client = serve(models_dir=policy_models, default_model=None)
+    for model in engine_of(client).models:
+        adapted = client.post("/adapt", **adapt_form(model=model))
+        assert adapted.status_code == 201, adapted.text
+        assert_same_answers(client, adapted.json()["id"], paths)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [path.name for path in find_bundles(REPOSITORY / "models")])
-def test_shipped_bundles_answer_as_predict(
-    model: str, tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
-) -> None:
+def test_shipped_bundles_answer_as_predict(model: str, tmp_path: Path, serve: Serve) -> None:
     drawings = REPOSITORY / "examples" / "omniglot"
     classes = ["keble-08", "oriya-25", "sylheti-06", "syriac-serto-01", "tengwar-02"]
-    update = {"models_dir": REPOSITORY / "models", "default_model": model}
-    engine = make_engine(settings.model_copy(update=update))
-    with TestClient(create_app(engine)) as client:
-        support = [(path, name) for name in classes for path in (drawings / name / "support").iterdir()]
-        adapted = client.post(
-            "/adapt",
-            data={"name": "letters", "labels": [name for _, name in support]},
-            files=[("images", path.read_bytes()) for path, _ in support],
-        )
-        assert adapted.status_code == 201, adapted.text
-        queries = [path for name in classes for path in (drawings / name / "query").iterdir()]
-        assert_same_answers(client, "letters", [*queries, *files(tmp_path), *large(tmp_path)])
-        (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
+    client = serve(models_dir=REPOSITORY / "models", default_model=model)
+    support = [(path, name) for name in classes for path in (drawings / name / "support").iterdir()]
+    adapted = client.post(
+        "/adapt",
+        data={"name": "letters", "labels": [name for _, name in support]},
+        files=[("images", path.read_bytes()) for path, _ in support],
+    )
+    assert adapted.status_code == 201, adapted.text
+    queries = [path for name in classes for path in (drawings / name / "query").iterdir()]
+    assert_same_answers(client, "letters", [*queries, *files(tmp_path), *large(tmp_path)])
+    (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
     # The example, as its docstring says, in a process of its own.
     query = drawings / "oriya-25" / "query" / "1.png"
     command = [sys.executable, "examples/run_exported.py", tmp_path / "letters.onnx", query]

@@ -3,7 +3,6 @@
 import gc
 import struct
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.api.app import create_app
-from comln_serve.configuration.settings import Settings
-from comln_serve.engine.engine import Engine
 from comln_serve.imaging import FORMATS
+from tests.support.engines import Serve
 from tests.support.image_files import decode_image, encode, image_bytes
 from tests.support.messages import adapt_form, predict_form
 from tests.support.processes import forget_the_highest, memory
@@ -113,11 +110,10 @@ def claiming_tiff(file: bytes, width: int, height: int) -> bytes:
 
 
 @pytest.fixture
-def client(settings: Settings, make_engine: Callable[[Settings], Engine]) -> Iterator[TestClient]:
-    engine = make_engine(settings.model_copy(update={"max_image_pixels": MAX_PIXELS}))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        client.post("/adapt", **adapt_form(name="known")).raise_for_status()
-        yield client
+def client(serve: Serve) -> TestClient:
+    client = serve(max_image_pixels=MAX_PIXELS)
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    return client
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

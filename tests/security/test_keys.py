@@ -13,7 +13,6 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 from starlette.routing import Route
 
-from comln_serve.api.app import create_app
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
@@ -21,7 +20,8 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import ApiKey, KeyRing, Presented, Scope, is_right, keys, make_key, parse_key
 from comln_serve.storage import open_store, utc_now
 from tests.support.databases import execute, migrate_to
-from tests.support.keyed import EVERYTHING, MakeEngine, bearer, keyed, keyed_settings, new_key, routes_of, store_of
+from tests.support.engines import Serve
+from tests.support.keyed import EVERYTHING, bearer, keyed, keyed_settings, new_key, routes_of, store_of
 from tests.support.messages import adapt_form, check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
@@ -322,20 +322,18 @@ def test_no_route_and_no_method_are_what_they_are_without_keys(keyed: TestClient
 
 
 def test_making_and_revoking_are_seen_by_every_server(
-    keyed: TestClient, keyed_settings: Settings, make_engine: MakeEngine
+    keyed: TestClient, keyed_settings: Settings, serve: Serve
 ) -> None:
-    engine = make_engine(keyed_settings)
-    with TestClient(create_app(engine)) as other:
-        engine.warm()
-        text = new_key(store_of(keyed))
-        for client in (keyed, other):
-            assert client.get("/models", headers=bearer(text)).status_code == 200
-        presented = parse_key(text)
-        assert presented is not None
-        store_of(keyed).keys.revoke(presented.id)
-        time.sleep(KeyRing.seconds)
-        for client in (keyed, other):
-            refused(client.get("/models", headers=bearer(text)))
+    other = serve(keyed_settings)
+    text = new_key(store_of(keyed))
+    for client in (keyed, other):
+        assert client.get("/models", headers=bearer(text)).status_code == 200
+    presented = parse_key(text)
+    assert presented is not None
+    store_of(keyed).keys.revoke(presented.id)
+    time.sleep(KeyRing.seconds)
+    for client in (keyed, other):
+        refused(client.get("/models", headers=bearer(text)))
 
 
 def test_a_key_that_expires_while_it_is_remembered(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 from tests.support.keyed import bearer, keyed, keyed_settings, new_key, store_of
 from tests.support.messages import check_error
 
@@ -110,19 +109,17 @@ def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> 
     assert keyed.get("/models", headers=other).status_code == 200, "no limit without one"
 
 
-def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(keyed_settings.model_copy(update={"requests_per_minute": 1}))
-    plain = bearer(new_key(engine.store))
-    own = bearer(new_key(engine.store, requests_per_minute=3))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        engine.warm()
-        for _ in range(5):  # who is no one takes from nobody
-            assert client.get("/models").status_code == 401
-            assert client.get("/models", headers=bearer(plain_id(plain))).status_code == 401
-        for headers, allowed in ((plain, 1), (own, 3)):
-            answers = [client.get("/limits", headers=headers) for _ in range(5)]
-            assert [answer.status_code for answer in answers] == [200] * allowed + [429] * (5 - allowed)
-            assert answers[0].json()["requests_per_minute"] == allowed
+def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Settings, serve: Serve) -> None:
+    client = serve(keyed_settings, requests_per_minute=1)
+    plain = bearer(new_key(store_of(client)))
+    own = bearer(new_key(store_of(client), requests_per_minute=3))
+    for _ in range(5):  # who is no one takes from nobody
+        assert client.get("/models").status_code == 401
+        assert client.get("/models", headers=bearer(plain_id(plain))).status_code == 401
+    for headers, allowed in ((plain, 1), (own, 3)):
+        answers = [client.get("/limits", headers=headers) for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200] * allowed + [429] * (5 - allowed)
+        assert answers[0].json()["requests_per_minute"] == allowed
 
 
 def plain_id(headers: dict[str, str]) -> str:

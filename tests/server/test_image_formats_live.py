@@ -1,20 +1,17 @@
 """HEIC, AVIF and TIFF files over HTTP, and which formats a server accepts."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import FORMATS
 from tests.support import http
+from tests.support.engines import Serve
 from tests.support.image_files import encode, image_bytes, tiff, tiff_of
 from tests.support.live import live_server
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
@@ -47,24 +44,23 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("on_a_gpu", [False, True])
 def test_formats_that_are_switched_off_are_refused_by_name(
-    settings: Settings, make_engine: Callable[[Settings], Engine], request: pytest.FixtureRequest, on_a_gpu: bool
+    serve: Serve, request: pytest.FixtureRequest, on_a_gpu: bool
 ) -> None:
     if on_a_gpu:
         request.getfixturevalue("batched")
-    engine = make_engine(settings.model_copy(update={"image_formats": "JPEG,PNG"}))
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        client.post("/adapt", **adapt_form(name="known")).raise_for_status()
-        for images in ([image_bytes(fmt="HEIC")], [RED, image_bytes(fmt="HEIC")]):
-            answer = client.post("/predict", **predict_form(*images))
-            detail = check_error(answer, ErrorCode.INVALID_IMAGE)["detail"]
-            assert detail["received_format"] == "HEIC"
-            assert detail["allowed_formats"] == ["JPEG", "PNG"]
-        tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES"}
-        data = [b64(image_bytes(fmt="TIFF"))]
-        answer = client.post("/v2/models/known/infer", json={"inputs": [{**tensor, "data": data}]})
-        assert answer.status_code == 422
-        assert "TIFF" in answer.json()["error"]
-        assert client.post("/predict", **predict_form(RED)).status_code == 200
+    client = serve(image_formats="JPEG,PNG")
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    for images in ([image_bytes(fmt="HEIC")], [RED, image_bytes(fmt="HEIC")]):
+        answer = client.post("/predict", **predict_form(*images))
+        detail = check_error(answer, ErrorCode.INVALID_IMAGE)["detail"]
+        assert detail["received_format"] == "HEIC"
+        assert detail["allowed_formats"] == ["JPEG", "PNG"]
+    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES"}
+    data = [b64(image_bytes(fmt="TIFF"))]
+    answer = client.post("/v2/models/known/infer", json={"inputs": [{**tensor, "data": data}]})
+    assert answer.status_code == 422
+    assert "TIFF" in answer.json()["error"]
+    assert client.post("/predict", **predict_form(RED)).status_code == 200
 
 
 def test_image_formats_are_read_in_any_case_and_order() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
@@ -14,6 +15,7 @@ from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.errors import ErrorCode, ServiceError
 
 MakeEngine = Callable[[Settings], Engine]
+Serve = Callable[..., TestClient]
 
 
 def fails(code: ErrorCode, action: Callable[[], object]) -> ServiceError:

@@ -1,6 +1,5 @@
 """A server that requires keys, and keys to it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,11 +7,10 @@ from fastapi import FastAPI
 from fastapi.routing import RouteContext, iter_route_contexts
 from fastapi.testclient import TestClient
 
-from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.security import Scope, make_key
 from comln_serve.storage import Store, utc_now
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
 
 EVERYTHING = tuple(Scope)
 
@@ -47,9 +45,6 @@ def keyed_settings(settings: Settings, database_url: str) -> Settings:
 
 
 @pytest.fixture
-def keyed(keyed_settings: Settings, make_engine: MakeEngine) -> Iterator[TestClient]:
+def keyed(keyed_settings: Settings, serve: Serve) -> TestClient:
     """A client, without a key, of a server that requires one."""
-    engine = make_engine(keyed_settings)
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        engine.warm()
-        yield client
+    return serve(keyed_settings)

@@ -13,19 +13,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from fastapi.testclient import TestClient
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.engine.engine import Engine
 from comln_serve.imaging import Preprocessing
 from tests.export.test_export import assert_same_answers, files
 from tests.export.test_export import export as export_file
-from tests.support.messages import adapt_form
+from tests.support.engines import Serve
+from tests.support.messages import adapt_form, engine_of
 from tests.support.tiny import tiny_config, tiny_model
 from tests.trainer.backbones.test_frozen import EXPORT
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
@@ -231,22 +228,20 @@ def test_an_embedding_is_the_same_alone_and_in_a_batch(exported: Callable[[str],
 
 
 def test_a_classifier_of_it_is_exported_as_one_file(
-    exported: Callable[[str], Exported], tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
+    exported: Callable[[str], Exported], tmp_path: Path, serve: Serve
 ) -> None:
     (tmp_path / "inputs").mkdir()
     models = tmp_path / "models"
     models.mkdir()
     for kind in ("timm", "old onnx"):
         (models / kind.replace(" ", "-")).symlink_to(exported(kind).integers)
-    update = {"models_dir": models, "default_model": None}
-    engine = make_engine(settings.model_copy(update=update))
-    with TestClient(create_app(engine)) as client:
-        for model in engine.models:
-            adapted = client.post("/adapt", **adapt_form(model=model))
-            assert adapted.status_code == 201, adapted.text
-            assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
-            graph = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
-            assert TensorProto.INT8 in {tensor.data_type for tensor in graph.initializer}
+    client = serve(models_dir=models, default_model=None)
+    for model in engine_of(client).models:
+        adapted = client.post("/adapt", **adapt_form(model=model))
+        assert adapted.status_code == 201, adapted.text
+        assert_same_answers(client, adapted.json()["id"], files(tmp_path / "inputs"))
+        graph = onnx.load_from_string(export_file(client, adapted.json()["id"])).graph
+        assert TensorProto.INT8 in {tensor.data_type for tensor in graph.initializer}
 
 
 def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
-from comln_serve.configuration.settings import Settings
-from comln_serve.engine.engine import Engine
+from tests.support.engines import Serve
 from tests.support.image_files import image_bytes
 from training.bundles.card import render_card
 from training.cli import main
@@ -187,18 +184,15 @@ def test_the_card_starts_with_the_verdicts(run: Run, bundle: Path) -> None:
     assert "has not been measured" in " ".join(render_card("mine", nothing).split("\n\n")[1].split())
 
 
-def test_a_server_lists_ranges_of_shots_and_no_other_heads(
-    run: Run, bundle: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
-) -> None:
+def test_a_server_lists_ranges_of_shots_and_no_other_heads(run: Run, bundle: Path, serve: Serve) -> None:
     run("--task", "4x1-3", "--baselines", "cosine", "--record")
-    update = {"models_dir": bundle.parent, "default_model": "mine"}
-    with TestClient(create_app(make_engine(settings.model_copy(update=update)))) as client:
-        (model,) = client.get("/models").json()["models"]
-        shots = [entry["shots"] for entry in model["accuracy"]]
-        assert shots == [[1, 3]]
-        form: Any = [("labels", (None, label)) for label in "aab"]
-        form += [("images", (f"{i}.png", image_bytes(seed=i))) for i in range(3)]
-        assert client.post("/adapt", files=form).status_code == 201
+    client = serve(models_dir=bundle.parent, default_model="mine")
+    (model,) = client.get("/models").json()["models"]
+    shots = [entry["shots"] for entry in model["accuracy"]]
+    assert shots == [[1, 3]]
+    form: Any = [("labels", (None, label)) for label in "aab"]
+    form += [("images", (f"{i}.png", image_bytes(seed=i))) for i in range(3)]
+    assert client.post("/adapt", files=form).status_code == 201
 
 
 @pytest.mark.parametrize(
