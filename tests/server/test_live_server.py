@@ -1,9 +1,7 @@
-"""The server as a process: it keeps what it acknowledged when it is killed, finishes requests when it is stopped,
-and says what is wrong when it cannot start."""
+"""The server as a process: what it acknowledged it keeps when it is killed, and requests it finishes when stopped."""
 
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,15 +15,11 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from comln_serve import __version__
-from comln_serve.cli import main
 from comln_serve.server.listening import is_loopback
 from tests.support import http
-from tests.support.bundles import poison_backbone
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.live import LiveServer, free_port, live_server
+from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, adapt_json, predict_form
-from tests.support.programs import python
 from tests.support.waiting import wait_until
 
 QUERIES = [image_bytes(colour, seed=5) for colour in ((200, 60, 20), (20, 200, 60), (90, 90, 90))]
@@ -42,11 +36,6 @@ def predictions(server: LiveServer, classifier: str) -> Any:
     answer = http.post(f"{server.url}/predict", **predict_form(*QUERIES, classifier=classifier, top_k=3))
     assert answer.status_code == 200, answer.text
     return answer.json()["predictions"]
-
-
-def start_fails(*flags: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Start a server that must end by itself."""
-    return python("-m", "comln_serve.cli", *flags, **environment)
 
 
 class Upload:
@@ -242,19 +231,6 @@ def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
 
 
-@pytest.mark.slow
-def test_a_port_in_use_ends_the_server(server: LiveServer, models_dir: Path, tmp_path: Path) -> None:
-    port = str(urlsplit(server.url).port)
-    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
-    done = start_fails("--models-dir", models_dir, "--provider", "cpu", "--port", port, "--database-url", database)
-    assert done.returncode != 0
-    assert "address already in use" in done.stderr
-    assert "Choose another address (--host, --port)" in done.stderr.splitlines()[-1]
-    assert port in done.stderr
-    assert "Traceback" not in done.stderr
-    assert http.get(f"{server.url}/health/ready").status_code == 200
-
-
 def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
     for path in ("/adapt", "/predict"):
         Upload(server, path, adapt_body()).socket.close()
@@ -311,90 +287,6 @@ def test_what_is_not_http_is_refused(server: LiveServer, request_: bytes) -> Non
         assert 'comln_requests_total{method="other",route="unmatched",status="400"}' in counted
     assert http.get(f"{server.url}/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
-
-
-@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has CUDA")
-def test_cuda_where_there_is_none_is_refused(models_dir: Path, tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
-    done = start_fails("--models-dir", models_dir, "--provider", "cuda", "--port", 0, "--database-url", database)
-    assert done.returncode == 2
-    assert "provider is cuda, but ONNX Runtime could not use CUDA" in done.stderr
-    assert "--provider cpu" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_process_with_a_wrong_variable_ends_with_status_2() -> None:
-    """From the environment, in a real process; the rest of the table is below."""
-    done = start_fails(COMLN_PORT="abc")
-    assert done.returncode == 2
-    assert done.stderr.startswith("comln-serve: environment COMLN_PORT: ")
-    assert "'abc'" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--port", "70000"], "flag --port: Input should be less than or equal to 65535"),
-        (["--provider", "gpu"], "'auto', 'cuda' or 'cpu', got 'gpu'"),
-        (["--max-images", "0"], "flag --max-images: "),
-        (["--max-images", "9999"], "comln-serve: max_images (9999) must not exceed"),
-        (["--log-level", "loud"], "flag --log-level: "),
-        (["--models-dir", "/absent"], "/absent: no such folder; --models-dir must hold"),
-        (["--models-dir", "MODELS", "--default-model", "absent"], "default model 'absent'"),
-        (["--models-dir", "MODELS", "--database-url", "x"], "database URL must read sqlite:///"),
-        (["--models-dir", "MODELS", "--database-url", "sqlite:////absent/x.db"], "/absent/x.db"),
-    ],
-)
-def test_configuration_errors_name_the_setting(
-    flags: list[str],
-    expected: str,
-    models_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = [str(models_dir) if flag == "MODELS" else flag for flag in flags]
-    usual = {"--provider": "cpu", "--port": "0"}  # the default port may be in use
-    arguments += [part for flag, value in usual.items() if flag not in flags for part in (flag, value)]
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert expected in output.err
-    assert output.err.startswith("comln-serve: ")
-    assert output.out == ""
-
-
-def test_a_flag_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--port"])
-    assert caught.value.code == 2
-    assert "usage: comln-serve" in capsys.readouterr().err
-
-
-def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"{__version__}\n"
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    assert "--models-dir" in capsys.readouterr().out
-
-
-def test_the_server_is_a_module_too() -> None:
-    assert python("-m", "comln_serve", "--version").stdout == f"{__version__}\n"
-
-
-@pytest.mark.slow
-def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
-    """It would otherwise stay alive and never ready."""
-    models = Path(shutil.copytree(models_dir, tmp_path / "models"))
-    poison_backbone(models / "tiny")
-    database = f"sqlite:///{tmp_path / 'x.db'}"
-    done = start_fails("--models-dir", models, "--port", free_port(), "--database-url", database)
-    assert done.returncode == 1
-    assert "NaN" in done.stderr
 
 
 def test_only_its_own_host_names_and_pages_are_answered(server: LiveServer) -> None:

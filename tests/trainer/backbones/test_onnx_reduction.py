@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.trainer.backbones.test_backbones import images
 from tests.trainer.backbones.test_onnx_backbones import SIZE, by_torch, write_model
-from tests.trainer.bundles.test_wrap import MEAN_AND_STD, backbone_of, embed, refusal, unit, wrap
+from tests.trainer.bundles.wrapping import MEAN_AND_STD, backbone_of, embed, refusal, unit, wrap
 from training.backbones.centre import centre_weights
 from training.backbones.onnx_reduction import suitable_reduction
 
