@@ -57,5 +57,4 @@ def run(line: Wire, quick: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=line))
     monkeypatch.setenv("COMLN_URL", "http://testserver")
     monkeypatch.delenv("COMLN_KEY", raising=False)
-    hurry(monkeypatch)
     return lambda *arguments, **more: CliRunner().invoke(main, [str(item) for item in arguments], **more)

@@ -2,23 +2,35 @@
 
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 
 from comln_serve.client import BadImageError, Client, InputError
-from tests.client.wires import PAIR, Wire
+from tests.client.wires import PAIR, Wire, client_on, wire_to
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
+@pytest.fixture(scope="module")
+def refusing(service: TestClient) -> Iterator[tuple[Client, Wire]]:
+    """A client that is given what it does not send, and the wire on which nothing arrives; the server is the file's."""
+    wire = wire_to(service)
+    with client_on(wire) as comln:
+        yield comln, wire
+
+
 @pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], True])
-def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
+def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None:
+    comln, line = refusing
+    line.requests.clear()
     for call in (lambda: comln.adapt(*PAIR, horizon=horizon), lambda: comln.adapt_again("pair", horizon=horizon)):
         with pytest.raises(InputError, match="give a number over 0, 'learned' or 'auto'"):
             call()
@@ -43,7 +55,9 @@ def test_what_is_no_horizon(comln: Client, line: Wire, horizon: Any) -> None:
         (np.zeros((2, 8), np.uint8), ["red", "green"], r"shape \(2, 8\), as of a single image"),
     ],
 )
-def test_arguments_that_cannot_be_sent(comln: Client, line: Wire, images: Any, labels: Any, said: str) -> None:
+def test_arguments_that_cannot_be_sent(refusing: tuple[Client, Wire], images: Any, labels: Any, said: str) -> None:
+    comln, line = refusing
+    line.requests.clear()
     with pytest.raises(InputError, match=said):
         comln.adapt(images, labels)
     assert set(line.requests) <= {"GET /limits"}

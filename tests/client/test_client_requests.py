@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,10 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.client import AsyncClient, Client, ComlnError, InputError, NoAnswerError, asking
+from comln_serve.engine.engine import Engine
 from tests.client.wires import PAIR, Wire, client_on, times, wire_to
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
-from tests.support.live import live_server
 from tests.support.messages import RED
+from tests.support.serving import served
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 
@@ -142,19 +142,17 @@ def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> N
         Client(url)
 
 
-def test_the_environments_proxies_are_not_for_this_machine(
-    models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environments_proxies_are_not_for_this_machine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(url: str) -> int:
         async with AsyncClient(url) as client:
             return len(await client.models())
 
-    with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
+    with served(engine) as address:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, "http://127.0.0.1:9")
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
-        for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+        for url in (address, address.replace("127.0.0.1", "localhost")):
             with Client(url) as client:
                 assert client.models()
             assert asyncio.run(ask(url)) > 0

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
 from comln_serve.client import Client, InputError, compare
-from comln_serve.client.commands import main
 from comln_serve.client.evaluation import evaluation_of
 from comln_serve.client.results import Prediction, Predictions, Skipped
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import Wire
 from tests.support.image_files import image_bytes
-from tests.support.live import live_server
 from tests.support.messages import GREEN, RED
 
 
@@ -144,49 +142,48 @@ def test_what_cannot_be_evaluated(comln: Client, line: Wire, shop: str) -> None:
         comln.evaluate([b"none", RED], ["red", "pink"], shop, unknown=True, on_bad="skip")
 
 
-def test_the_command(models_dir: Path, tmp_path: Path, held_out: Path) -> None:
-    with live_server(models_dir, tmp_path, "--default-model", "tiny-prototype") as server:
+def test_the_command(run: Callable[..., Result], tmp_path: Path, held_out: Path) -> None:
+    def told(*arguments: object) -> tuple[int, str, str]:
+        result = run(*arguments)
+        return result.exit_code, result.stdout, result.stderr
 
-        def run(*arguments: object) -> tuple[int, str, str]:
-            result = CliRunner().invoke(main, [*map(str, arguments), "--url", server.url])
-            return result.exit_code, result.stdout, result.stderr
-
-        run("adapt", class_folder(tmp_path / "more", each=6), "--name", "shop", "--horizon", 1000)
-        code, text, beside = run("evaluate", held_out, "--classifier", "shop")
-        assert (code, beside) == (0, "")
-        lines = text.splitlines()
-        assert lines[0].startswith("shop@1 (clf_")
-        assert lines[1].startswith("accuracy: 91.7 % (95% interval ")
-        assert lines[1].endswith(", of 12 images")
-        assert "red    4       75.0 %   100.0 %    blue 1" in lines
-        assert lines[-1].startswith(f"  {held_out}/red/0.png: red, taken for blue (")
-        code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown", "--json")
-        found = json.loads(text)
-        assert (code, found["judged"], len(found["images"]), found["unknown"]) == (0, 12, 12, None)
-        assert found["classes"][2]["taken_for"] == [{"label": "blue", "images": 1}]
-        code, text, beside = run("evaluate", held_out, "--classifier", "shop", "--unknown")
-        assert (code, "found unknown" in text, "has no threshold" in beside) == (0, False, True)
-        run("examples", "add", "shop", class_folder(tmp_path / "again", each=9))
-        code, text, beside = run("evaluate", held_out, "--classifier", "shop", "--unknown")
-        assert (code, beside) == (0, "")
-        assert text.splitlines()[3].startswith("found unknown: ")
-        assert text.splitlines()[3].endswith(" of 12 images of its classes")
-        code, text, beside = run("evaluate", tmp_path / "more", "--classifier", "shop@1")
-        assert (code, beside.splitlines()[0]) == (
-            0,
-            "shop@1 was adapted to 18 of these 18 images, which says nothing about new ones",
-        )
-        assert beside.splitlines()[1].startswith(f"  {tmp_path}/more/blue/0.png is its example 1")
-        assert beside.splitlines()[-1] == "  and 15 more (--json lists all)"
-        (held_out / "red").rename(held_out / "pink")
-        code, text, _ = run("evaluate", held_out, "--classifier", "shop", "--unknown")
-        assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)
-        accepted = [line for line in text.splitlines() if line.startswith(f"  {held_out}/pink/")]
-        assert len(accepted) == 4 - int(text.partition("classes, ")[2].partition(" of 4")[0])
-        assert ("of other classes, the surest first:" in text) == bool(accepted)
-        code, _, beside = run("evaluate", held_out, "--classifier", "shop")
-        assert code == 2
-        assert "no class 'pink'" in beside
+    more = class_folder(tmp_path / "more", each=6)
+    run("adapt", more, "--name", "shop", "--horizon", 1000, "--model", "tiny-prototype")
+    code, text, beside = told("evaluate", held_out, "--classifier", "shop")
+    assert (code, beside) == (0, "")
+    lines = text.splitlines()
+    assert lines[0].startswith("shop@1 (clf_")
+    assert lines[1].startswith("accuracy: 91.7 % (95% interval ")
+    assert lines[1].endswith(", of 12 images")
+    assert "red    4       75.0 %   100.0 %    blue 1" in lines
+    assert lines[-1].startswith(f"  {held_out}/red/0.png: red, taken for blue (")
+    code, text, _ = told("evaluate", held_out, "--classifier", "shop", "--unknown", "--json")
+    found = json.loads(text)
+    assert (code, found["judged"], len(found["images"]), found["unknown"]) == (0, 12, 12, None)
+    assert found["classes"][2]["taken_for"] == [{"label": "blue", "images": 1}]
+    code, text, beside = told("evaluate", held_out, "--classifier", "shop", "--unknown")
+    assert (code, "found unknown" in text, "has no threshold" in beside) == (0, False, True)
+    run("examples", "add", "shop", class_folder(tmp_path / "again", each=9))
+    code, text, beside = told("evaluate", held_out, "--classifier", "shop", "--unknown")
+    assert (code, beside) == (0, "")
+    assert text.splitlines()[3].startswith("found unknown: ")
+    assert text.splitlines()[3].endswith(" of 12 images of its classes")
+    code, text, beside = told("evaluate", more, "--classifier", "shop@1")
+    assert (code, beside.splitlines()[0]) == (
+        0,
+        "shop@1 was adapted to 18 of these 18 images, which says nothing about new ones",
+    )
+    assert beside.splitlines()[1].startswith(f"  {more}/blue/0.png is its example 1")
+    assert beside.splitlines()[-1] == "  and 15 more (--json lists all)"
+    (held_out / "red").rename(held_out / "pink")
+    code, text, _ = told("evaluate", held_out, "--classifier", "shop", "--unknown")
+    assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)
+    accepted = [line for line in text.splitlines() if line.startswith(f"  {held_out}/pink/")]
+    assert len(accepted) == 4 - int(text.partition("classes, ")[2].partition(" of 4")[0])
+    assert ("of other classes, the surest first:" in text) == bool(accepted)
+    code, _, beside = told("evaluate", held_out, "--classifier", "shop")
+    assert code == 2
+    assert "no class 'pink'" in beside
 
 
 def test_images_that_the_classifier_was_adapted_to_are_named(comln: Client, shop: str, held_out: Path) -> None:
