@@ -31,11 +31,15 @@ def cpus_of_each(processes: int) -> int:
     return max(1, usable_cpus() // processes)
 
 
-def suitable_workers() -> int:
-    """Number of processes that serve well on this machine: one for two CPUs, as far as memory allows."""
+def suitable_workers(*, embedder: bool) -> int:
+    """Number of processes that serve well on this machine: one for two CPUs, as far as memory allows.
+
+    Args:
+        embedder: whether one more embeds for them.
+    """
     if not hasattr(os, "fork"):
         return 1
-    spare = usable_memory() // 2 - _FIRST_WORKER_BYTES
+    spare = usable_memory() // 2 - _FIRST_WORKER_BYTES * (1 + embedder)
     return max(1, min(usable_cpus() // 2, spare // _WORKER_BYTES))
 
 

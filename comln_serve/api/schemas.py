@@ -59,6 +59,10 @@ class ClassifierInfo(BaseModel):
         description="Of the head it was adapted by, as `head_sha256` of its model, unless that was replaced since; "
         "null for classifiers made before there were hashes of heads."
     )
+    embedder_sha256: str = Field(
+        description="Of the network and preprocessing that embedded its images. It predicts only while this is "
+        "`embedder_sha256` of its model."
+    )
     support_loss: float = Field(description="Cross-entropy of the support set after adaptation.")
     support_accuracy: float = Field(description="Share of the support set classified correctly.")
     held_out: HeldOutInfo | None = Field(
@@ -204,6 +208,7 @@ class ModelInfo(BaseModel):
         description="How the horizon depends on the images sent; null: it is constant."
     )
     head_sha256: str = Field(description="Of the head that classifiers are adapted by now.")
+    embedder_sha256: str = Field(description="Of the network and preprocessing that embed images now.")
     image_size: int
     embedding_size: int
     accuracy: list[AccuracyInfo]

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     )
     embedding_process: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="Whether one more process embeds for several workers, in batches of all of them, so that the "
+        description="Whether one additional process embeds for several workers, in batches of all of them, so that the "
         "networks are in memory once: on, off, or auto, which is on where there is a GPU.",
     )
     tls_certificate: Path | None = Field(

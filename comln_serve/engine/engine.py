@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
+from comln_serve.engine.classifiers.comparing import Comparisons
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
@@ -39,7 +40,7 @@ from comln_serve.engine.reloading import Reloaded, ServedModels, reopen, warn_of
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
-from comln_serve.report import find_among, similarity
+from comln_serve.report import similarity
 from comln_serve.storage import Edit, Store
 
 __all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
@@ -139,7 +140,7 @@ class Engine:
         )
         # For what blocks in a prediction; as many as there may be predictions.
         self._threads = CapacityLimiter(settings.max_pending_requests)
-        self._comparing = CapacityLimiter(1)
+        self._comparisons = Comparisons(self.classifiers, settings.max_queue_seconds)
         self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embedding, shared)
         self._housekeeping: Housekeeping | None = None
 
@@ -342,6 +343,11 @@ class Engine:
             with self._embedding(images, model, clock, caller.cancellation, partial=partial) as upload:
                 embeddings = (await upload.job)[:, 0]
 
+        numbers = None
+        if examples:
+            with clock.stage("compare"):
+                numbers = await self._on_thread(self._comparisons.numbers_of, embeddings, found, caller)
+
         def classify() -> Predicted:
             with clock.stage("classify"):
                 calibration = model.bundle.calibration_for(found)
@@ -349,23 +355,20 @@ class Engine:
                 alike = similarity(embeddings, found.W) if unknown else None
                 threshold = unknown_threshold(found, calibration) if unknown else None
             timings, calibrated = clock.milliseconds(), calibration is not None
-            return Predicted(found, probabilities, timings, calibrated, alike, threshold, upload.rejected)
+            return Predicted(
+                found,
+                probabilities,
+                timings,
+                calibrated,
+                similarity=alike,
+                unknown_threshold=threshold,
+                rejected=upload.rejected,
+                examples=numbers,
+            )
 
-        heavy = len(embeddings) * found.W.size > _LIGHT
-        predicted = await self._on_thread(classify) if heavy else classify()
-        if not examples:
-            return predicted
-        # One at a time: the embeddings of a classifier's examples are up to 100 MB.
-        numbers = await to_thread.run_sync(
-            self._numbers_of, embeddings, found.id, caller.tenant, limiter=self._comparing
-        )
-        return replace(predicted, examples=numbers)
-
-    def _numbers_of(self, embeddings: NDArray[np.float32], classifier: str, tenant: str) -> tuple[int | None, ...]:
-        """(n,) the number of the example that each image is, by the images' embeddings (n, d); None: of none."""
-        _, support = self.classifiers.of(tenant).support(classifier)
-        found = find_among(embeddings, support.embeddings[:, : embeddings.shape[1]])
-        return tuple(None if position is None else support.numbers[position] for position in found)
+        if len(embeddings) * found.W.size > _LIGHT:
+            return await self._on_thread(classify)
+        return classify()
 
     async def _on_thread(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await to_thread.run_sync(call, *arguments, limiter=self._threads)

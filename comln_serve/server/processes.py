@@ -16,13 +16,14 @@ def processes(settings: Settings) -> tuple[int, bool]:
     mode = settings.embedding_process
     gpu = settings.provider != "cpu" and may_have_gpu()
     can_share = hasattr(os, "memfd_create")
+    shares = can_share and (mode == "on" or (mode == "auto" and gpu))
     if settings.workers == "auto":
         # Without a process that embeds, each would have the networks, and buffers, in the GPU's memory.
-        workers = 1 if gpu and (mode == "off" or not can_share) else suitable_workers()
+        workers = 1 if gpu and not shares else suitable_workers(embedder=shares)
     else:
         workers = settings.workers
     if workers > 1 and not hasattr(os, "fork"):
         raise StartupError("several workers need a system that can fork, such as Linux; start with --workers 1")
     if mode == "on" and not can_share:
         raise StartupError("--embedding-process on needs Linux; leave it out")
-    return workers, workers > 1 and can_share and (mode == "on" or (mode == "auto" and gpu))
+    return workers, shares and workers > 1

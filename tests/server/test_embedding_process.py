@@ -49,7 +49,7 @@ def test_when_one_embeds_for_all(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, linux: bool, options: dict[str, object], expected: tuple[int, bool]
 ) -> None:
     monkeypatch.setattr(module, "may_have_gpu", lambda: gpu)
-    monkeypatch.setattr(module, "suitable_workers", lambda: 8)
+    monkeypatch.setattr(module, "suitable_workers", lambda *, embedder: 8)
     if linux:
         monkeypatch.setattr(os, "memfd_create", lambda _: 0, raising=False)
     else:

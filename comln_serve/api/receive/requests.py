@@ -265,8 +265,8 @@ class PredictOptions(_Request):
     unknown: bool = Field(False, description="Say of each image whether it is unlike every class.")
     examples: bool = Field(
         False,
-        description="Say of the images that the classifier was adapted to, which of its examples they are: it does too "
-        "well on these.",
+        description="Say of the images that the classifier was adapted to, which of its examples they are. Predictions "
+        "of these are better than those of new images.",
     )
     partial: Partial = False
 

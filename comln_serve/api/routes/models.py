@@ -52,6 +52,7 @@ def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:
         whitening=head.whitening,
         horizon_exponents=head.exponents,
         head_sha256=model.bundle.head_sha256,
+        embedder_sha256=model.embedder_sha256,
         image_size=manifest.preprocessing.image_size,
         embedding_size=manifest.embedding_size,
         accuracy=[schemas.AccuracyInfo.model_validate(entry) for entry in manifest.accuracy],

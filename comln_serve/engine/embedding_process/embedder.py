@@ -99,7 +99,12 @@ class Embedder:
 
     def _accept(self, events: select.epoll) -> None:
         """Serve a new connection, and have its end noticed while its batch is embedded, too."""
-        connection, _ = self._listening.accept()
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:  # no descriptor is left for it; it waits
+            logger.exception("a connection cannot be accepted")
+            time.sleep(_LOOK_S)
+            return
         gone = self._gone[connection.fileno()] = Cancellation()
         events.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
         Thread(target=self._serve, args=(connection, gone), name="channel", daemon=True).start()

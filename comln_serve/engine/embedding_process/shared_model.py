@@ -101,7 +101,7 @@ class Channel:
         self.warm()
         memory = self._memory
         if memory is None or len(memory.images) < len(images):
-            memory = self._memory = self._share(max(len(images), self.open().max_images))
+            memory = self._memory = self._new_memory(max(len(images), self.open().max_images))
         memory.images[: len(images)] = images
         ask(self._connection, Embed(len(images)))
         return memory.embeddings[: len(images)].copy()
@@ -115,7 +115,7 @@ class Channel:
         """Close the connection."""
         self._connection.close()
 
-    def _share(self, images: int) -> BatchMemory:
+    def _new_memory(self, images: int) -> BatchMemory:
         """Memory for a batch, which the other process has, too."""
         manifest = self._bundle.manifest
         shape = (images, manifest.preprocessing.image_size, manifest.embedding_size)
@@ -249,7 +249,7 @@ class SharedNetwork:
                 channel = channel or Channel(self._path, self._bundle)
                 result = use(channel)
                 self.provider = channel.open().provider
-            except OSError as error:
+            except (ConnectionError, FileNotFoundError) as error:
                 logger.warning(
                     "model %s: the connection to the process that embeds broke: %s", self._bundle.name, error
                 )
