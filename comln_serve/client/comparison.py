@@ -1,20 +1,23 @@
 """Which of two classifiers is better on the same labelled images, and whether that may be chance."""
 
 from dataclasses import dataclass, field
-from math import comb
+from math import exp, lgamma, log
+from unicodedata import normalize
 
 from comln_serve.client.errors import InputError
-from comln_serve.client.evaluation import Evaluation
+from comln_serve.client.evaluation import Evaluation, Judged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two classifiers on the same images, of classes that both have.
+    """Two classifiers on the same images, of classes that both have, which neither was adapted to.
 
     Attributes:
         reference, other: name@version of both, or their ids.
         judged: number of the images.
-        accuracy, other_accuracy: share that each gets right.
+        examples: number of images of classes that both have that are left out, as one of the two, or both, were adapted
+            to them: of the usual comparison, with a version before, only the later one would know them.
+        accuracy, other_accuracy: share of the images that each gets right.
         gained: images that only the first gets right.
         lost: images that only the other gets right.
         chance: probability that two classifiers that are equally good differ by as much on as many images as these
@@ -24,6 +27,7 @@ class Comparison:
     reference: str
     other: str
     judged: int
+    examples: int
     accuracy: float
     other_accuracy: float
     gained: tuple[str, ...] = field(repr=False)
@@ -34,32 +38,64 @@ class Comparison:
 def compare(one: Evaluation, other: Evaluation) -> Comparison:
     """Compare two evaluations of the same images.
 
+    Images that one of the two classifiers was adapted to are left out.
+
     Raises:
-        InputError: they are of one classifier, or no image is of a class that both have.
+        InputError: they are of one classifier that has not changed between them; an image has another label in the
+            other; or no image is of a class that both have, or one of the two was adapted to all of these.
     """
-    if one.classifier == other.classifier:
+    if (one.classifier, one.revision) == (other.classifier, other.revision):
         raise InputError(f"both are {one.reference}; give two classifiers, or two versions of one")
-    before = {item.image: item.right for item in other.images if item.right is not None}
-    pairs = [(item.image, item.right, before[item.image]) for item in one.images if item.image in before]
-    judged = [(image, right, was) for image, right, was in pairs if right is not None]
-    if not judged:
+    pairs = _pairs(one, other)
+    if not pairs:
         raise InputError(f"no image is of a class that both {one.reference} and {other.reference} have")
-    gained = tuple(image for image, right, was in judged if right and not was)
-    lost = tuple(image for image, right, was in judged if was and not right)
+    judged = [(now, was) for now, was in pairs if now.example is None and was.example is None]
+    if not judged:
+        raise InputError(
+            f"{one.reference} or {other.reference} was adapted to each of the {len(pairs)} images of classes that both "
+            "have; compare them on other images"
+        )
+    gained = tuple(now.image for now, was in judged if now.right and not was.right)
+    lost = tuple(now.image for now, was in judged if was.right and not now.right)
     return Comparison(
         reference=one.reference,
         other=other.reference,
         judged=len(judged),
-        accuracy=sum(right for _, right, _ in judged) / len(judged),
-        other_accuracy=sum(was for _, _, was in judged) / len(judged),
+        examples=len(pairs) - len(judged),
+        accuracy=sum(now.right is True for now, _ in judged) / len(judged),
+        other_accuracy=sum(was.right is True for _, was in judged) / len(judged),
         gained=gained,
         lost=lost,
         chance=_sign_test(len(gained), len(lost)),
     )
 
 
+def _pairs(one: Evaluation, other: Evaluation) -> list[tuple[Judged, Judged]]:
+    """The images of both evaluations that are of a class that both classifiers have.
+
+    Raises:
+        InputError: an image has another label in the other.
+    """
+    before = {item.image: item for item in other.images}
+    pairs = [(now, before[now.image]) for now in one.images if now.image in before]
+    for now, was in pairs:
+        # Labels of one folder are written as each of the classifiers writes its classes.
+        if normalize("NFC", now.label) != normalize("NFC", was.label):
+            raise InputError(
+                f"{now.image} was evaluated as {now.label!r} and as {was.label!r}; evaluate both classifiers on the "
+                "same images with the same labels"
+            )
+    return [(now, was) for now, was in pairs if now.right is not None and was.right is not None]
+
+
 def _sign_test(ups: int, downs: int) -> float:
     """Probability that of so many tosses of a coin at least as large a majority falls on one side, on either."""
-    tosses = ups + downs
-    tail = sum(comb(tosses, count) for count in range(min(ups, downs) + 1))
-    return min(1.0, 2 * tail / 2**tosses)
+    tosses, fewer = ups + downs, min(ups, downs)
+    if abs(ups - downs) <= 1:
+        return 1.0
+    term = exp(lgamma(tosses + 1) - lgamma(fewer + 1) - lgamma(tosses - fewer + 1) - tosses * log(2))
+    tail = 0.0
+    for count in range(fewer, -1, -1):  # from the largest term to the smallest, each from the one before
+        tail += term
+        term *= count / (tosses - count + 1)
+    return min(1.0, 2 * tail)

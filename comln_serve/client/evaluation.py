@@ -1,7 +1,7 @@
 """How good a classifier is on labelled images that it was not adapted to."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from unicodedata import normalize
 
@@ -82,6 +82,7 @@ class Evaluation:
     Attributes:
         classifier: id of the classifier that answered.
         reference: name@version of it, or its id again.
+        revision: of it; a classifier without a name changes in place, and gets another.
         judged: number of images of its classes; the accuracies are of these.
         accuracy: share of them that is predicted right.
         interval: the accuracy's 95% interval (Wilson's).
@@ -95,6 +96,7 @@ class Evaluation:
 
     classifier: str
     reference: str
+    revision: int
     judged: int
     accuracy: float
     interval: tuple[float, float]
@@ -127,8 +129,16 @@ def labels_by_image(images: Sequence[Source]) -> dict[str, str]:
     return labels
 
 
+def class_of(labels: Iterable[str], classes: Sequence[str]) -> dict[str, str | None]:
+    """The class that each label stands for, as the classifier writes it; None: it has no such class. Names of folders
+    may be composed otherwise.
+    """
+    composed = {normalize("NFC", label): label for label in classes}
+    return {label: label if label in classes else composed.get(normalize("NFC", label)) for label in labels}
+
+
 def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool, remedy: str) -> dict[str, str]:
-    """The labels of images, each written as the classifier's class is: names of folders may be composed otherwise.
+    """The labels of images, each written as the classifier's class is.
 
     Args:
         unknown: images of other classes are allowed; but some must be of the classifier's.
@@ -137,8 +147,7 @@ def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bo
     Raises:
         InputError: there are such labels.
     """
-    composed = {normalize("NFC", label): label for label in classes}
-    own = {label: label if label in classes else composed.get(normalize("NFC", label)) for label in labels.values()}
+    own = class_of(labels.values(), classes)
     others = [label for label, known in own.items() if known is None]
     if others and not (unknown and len(others) < len(own)):
         shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
@@ -182,6 +191,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     return Evaluation(
         classifier=classifier.id,
         reference=classifier.reference,
+        revision=classifier.revision,
         judged=len(known),
         accuracy=accuracy,
         interval=interval_of(accuracy, len(known)),

@@ -84,7 +84,7 @@ def evaluate(
     on_bad: OnBad = "raise",
     progress: bool | None = False,
 ) -> Flow[Evaluation]:
-    """Classify labelled images and compare. The classifier must not have been adapted to them: it would do too well.
+    """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
 
     Args:
         images, classifier, on_bad, progress: as in `predict`.

@@ -38,7 +38,7 @@ def workplace(tmp_path: Path, models_dir: Path, server: LiveServer, monkeypatch:
     """The working folder, with what the blocks name: photos, more-photos, kept-apart, new-photos, models."""
     class_folder(tmp_path / "photos", each=4)
     class_folder(tmp_path / "more-photos", each=2)
-    class_folder(tmp_path / "kept-apart", each=2)
+    class_folder(tmp_path / "kept-apart", each=2, seed=40)
     (tmp_path / "new-photos").mkdir()
     for number, colour in enumerate(COLOURS.values(), 1):
         (tmp_path / "new-photos" / f"{number}.png").write_bytes(image_bytes(colour, seed=20))

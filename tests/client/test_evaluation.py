@@ -226,7 +226,7 @@ def test_the_command_compares(run: Callable[..., Result], comln: Client, shop: s
     compared = result.stdout.partition("\ncompared with shop@2: ")[2].splitlines()
     assert compared[0] == "accuracy 33.3 % -> 91.7 %, of 12 images of classes that both have"
     assert compared[1].startswith(
-        "  7 are right only by shop@1, 0 only by shop@2; so uneven by chance with probability"
+        "  7 are right only by shop@1, 0 only by shop@2; probability of such a difference by chance: "
     )
     assert len([line for line in compared if line.startswith("  now right: ")]) == 7
     as_json = json.loads(run("evaluate", held_out, "--classifier", "shop", "--against", "shop@2", "--json").stdout)

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, NoReturn, ParamSpec
 
@@ -81,10 +81,14 @@ class Output:
         """Tell a person something beside the result, on standard error."""
         click.echo(text, err=True)
 
-    def fail(self, error: ComlnError) -> NoReturn:
-        """End the command: status 2 for what cannot be carried out as given, else 1."""
+    def fail(self, error: ComlnError, *, done: Mapping[str, Any] | None = None) -> NoReturn:
+        """End the command: status 2 for what cannot be carried out as given, else 1.
+
+        Args:
+            done: fields of what was done before the error, which is printed beside them as JSON.
+        """
         if self.as_json:
-            click.echo(to_json({"error": error.facts()}))
+            click.echo(to_json({**(done or {}), "error": error.facts()}))
         else:
             code = "" if error.code is None else f" ({error.code})"
             hint = _HINTS.get(error.code or "")

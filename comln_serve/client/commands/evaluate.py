@@ -1,7 +1,7 @@
 """`comln evaluate`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from comln_serve.client.commands.adapt import FOLDER, ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
-from comln_serve.client.errors import InputError
-from comln_serve.client.evaluation import Evaluation, Judged
+from comln_serve.client.errors import ComlnError, InputError
+from comln_serve.client.evaluation import Evaluation, Judged, class_of
+from comln_serve.client.folders import read_class_folders
+from comln_serve.client.results import Classifier
 
 _MOST_EXAMPLES = 3
 
@@ -31,7 +33,7 @@ _MOST_EXAMPLES = 3
     "--against",
     metavar="REF",
     help="Another classifier, or version, to compare it with on the same images; those of classes that it does not "
-    "have are left out of the comparison.",
+    "have are left out of the comparison, and so are those that one of the two was adapted to.",
 )
 @ON_BAD
 @connected
@@ -40,28 +42,62 @@ def evaluate(
 ) -> None:
     """Classify labelled images, DIR/<class>/<image>, and say how many are right.
 
-    The images must not be those that the classifier was adapted to: it would do too well.
+    The images must not be those that the classifier was adapted to: these say nothing about new ones.
     """
     options["progress"] = False if output.as_json else None
     known = client.classifier(classifier)
     other = None if against is None else client.classifier(against)  # fails before thousands of images are sent
-    if other is not None and other.id == known.id:
-        raise InputError(f"--against {against} is {known.reference}, which is evaluated; give another, or leave it out")
+    if other is not None:
+        if other.id == known.id:
+            raise InputError(
+                f"--against {against} is {known.reference}, which is evaluated; give another, or leave it out"
+            )
+        _check_shared(folder, known, other)
     found = client.evaluate_folder(folder, known, unknown=unknown, **options)
-    if other is None:
+    if other is None or not output.as_json:
         output.show(found, lambda: _lines(found))
-    else:
-        evaluated = client.evaluate_folder(folder, other, unknown=True, **options)
-        compared = compare(found, evaluated)
-        if not output.as_json:
-            _note_examples(output, evaluated)
-        output.show({**vars(found), "against": compared}, lambda: "\n".join([_lines(found), *_compared(compared)]))
     if unknown and found.unknown is None:
         output.note("the classifier has no threshold by which an image is unknown: docs/reports.md")
     if not output.as_json:
         _note_examples(output, found)
-    if found.skipped and not output.as_json:
-        output.note(left_out(found.skipped))
+        if found.skipped:
+            output.note(left_out(found.skipped))
+    if other is not None:
+        _compare(client, output, folder, found, other, options)
+
+
+def _check_shared(folder: Path, known: Classifier, other: Classifier) -> None:
+    """Refuse a folder without a class that both classifiers have, before anything is sent.
+
+    Raises:
+        InputError: it has none. One without a class of the first is left to its evaluation.
+    """
+    _, labels, _ = read_class_folders(folder)
+    own, others = class_of(labels, known.labels), class_of(labels, other.labels)
+    of_first = [label for label, found in own.items() if found is not None]
+    if of_first and all(others[label] is None for label in of_first):
+        raise InputError(
+            f"{folder}: no folder in it is of a class that both {known.reference} and {other.reference} have; leave "
+            "--against out, or give another classifier"
+        )
+
+
+def _compare(
+    client: Client, output: Output, folder: Path, found: Evaluation, other: Classifier, options: Mapping[str, Any]
+) -> None:
+    """Evaluate the other classifier and compare. If that fails, the first evaluation is not lost."""
+    try:
+        evaluated = client.evaluate_folder(folder, other, unknown=True, **options)
+        compared = compare(found, evaluated)
+    except ComlnError as error:
+        output.fail(error, done=vars(found))
+    except KeyboardInterrupt:
+        if output.as_json:
+            output.show(found, str)
+        raise
+    if not output.as_json:
+        _note_examples(output, evaluated)
+    output.show({**vars(found), "against": compared}, lambda: "\n".join(_compared(compared)))
 
 
 def _lines(found: Evaluation) -> str:
@@ -114,10 +150,12 @@ def _note_examples(output: Output, found: Evaluation) -> None:
 def _compared(found: Comparison) -> list[str]:
     both = f"accuracy {percent(found.other_accuracy)} -> {percent(found.accuracy)}, of {found.judged} images"
     lines = ["", f"compared with {found.other}: {both} of classes that both have"]
+    if found.examples:
+        lines.append(f"  left out: {found.examples} images that one of them was adapted to")
     if not (found.gained or found.lost):
         return [*lines, "  they get the same images right"]
     counts = f"{len(found.gained)} are right only by {found.reference}, {len(found.lost)} only by {found.other}"
-    lines.append(f"  {counts}; so uneven by chance with probability {percent(found.chance)}")
+    lines.append(f"  {counts}; probability of such a difference by chance: {percent(found.chance)}")
     for what, images in (("now right", found.gained), ("now wrong", found.lost)):
         lines += [shown(f"  {what}: {image}") for image in images[:MOST_LISTED]]
         if len(images) > MOST_LISTED:
