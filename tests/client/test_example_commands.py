@@ -78,6 +78,9 @@ def test_what_adding_does_not_take(run: Run, line: Wire, tmp_path: Path) -> None
     for arguments, said in (
         ([file], "red/0.png is a file; say of which class it is: --label CLASS"),
         ([folder, file], "red/0.png is a file; say of which class it is: --label CLASS"),
+        (["-"], "- is an image on standard input; say of which class it is: --label CLASS"),
+        ([folder, "-"], "- is an image on standard input; say"),
+        (["-", "--label", "red"], "- is an image on standard input, which is empty; redirect a file to it"),
         ([folder, folder], "received 2 folders; give one at a time"),
         ([folder / "red"], "red holds images itself, and no class folders; say of which class they are: --label CLASS"),
         ([empty], "there is no image in it"),

@@ -262,10 +262,24 @@ def test_an_image_on_standard_input(run: Run, photos: Path, tmp_path: Path) -> N
     assert (added.exit_code, "images 6 -> 7" in added.stdout) == (0, True), added.output
 
 
+def test_a_file_named_as_standard_input_is(
+    run: Run, comln: Client, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (red, blue) = ((photos / label / "0.png").read_bytes() for label in ("red", "blue"))
+    monkeypatch.chdir(tmp_path)
+    Path("-").write_bytes(red)
+    result = run("predict", "./-", "-", "--classifier", "shop", "--json", input=blue)
+    found = json.loads(result.stdout)["predictions"]
+    expected = [item.label for item in comln.predict([red, blue], "shop")]
+    assert ([item["image"] for item in found], [item["label"] for item in found]) == (["-", "-"], expected)
+    copied = run("predict", "./-", "--classifier", "shop", "--copy-to", "sorted", input=blue)
+    assert (copied.exit_code, Path("sorted", expected[0], "-").read_bytes()) == (0, red), copied.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "content", "said"),
     [
-        (["-"], b"", "-: is empty"),
+        (["-"], b"", "- is an image on standard input, which is empty; redirect a file to it: < FILE"),
         (["-"], b"text", "-: is no image: it begins with b'text'"),
         (["-", "-"], b"", "- is given twice; standard input is one image"),
         (["-", "--copy-to", "{tmp}/sorted"], b"", "--copy-to needs files with names; - has none"),

@@ -12,7 +12,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD, show_made
 from comln_serve.client.commands.changes import added_files, changed, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
-from comln_serve.client.commands.given import IMAGES, images_of
+from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
@@ -60,17 +60,25 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 @PROMOTE
 @ON_BAD
 @connected
-def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, label: str | None, **options: Any) -> None:
+def add(
+    client: Client,
+    output: Output,
+    ref: str,
+    paths: Sequence[Path | StandardInput],
+    *,
+    label: str | None,
+    **options: Any,
+) -> None:
     """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or with --label CLASS
     files, and all images of folders and the folders in them; - is an image on standard input.
 
     A classifier with a name gets a new version; one without changes in place.
     """
     if label is None:
-        _check_class_folders(paths)
+        folder = _class_folder(paths)
         before = promoted_before(client, output, ref)
         progress = False if output.as_json else None
-        made = client.add_examples_folder(ref, paths[0], progress=progress, **options)
+        made = client.add_examples_folder(ref, folder, progress=progress, **options)
     else:
         images, skipped = images_of(paths, options["on_bad"])
         before = promoted_before(client, output, ref)
@@ -80,25 +88,31 @@ def add(client: Client, output: Output, ref: str, paths: Sequence[Path], *, labe
     show_made(output, made, files, changed(before, made, files))
 
 
-def _check_class_folders(paths: Sequence[Path]) -> None:
-    """Refuse paths that are not one folder of class folders.
+def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
+    """The one folder of class folders that was given.
 
     Raises:
-        InputError: they are not.
+        InputError: it is something else, or more than one.
     """
-    file = next((path for path in paths if not path.is_dir()), None)
-    if file is not None:
-        raise InputError(f"{file} is a file; say of which class it is: --label CLASS")
-    if len(paths) > 1:
+    folders: list[Path] = []
+    for path in paths:
+        if isinstance(path, StandardInput):
+            raise InputError("- is an image on standard input; say of which class it is: --label CLASS")
+        if not path.is_dir():
+            raise InputError(f"{path} is a file; say of which class it is: --label CLASS")
+        folders.append(path)
+    folder, *others = folders
+    if others:
         raise InputError(
-            f"received {len(paths)} folders; give one at a time, that of the class folders, or say of which class all "
-            "their images are: --label CLASS"
+            f"received {len(folders)} folders; give one at a time, that of the class folders, or say of which class "
+            "all their images are: --label CLASS"
         )
-    images, _ = read_folder(paths[0])
-    if all(image.parent == paths[0] for image in images):
+    images, _ = read_folder(folder)
+    if all(image.parent == folder for image in images):
         raise InputError(
-            f"{paths[0]} holds images itself, and no class folders; say of which class they are: --label CLASS"
+            f"{folder} holds images itself, and no class folders; say of which class they are: --label CLASS"
         )
+    return folder
 
 
 @examples.command()

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,15 +13,22 @@ from comln_serve.client.folders import read_folder
 from comln_serve.client.images import Named
 from comln_serve.client.results import Skipped
 
-STDIN = Path("-")
-"""Stands for an image on standard input."""
+
+@dataclass(frozen=True)
+class StandardInput:
+    """Stands for an image on standard input. No path does: `Path("./-")`, a file, equals `Path("-")`."""
 
 
-IMAGES = click.Path(exists=True, allow_dash=True, path_type=Path)
+class _Images(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return StandardInput() if value == "-" else super().convert(value, param, ctx)
+
+
+IMAGES = _Images(exists=True, path_type=Path)
 """Type of the arguments that `images_of` takes."""
 
 
-def images_of(paths: Sequence[Path], on_bad: str) -> tuple[list[Path | Named], list[Skipped]]:
+def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[Path | Named], list[Skipped]]:
     """Files, an image on standard input, and all images of folders and of the folders in them; and the files of these
     that were left out.
 
@@ -30,12 +39,12 @@ def images_of(paths: Sequence[Path], on_bad: str) -> tuple[list[Path | Named], l
         InputError: a folder has no image, or a file that is none and may not be left out; or there is nothing on
             standard input, or it is to be read twice.
     """
-    if paths.count(STDIN) > 1:
+    if sum(isinstance(path, StandardInput) for path in paths) > 1:
         raise InputError("- is given twice; standard input is one image")
     files: list[Path | Named] = []
     skipped: list[Skipped] = []
     for path in paths:
-        if path == STDIN:
+        if isinstance(path, StandardInput):
             files.append(_standard_input())
         elif path.is_dir():
             inside, others = read_folder(path)
@@ -53,4 +62,7 @@ def _standard_input() -> Named:
         raise InputError(
             "- is an image on standard input, which is a terminal or closed; redirect a file to it: < FILE"
         )
-    return Named("-", sys.stdin.buffer.read())
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise InputError("- is an image on standard input, which is empty; redirect a file to it: < FILE")
+    return Named("-", data)

@@ -12,7 +12,7 @@ from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
-from comln_serve.client.commands.given import IMAGES, STDIN, images_of
+from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
 from comln_serve.client.images import Named, name_of
@@ -38,7 +38,7 @@ from comln_serve.client.results import Classifier, Predictions, Skipped
 def predict(
     client: Client,
     output: Output,
-    paths: Sequence[Path],
+    paths: Sequence[Path | StandardInput],
     *,
     csv_file: str | None,
     resume: bool,
@@ -50,7 +50,7 @@ def predict(
     """Classify images: files, or all images of folders and the folders in them; - is an image on standard input."""
     _check_names(paths, {"--resume": resume, "--copy-to": copy_to is not None})
     files, skipped = images_of(paths, on_bad)
-    copies = None if copy_to is None else Copies(copy_to, paths)
+    copies = None if copy_to is None else Copies(copy_to, [path for path in paths if isinstance(path, Path)])
     if resume and replace_table:
         raise InputError("--resume and --replace exclude each other")
     begun = None
@@ -103,10 +103,10 @@ def predict(
         _copy(output, copies, found, files)
 
 
-def _check_names(paths: Sequence[Path], options: Mapping[str, bool]) -> None:
+def _check_names(paths: Sequence[Path | StandardInput], options: Mapping[str, bool]) -> None:
     """Refuse an image without a name where an option that is given needs names."""
     for option, given in options.items():
-        if given and STDIN in paths:
+        if given and StandardInput() in paths:
             raise InputError(f"{option} needs files with names; - has none")
 
 
