@@ -1,6 +1,7 @@
 """Checks of arguments that would else fail inside the client, or mean something else on the server."""
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import TypeVar, cast
 
 from comln_serve.client.errors import InputError
@@ -46,7 +47,8 @@ def seconds_of(what: str, given: float, *, zero: bool) -> float:
     Raises:
         InputError: it is no number of seconds, or too small.
     """
-    is_number = isinstance(cast("object", given), float | int)
+    # NumPy's numbers are real ones, too.
+    is_number = isinstance(cast("object", given), Real) and not isinstance(cast("object", given), bool)
     if not (is_number and (given >= 0 if zero else given > 0)):
         raise InputError(f"{what} is {given!r}; give seconds, {'from 0 on' if zero else 'more than 0'}")
-    return given
+    return float(given)

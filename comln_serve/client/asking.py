@@ -40,6 +40,7 @@ class Session:
     """What the calls of one client share.
 
     Attributes:
+        url: address of the server for messages, without a password.
         retry_seconds: no request is repeated later than this after its first attempt.
         max_side: images are shrunk to this many pixels; None: they are not.
         answered: whether the server has ever answered.

@@ -98,7 +98,8 @@ class _Base(Generic[_Transport]):
         retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
-        self._session = Session(address, retry_seconds, max_side)
+        self._url = address
+        self._session = Session(_without_user(address), retry_seconds, max_side)
         self._connect(
             base_url=address,
             headers=_headers(key or os.environ.get("COMLN_KEY")),
@@ -110,10 +111,10 @@ class _Base(Generic[_Transport]):
     @property
     def url(self) -> str:
         """Address of the server, without a slash at the end."""
-        return self._session.url
+        return self._url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"  # without the key: notebooks are shared
+        return f"{type(self).__name__}({self._session.url!r})"  # without key and password: notebooks are shared
 
     def _connect(self, **options: Any) -> None:
         raise NotImplementedError
@@ -285,10 +286,18 @@ def _checked_url(url: str) -> str:
     except httpx2.InvalidURL as error:
         raise InputError(f"url is {url!r}: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
-        raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
+        raise InputError(
+            f"url is {_without_user(url)!r}; give the address of a server, like {DEFAULT_URL} or https://host/path"
+        )
     if parsed.port is not None and not 0 < parsed.port < 65536:
-        raise InputError(f"url is {url!r}; ports go from 1 to 65535")
+        raise InputError(f"url is {_without_user(url)!r}; ports go from 1 to 65535")
     return url.rstrip("/")
+
+
+def _without_user(url: str) -> str:
+    """An address to show: without the name and the password that it may have for a proxy before the server."""
+    parsed = httpx2.URL(url)
+    return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else url
 
 
 def _headers(key: str | None) -> dict[str, str]:

@@ -67,7 +67,7 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     if isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or not hasattr(images, "__iter__"):
         raise InputError(f"images is {_kind(images)}; give a list of images, with one label each where they have some")
     shape = tuple(getattr(images, "shape", ()))
-    if len(shape) == 2 or (len(shape) == 3 and shape[2] == 3):  # a picture: its rows are no images
+    if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)):  # a picture: its rows are no images
         raise InputError(f"images has the shape {shape}, as of a single image; give a list of images, [image]")
     given = list(images)
     if not given:

@@ -155,12 +155,13 @@ def remove_examples(
         NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
         IncompleteError: it failed after some of several requests. And as `adapt`.
     """
-    if isinstance(numbers, int | str):
+    if isinstance(numbers, str | bytes) or not hasattr(numbers, "__iter__"):
         raise InputError(f"numbers is {numbers!r}; give a list of the numbers of examples")
-    wanted = list(dict.fromkeys(numbers))
-    for number in wanted:
+    given = list(numbers)
+    for number in given:
         if not hasattr(number, "__index__"):  # NumPy's integers have it
             raise InputError(f"numbers has {number!r}; give the numbers of examples, as examples() lists them")
+    wanted = list(dict.fromkeys(given))
     if not wanted:
         raise InputError("numbers is empty; give the numbers of the examples to remove")
     chain = Chain(session)

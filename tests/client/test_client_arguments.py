@@ -1,17 +1,19 @@
 """Arguments that the client does not send, and images that it or the server refuses."""
 
+import base64
 import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.client import BadImageError, Client, InputError
+from comln_serve.client import BadImageError, Client, InputError, NoAnswerError
 from tests.client.wires import PAIR, Wire, client_on, wire_to
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
@@ -53,6 +55,8 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
         ([io.StringIO("x"), GREEN], ["red", "green"], "image 1 is a StringIO"),
         (np.zeros((2, 8, 3), np.uint8), ["red", "green"], r"shape \(2, 8, 3\), as of a single image"),
         (np.zeros((2, 8), np.uint8), ["red", "green"], r"shape \(2, 8\), as of a single image"),
+        (np.zeros((2, 8, 4), np.uint8), ["red", "green"], r"shape \(2, 8, 4\), as of a single image"),
+        (np.zeros((2, 8, 1), np.uint8), ["red", "green"], r"shape \(2, 8, 1\), as of a single image"),
     ],
 )
 def test_arguments_that_cannot_be_sent(refusing: tuple[Client, Wire], images: Any, labels: Any, said: str) -> None:
@@ -73,6 +77,10 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
     wrong: Any = [1]
     for call, said in (
         (lambda: comln.remove_examples("pair", ["a"]), "numbers has 'a'; give the numbers of examples"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.remove_examples("pair", [[3]]), r"numbers has \[3\]; give the numbers of examples"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.remove_examples("pair", None), "numbers is None; give a list"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.remove_examples("pair", 3), "numbers is 3; give a list"),  # pyright: ignore[reportArgumentType]
+        (lambda: comln.remove_examples("pair", "37"), "numbers is '37'; give a list"),  # pyright: ignore[reportArgumentType]
         (lambda: comln.relabel_examples("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
         (lambda: comln.relabel_examples("pair", {}), r"labels is \{\}; give a dictionary such as"),
         (lambda: comln.rename_classes("pair", wrong), r"labels is \[1\]; give a dictionary such as"),
@@ -102,8 +110,12 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
     with pytest.raises(InputError, match="timeout is 0"):
         Client(timeout=0)
     text: Any = "3"
-    with pytest.raises(InputError, match="timeout is '3'; give seconds"):
-        Client(timeout=text)
+    for wrong_time in (text, True, None, 3j):
+        with pytest.raises(InputError, match=r"timeout is .*; give seconds"):
+            Client(timeout=wrong_time)
+    for time in (np.float32(3), np.int64(3)):
+        with Client(timeout=time, retry_seconds=time) as client:
+            assert client._http.timeout.read == 3.0
     with pytest.raises(InputError, match="url is 8000; give the address of a server"):
         Client(8000)  # pyright: ignore[reportArgumentType]
 
@@ -117,6 +129,27 @@ def test_a_client_that_was_closed_says_so(line: Wire) -> None:
 
 def test_a_client_is_shown_with_its_address_and_without_its_key() -> None:
     assert repr(Client("http://127.0.0.1:9", key="comln_1_2")) == "Client('http://127.0.0.1:9')"
+
+
+def test_a_password_in_the_address_is_used_and_not_shown() -> None:
+    client = Client("http://me:secret@127.0.0.1:9/api", retry_seconds=0)
+    assert repr(client) == "Client('http://127.0.0.1:9/api')"
+    assert client.url == "http://me:secret@127.0.0.1:9/api"
+    with pytest.raises(NoAnswerError, match=r"no server can be reached at http://127.0.0.1:9/api: ") as caught:
+        client.live()
+    assert "secret" not in str(caught.value)
+    for address in ("http://me:secret@127.0.0.1/?x=1", "ftp://me:secret@127.0.0.1", "http://me:secret@127.0.0.1:0"):
+        with pytest.raises(InputError, match=r"url is .(http|ftp)") as refused:
+            Client(address)
+        assert "secret" not in str(refused.value)
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["authorization"])
+        return httpx2.Response(200, json={"status": "ok"})
+
+    Client("http://me:secret@example.org", transport=httpx2.MockTransport(answer)).live()
+    assert seen == [f"Basic {base64.b64encode(b'me:secret').decode()}"]
 
 
 def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -> None:
