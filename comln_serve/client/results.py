@@ -102,7 +102,12 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A stored classifier. As an argument it stands for exactly this one, by its id."""
+    """A stored classifier. As an argument it stands for exactly this one, by its id.
+
+    Attributes:
+        head_sha256, embedder_sha256: what of its model it was adapted with, as in `Model`; None: the server does not
+            know, or is too old to say.
+    """
 
     id: str
     name: str | None
@@ -119,6 +124,7 @@ class Classifier:
     created_at: datetime
     expires_at: datetime | None
     head_sha256: str | None = None
+    embedder_sha256: str | None = None
     held_out: HeldOutAccuracy | None = None
 
     @property
@@ -308,7 +314,13 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that is served."""
+    """A model that is served.
+
+    Attributes:
+        head_sha256: hash of what new classifiers are adapted with; one adapted by another head still predicts.
+        embedder_sha256: hash of the network and the preprocessing; a classifier of others cannot predict. None: the
+            server is too old to say.
+    """
 
     name: str
     default: bool
@@ -326,6 +338,7 @@ class Model:
     calibration: Mapping[str, Any] | None
     provider: str
     head_sha256: str | None = None
+    embedder_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 from click.testing import Result
+from fastapi.testclient import TestClient
 
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import class_folder
+from tests.client.wires import Wire
 from tests.support.bundles import break_backbone, edit_manifest
 
 
@@ -62,6 +65,56 @@ def test_classifiers_whose_model_is_another_now_are_marked(
     assert run("classifiers", "adapt", "tiny").exit_code == 0
     assert run("classifiers", "show", "tiny").stderr == ""
     assert model_of(run("classifiers", "ls").stdout.splitlines()[1]) == "tiny"
+    edit_manifest(settings.models_dir / "tiny", lambda content: content["preprocessing"].update(resize="stretch"))
+    assert run("models", "reload").exit_code == 0
+    assert model_of(run("classifiers", "ls").stdout.splitlines()[1]) == "tiny (another network)"
+    assert "adapt to its images again (comln adapt)" in run("classifiers", "show", "tiny").stderr
+    assert "model_changed" in run("predict", photos, "--classifier", "tiny").stderr
+
+
+def test_classifiers_of_another_network_are_marked(
+    run: Callable[..., Result], line: Wire, client: TestClient, tmp_path: Path
+) -> None:
+    """They cannot predict, and adapting again without images cannot help: another head says nothing then."""
+    assert run("adapt", class_folder(tmp_path / "photos"), "--name", "shop").exit_code == 0
+    stored = client.get("/classifiers/shop").json()
+    models = client.get("/models").json()["models"]
+    hashes: dict[str, tuple[str | None, str | None]] = {}
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        one = {**stored, "embedder_sha256": hashes["classifier"][0], "head_sha256": hashes["classifier"][1]}
+        served = {"embedder_sha256": hashes["model"][0], "head_sha256": hashes["model"][1]}
+        answers = {
+            "/models": {"models": [{**model, **served} for model in models]},
+            "/classifiers": {"classifiers": [one], "next": None},
+            "/classifiers/shop": one,
+        }
+        return httpx2.Response(200, json=answers[request.url.path])
+
+    line.before = answer
+    for of_classifier, of_model, mark, said in (
+        (("a", "h"), ("b", "h"), " (another network)", "adapt to its images again (comln adapt)"),
+        (("a", "g"), ("b", "h"), " (another network)", "adapt to its images again (comln adapt)"),
+        (("a", "g"), ("a", "h"), " (earlier head)", "comln classifiers adapt shop@1 adapts it again"),
+        (("a", "h"), ("a", "h"), "", ""),
+        ((None, "h"), ("b", "h"), "", ""),  # stored, or answered, by what did not know
+        (("a", "h"), (None, "h"), "", ""),
+        ((None, "g"), (None, "h"), " (earlier head)", "comln classifiers adapt shop@1 adapts it again"),
+    ):
+        hashes.update(classifier=of_classifier, model=of_model)
+        assert model_of(run("classifiers", "ls").stdout.splitlines()[1]) == f"{stored['model']}{mark}"
+        shown = run("classifiers", "show", "shop").stderr
+        assert (said in shown) if said else (shown == "")
+        assert ("comln classifiers adapt" in shown) == (mark == " (earlier head)")
+
+
+def test_an_older_server_says_nothing_of_networks(client: TestClient, run: Callable[..., Result], line: Wire) -> None:
+    models = client.get("/models").json()
+    for model in models["models"]:
+        model.pop("embedder_sha256", None)
+    line.before = lambda _request: httpx2.Response(200, json=models)
+    listed = json.loads(run("models", "ls", "--json").stdout)["models"]
+    assert {model["embedder_sha256"] for model in listed} == {None}
 
 
 def model_of(line: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import click
@@ -13,13 +14,23 @@ from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
 from comln_serve.client.errors import InputError
-from comln_serve.client.results import Classifier, ClassifierDetail
+from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
-_NOT_SERVED, _EARLIER_HEAD = " (not served)", " (earlier head)"
+
+class _Trouble(Enum):
+    """What is wrong between a classifier and its model, as lists mark it."""
+
+    NOT_SERVED = "not served"
+    OTHER_NETWORK = "another network"
+    EARLIER_HEAD = "earlier head"
+
+
 _REMEDIES = {
-    _NOT_SERVED: "its model {model} is not served here, so it cannot predict: serve that bundle again, or adapt its "
-    "images to another model",
-    _EARLIER_HEAD: "the head of {model} was replaced since: its probabilities are not calibrated any more; "
+    _Trouble.NOT_SERVED: "its model {model} is not served here, so it cannot predict: serve that bundle again, or "
+    "adapt its images to another model",
+    _Trouble.OTHER_NETWORK: "the network or the preprocessing of {model} was replaced since, so it cannot predict: "
+    "adapt to its images again (comln adapt), or serve the bundle again that it was adapted on",
+    _Trouble.EARLIER_HEAD: "the head of {model} was replaced since: its probabilities are not calibrated any more; "
     "comln classifiers adapt {reference} adapts it again, without images",
 }
 
@@ -35,9 +46,9 @@ def classifiers() -> None:
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.  [default: all]")
 @connected
 def list_all(client: Client, output: Output, **options: Any) -> None:
-    """List classifiers, the newest first; of those that cannot predict here, that their model is not served."""
+    """List classifiers, the newest first; of those that cannot predict here, why their model does not let them."""
     found = client.classifiers(**options)
-    heads = {} if output.as_json else {model.name: model.head_sha256 for model in client.models()}
+    served = {} if output.as_json else {model.name: model for model in client.models()}
     rows = [
         [
             item.name or "",
@@ -47,7 +58,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
             str(sum(one.examples for one in item.classes)),
             "" if item.held_out is None else percent(item.held_out.accuracy),
             horizon_of_one(item),
-            f"{item.model}{_note_of_model(item, heads)}",
+            _marked_model(item, served),
             f"{item.created_at:%Y-%m-%d %H:%M}",
             item.id,
         ]
@@ -79,9 +90,9 @@ def show(client: Client, output: Output, ref: str) -> None:
     found = client.classifier(ref)
     output.show(found, lambda: f"{described(found)}\n\n{_classes(found)}")
     if not output.as_json:
-        note = _note_of_model(found, {model.name: model.head_sha256 for model in client.models()})
-        if remedy := _REMEDIES.get(note):
-            output.note(remedy.format(model=found.model, reference=found.reference))
+        trouble = _trouble_with_model(found, {model.name: model for model in client.models()})
+        if trouble is not None:
+            output.note(_REMEDIES[trouble].format(model=found.model, reference=found.reference))
 
 
 @classifiers.command()
@@ -218,16 +229,28 @@ def export(client: Client, output: Output, ref: str, *, path: str, **options: An
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
 
 
-def _note_of_model(item: Classifier, heads: Mapping[str, str | None]) -> str:
-    """What is to be said of a classifier's model.
+def _marked_model(item: Classifier, served: Mapping[str, Model]) -> str:
+    trouble = _trouble_with_model(item, served)
+    return item.model if trouble is None else f"{item.model} ({trouble.value})"
+
+
+def _trouble_with_model(item: Classifier, served: Mapping[str, Model]) -> _Trouble | None:
+    """What is wrong between a classifier and its model; None: nothing.
 
     Args:
-        heads: hashes of the heads of the models that are served, by name; None: the server is too old to say.
+        served: the models that are served, by name.
     """
-    if item.model not in heads:
-        return _NOT_SERVED
-    head = heads[item.model]
-    return _EARLIER_HEAD if None not in (head, item.head_sha256) and head != item.head_sha256 else ""
+    model = served.get(item.model)
+    if model is None:
+        return _Trouble.NOT_SERVED
+    if _differ(item.embedder_sha256, model.embedder_sha256):
+        return _Trouble.OTHER_NETWORK
+    return _Trouble.EARLIER_HEAD if _differ(item.head_sha256, model.head_sha256) else None
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    """Whether two hashes are both known and not the same."""
+    return None not in (one, other) and one != other
 
 
 def _classes(found: ClassifierDetail) -> str:
