@@ -149,7 +149,7 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), (15, 2000)])
+@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), (15, 600)])
 def test_killed_at_random_moments_of_adapting(
     models_dir: Path,
     tmp_path: Path,

@@ -39,7 +39,7 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
             answer = http.post(f"{server.url}/predict", **predict_form(file))
             assert answer.status_code in (200, 422)
         loggers = {json.loads(line)["logger"] for line in server.log.read_text().splitlines()}
-        assert loggers <= {"comln_serve", "comln_serve.engine.models", "comln_serve.requests", "uvicorn.error"}
+        assert loggers <= {"comln_serve", "comln_serve.engine.bundles", "comln_serve.requests", "uvicorn.error"}
 
 
 @pytest.mark.parametrize("on_a_gpu", [False, True])
