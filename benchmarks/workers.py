@@ -72,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> str:
     lines = [what, "", head, "|---|---|---|---|---|"]
     for (number, mode), rate, megabytes in zip(kinds, rates, used, strict=True):
         ratios = [own / first for own, first in zip(rate, rates[0], strict=True)]
-        where = "one process more" if mode == "on" else "each"
+        where = "one additional process" if mode == "on" else "each"
         lines.append(f"| {number} | {where} | {_spread(rate, '.0f')} | {_spread(ratios, '.2f')} | {megabytes:.0f} |")
     return "\n".join([*lines, "", "Memory: of all processes, after some load; what they share is counted once."])
 
