@@ -163,6 +163,7 @@ class TestServer:
         answer = http.post(f"{server.url}/models/reload")
         assert answer.status_code == 200, answer.text
         assert (answer.json()["added"], answer.json()["removed"]) == (["new"], ["tiny-learned"])
+        wait_until(lambda: server.log.read_text().count("models reloaded: added new") == 2)  # by both workers
         assert http.post(f"{server.url}/adapt", **adapt_form(name="known", model="new")).status_code == 201
         assert probabilities(server.url, QUERIES[0])
 
