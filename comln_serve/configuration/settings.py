@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     )
     embedding_process: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="Whether one additional process embeds for several workers, in batches of all of them, so that the "
-        "networks are in memory once: on, off, or auto, which is on where there is a GPU.",
+        description="Whether one additional process embeds for several workers, in batches of all of them, so that a "
+        "GPU holds each network once: on, off, or auto, which is on where there is a GPU.",
     )
     tls_certificate: Path | None = Field(
         None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."

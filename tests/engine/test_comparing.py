@@ -1,9 +1,6 @@
 """Which images are examples of a classifier: for one request at a time, which waits neither for ever nor for nobody."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -11,6 +8,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.cancellation import Caller
+from comln_serve.engine.classifiers.comparing import _MOST
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
@@ -59,49 +57,27 @@ def test_large_ones_are_not_kept(engine: Engine, reads: list[str], monkeypatch: 
     assert reads == [made.id] * 2
 
 
-@pytest.fixture
-def held(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Event]:
-    """Lets the next comparison wait as it reads, until the event is set."""
-
-    def hold() -> Event:
-        begun, go_on = Event(), Event()
-        support = TenantStore.support
-
-        def slow(self: TenantStore, reference: str) -> Any:
-            begun.set()
-            assert go_on.wait(60)
-            return support(self, reference)
-
-        monkeypatch.setattr(TenantStore, "support", slow)
-        threads = ThreadPoolExecutor(1)
-        threads.submit(predict, engine, FILES, "first", examples=True)
-        threads.shutdown(wait=False)
-        assert begun.wait(60)
-        return go_on
-
-    return hold
-
-
-def test_who_waits_leaves_with_its_client(engine: Engine, held: Callable[[], Event]) -> None:
-    engine.adapt(SUPPORT, NewClassifier(name="first"))
-    go_on = held()
+def test_who_waits_leaves_with_its_client(engine: Engine) -> None:
+    made = engine.adapt(SUPPORT).classifier
     caller = Caller()
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(predict, engine, FILES, "first", caller, examples=True)
-        wait_until(lambda: engine._comparisons._waiting == 1)
+    with engine._comparisons._turn, ThreadPoolExecutor(1) as threads:  # as if another request had its turn
+        waiting = threads.submit(predict, engine, FILES, made.id, caller, examples=True)
+        wait_until(lambda: engine._comparisons._places._value == _MOST - 1)
         caller.cancellation.cancel()
         fails(ErrorCode.CLIENT_GONE, lambda: waiting.result(30))
-        go_on.set()
-    assert predict(engine, FILES, "first", examples=True).examples == (2, None, 1)
+    assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)
 
 
-def test_nobody_waits_for_ever_and_not_many_do(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nobody_waits_for_ever_and_not_many_do(settings: Settings, make_engine: MakeEngine) -> None:
     engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.3}))
     made = engine.adapt(SUPPORT).classifier
     with engine._comparisons._turn:
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, FILES, made.id, examples=True))
-        monkeypatch.setattr("comln_serve.engine.classifiers.comparing._MOST_WAITING", 0)
-        fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
+        for _ in range(_MOST):
+            engine._comparisons._places.acquire()
+        error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
+        assert error.detail["limit"] == _MOST
+        for _ in range(_MOST):
+            engine._comparisons._places.release()
     assert predict(engine, FILES, made.id).examples is None, "others are not kept waiting"
+    assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)

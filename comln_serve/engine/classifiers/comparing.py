@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.report import find_among
 
-_MOST_WAITING = 16
+_MOST = 16  # requests that are compared or wait
 _LOOK_S = 0.1
 # Of the examples' embeddings that are kept for the next request, which mostly is of the same evaluation.
 _KEPT_BYTES = 32 * 2**20
@@ -35,7 +35,7 @@ class Comparisons:
         """
         self._catalogue, self._max_queue_s = catalogue, max_queue_s
         self._turn = Lock()
-        self._waiting = 0
+        self._places = BoundedSemaphore(_MOST)
         self._kept: tuple[tuple[str, int], NDArray[np.float32], tuple[int, ...]] | None = None
 
     def numbers_of(
@@ -68,25 +68,24 @@ class Comparisons:
 
     @contextmanager
     def _one_at_a_time(self, cancellation: Cancellation) -> Generator[None, None, None]:
-        if self._waiting >= _MOST_WAITING:
+        if not self._places.acquire(blocking=False):
             raise ServiceError(
                 ErrorCode.OVERLOADED,
-                f"{self._waiting} requests wait to have their images compared with examples, the most there may be. "
+                f"{_MOST} requests have their images compared with examples or wait for that, the most there may be. "
                 "Try again in a moment, or leave out the field examples.",
-                pending=self._waiting,
-                limit=_MOST_WAITING,
+                pending=_MOST,
+                limit=_MOST,
             )
-        latest = time.monotonic() + self._max_queue_s
-        self._waiting += 1
         try:
+            latest = time.monotonic() + self._max_queue_s
             while not self._turn.acquire(timeout=_LOOK_S):
                 cancellation.check()
                 if time.monotonic() > latest:
                     raise waited_too_long(self._max_queue_s, "The comparison with examples")
+            try:
+                cancellation.check()
+                yield
+            finally:
+                self._turn.release()
         finally:
-            self._waiting -= 1
-        try:
-            cancellation.check()
-            yield
-        finally:
-            self._turn.release()
+            self._places.release()

@@ -1,4 +1,4 @@
-"""One process embeds for all that serve (`--embedding-process`), so that each network is in memory once, on a GPU too.
+"""One process embeds for all that serve (`--embedding-process`), so that a GPU holds each network once.
 
     Batcher of a process that serves -> SharedNetwork -> Unix socket, shared memory -> Embedder -> Batcher -> backbone
 

@@ -63,6 +63,15 @@ def embedding(listening: socket.socket, shared: SharedCounts, settings: Settings
     assert not thread.is_alive()
 
 
+@pytest.fixture
+def model(embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle) -> Iterator[SharedModel]:
+    """A warm model that it embeds for."""
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
+    model.warm()
+    yield model
+    model.close()
+
+
 def embed(model: Model, images: Images = IMAGES, cancellation: Cancellation | None = None) -> NDArray[np.float32]:
     return model.batcher.network.embed(images, cancellation or Cancellation(), alone=False)
 
@@ -142,11 +151,8 @@ def test_what_keeps_a_network_from_opening_is_said_where_it_was_asked_for(
 
 
 def test_the_error_of_a_batch_reaches_who_sent_it_and_the_next_is_embedded(
-    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
-    model.warm()
-
     def fail(*arguments: object, **options: object) -> NDArray[np.float32]:
         raise ServiceError(ErrorCode.INFERENCE_TIMEOUT, "too slow", allowed_seconds=1.5)
 
@@ -155,15 +161,11 @@ def test_the_error_of_a_batch_reaches_who_sent_it_and_the_next_is_embedded(
         error = fails(ErrorCode.INFERENCE_TIMEOUT, lambda: embed(model))
         assert error.detail["allowed_seconds"] == 1.5
     assert len(embed(model)) == len(IMAGES)
-    model.close()
 
 
 def test_embeddings_that_are_not_finite_are_left_to_who_knows_the_request(
-    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
-    model.warm()
-
     def one_of_them(self: OnnxBackbone, images: Images, *_: object, **__: object) -> NDArray[np.float32]:
         return np.stack([np.full(8, np.nan if image[0, 0, 0] == 0 else 1.0, np.float32) for image in images])
 
@@ -171,7 +173,6 @@ def test_embeddings_that_are_not_finite_are_left_to_who_knows_the_request(
     images = np.ones((3, 16, 16, 3), np.uint8)
     images[1] = 0
     assert np.isfinite(embed(model, images)).all(axis=1).tolist() == [True, False, True]
-    model.close()
 
 
 def test_a_batch_whose_process_died_is_sent_to_the_next(
@@ -196,11 +197,8 @@ def test_a_batch_whose_process_died_is_sent_to_the_next(
 
 
 def test_a_bundle_that_the_next_process_cannot_open_makes_the_server_not_ready(
-    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
-    model.warm()
-
     def refuse(*arguments: object) -> None:
         raise StartupError("CUDA does not run")
 
@@ -210,7 +208,6 @@ def test_a_bundle_that_the_next_process_cannot_open_makes_the_server_not_ready(
             channel.interrupt()
         assert "CUDA does not run" in fails(ErrorCode.NOT_READY, lambda: embed(model)).message
     assert len(embed(model)) == len(IMAGES)
-    model.close()
 
 
 def test_a_process_that_dies_again_and_again_is_an_error(
@@ -225,10 +222,8 @@ def test_a_process_that_dies_again_and_again_is_an_error(
 
 
 def test_a_batch_that_nobody_wants_any_more_is_neither_waited_for_nor_embedded(
-    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
-    model.warm()
     begun, given_up = Event(), Event()
 
     def slow(self: OnnxBackbone, images: Images, unwanted: Cancellation, **_: object) -> NDArray[np.float32]:
@@ -246,7 +241,6 @@ def test_a_batch_that_nobody_wants_any_more_is_neither_waited_for_nor_embedded(
         error = fails(ErrorCode.CLIENT_GONE, lambda: waiting.result(10))
         assert error.code is ErrorCode.CLIENT_GONE
         assert given_up.wait(10)
-    model.close()
 
 
 def test_it_ends_when_its_threads_hang(
