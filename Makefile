@@ -40,8 +40,8 @@ test-slow: $(VENV)/.dev  ## the tests that `make test` leaves out, in browsers, 
 test-alone: $(VENV)/.dev  ## of these, the ones that need the machine for themselves
 	$(BIN)/python -m pytest -m alone
 
-coverage: $(VENV)/.dev  ## all tests but these, and which lines and branches of the server they run
-	$(PYTEST) -m "not alone" --cov --cov-report=term
+coverage: $(VENV)/.dev  ## what `make test` runs, and which lines and branches of the server that covers
+	$(PYTEST) -m "not slow and not alone" --cov --cov-report=term
 
 lint: $(VENV)/.dev  ## style, lint and types
 	$(BIN)/ruff format --check .

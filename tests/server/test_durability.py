@@ -149,20 +149,17 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "adapts"), [(2, 60), (15, 600)])
 def test_killed_at_random_moments_of_adapting(
     models_dir: Path,
     tmp_path: Path,
     database_url: str,
     settings: Settings,
     make_engine: Callable[[Settings], Engine],
-    kills: int,
-    adapts: int,
 ) -> None:
-    moments = random.Random(kills)
+    moments = random.Random(0)
     ledger = Ledger()
-    for kill in range(1, kills + 1):
-        goal = adapts * kill // kills
+    for kill in range(1, 9):
+        goal = 40 * kill
         with (
             live_server(models_dir, tmp_path, "--default-model", "tiny", database_url=database_url) as server,
             busy_clients(server, ledger),
@@ -170,7 +167,7 @@ def test_killed_at_random_moments_of_adapting(
             while len(ledger.made) < goal and server.process.poll() is None:
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.05))
-    assert len(ledger.made) >= adapts
+    assert len(ledger.made) >= goal
     survivor = make_engine(settings.model_copy(update={"database_url": database_url}))
     with served(survivor) as url, http.session(base_url=url) as session:
         while ledger.unanswered:

@@ -170,7 +170,7 @@ class Client:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("operations", [15, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("operations", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_clients_find_what_they_did_while_others_do_everything(
     models_dir: Path, tmp_path: Path, database_url: str, operations: int
 ) -> None:

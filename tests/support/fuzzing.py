@@ -47,7 +47,7 @@ OPERATIONS = [
     ("GET", "/v2/models/{model}/versions/{version}/ready"),
 ]
 # A few requests in each run of the tests, many in that of the slow ones.
-few_or_many = pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.slow)])
+few_or_many = pytest.mark.parametrize("examples", [20, pytest.param(50, marks=pytest.mark.slow)])
 
 
 def settings(examples: int) -> hypothesis.settings:
