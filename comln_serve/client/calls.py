@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import httpx2
 
@@ -32,7 +32,8 @@ from comln_serve.client.results import (
 from comln_serve.client.steps import Flow, Request, do
 
 _PAGE = 1000  # most classifiers that the server lists at a time
-_SUFFIXES: Mapping[str, Literal["onnx", "safetensors"]] = {".onnx": "onnx", ".safetensors": "safetensors"}
+ExportFormat: TypeAlias = Literal["onnx", "safetensors", "support"]
+_SUFFIXES: Mapping[str, ExportFormat] = {".onnx": "onnx", ".safetensors": "safetensors", ".support": "support"}
 
 
 def classifiers(
@@ -165,14 +166,15 @@ def export(
     session: Session,
     classifier: str | Classifier,
     path: Folder = ".",
-    format: Literal["onnx", "safetensors"] | None = None,  # noqa: A002 - the API's word
+    format: ExportFormat | None = None,  # noqa: A002 - the API's word
 ) -> Flow[Path]:
-    """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer.
+    """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer; "support",
+    the embeddings and labels of its examples, from which `import_support` makes it on another server.
 
     Args:
         path: a file, which is replaced once all has arrived (of a link, what it leads to); a device or a pipe, which is
             written to; or a folder, where the server names the file.
-        format: default: as the path ends, .onnx or .safetensors; "onnx" for a folder.
+        format: default: as the path ends, .onnx, .safetensors or .support; "onnx" for a folder.
 
     Returns:
         The file's path.
@@ -185,7 +187,7 @@ def export(
         raise InputError(f"{path}: there is no such folder")
     suffix = "" if Path(path).is_dir() else Path(path).suffix
     if format is None and suffix not in ("", *_SUFFIXES):
-        raise InputError(f"{path}: ends neither in .onnx nor in .safetensors; say the format, or name the file so")
+        raise InputError(f"{path}: ends in none of {', '.join(_SUFFIXES)}; say the format, or name the file so")
     kind = format or _SUFFIXES.get(suffix, "onnx")
     if _SUFFIXES.get(suffix, kind) != kind:
         raise InputError(

@@ -5,6 +5,7 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from comln_serve.client.arguments import metadata_of, texts_by
@@ -217,6 +218,38 @@ def adapt_again(
     """
     _check_horizon(horizon)
     return (yield from _change(session, classifier, "adapt", {"horizon": horizon, "promote": promote}))
+
+
+def import_support(
+    session: Session, file: Folder | bytes, *, name: str | None = None, promote: bool = True
+) -> Flow[Adapted]:
+    """Make a classifier from a support set that `export` has written, on this server or another with the same bundle.
+
+    Its horizon and metadata come with it. The classifier is the one that was exported if the model's head is the same.
+
+    Args:
+        file: its path, or its bytes.
+        name: as in `adapt`; default: the name that it was exported with.
+        promote: as in `adapt`.
+
+    Raises:
+        InputError: the file cannot be read.
+        ComlnError: the server refused it, as where it does not serve the bundle; or there is no answer.
+    """
+    content = file if isinstance(file, bytes) else (yield from do(lambda: _bytes_of(Path(file))))
+    if not content:
+        raise InputError(f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set")
+    parameters = {"promote": flag_text(promote)} | ({} if name is None else {"name": name})
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
+    return (yield from ask_for(session, Adapted, request))
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def relabel_examples(

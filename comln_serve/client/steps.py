@@ -22,6 +22,7 @@ class Request:
         fields: of a form.
         images: image files of the form.
         content: of a JSON body, where there is no form.
+        file: the body as it is, where there is neither.
         repeatable: sending it twice has the effect of sending it once.
     """
 
@@ -31,6 +32,7 @@ class Request:
     fields: Mapping[str, str | Sequence[str]] = field(default_factory=dict[str, str | Sequence[str]])
     images: Sequence[bytes] = ()
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    file: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     repeatable: bool = True
 
@@ -44,6 +46,9 @@ class Request:
             found["files"] = [("images", ("image", data)) for data in self.images]
         elif self.content:
             found["json"] = dict(self.content)
+        elif self.file:
+            found["content"] = self.file
+            found["headers"] |= {"Content-Type": "application/octet-stream"}
         return found
 
 

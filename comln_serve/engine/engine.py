@@ -23,6 +23,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected
+from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.admission import Admission
@@ -240,6 +241,24 @@ class Engine:
         self._need_ready()
         with self._served.using() as models:
             return self._maker.adapt(models, support, new or NewClassifier(), caller or Caller(), partial=partial)
+
+    def adapt_to_embeddings(
+        self, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str, caller: Caller | None = None
+    ) -> Adapted:
+        """Fit a classifier to embeddings that this server or another has computed, and store it.
+
+        Args:
+            embedder_sha256: of the bundle that computed them, which has to be served here. `new.model` may be another
+                name of it.
+            digest: of all that was sent, to recognise a repeated request.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, no such bundle is served; or anything else wrong with the request. Nothing is
+                stored then.
+        """
+        self._need_ready()
+        with self._served.using() as models:
+            return self._maker.adapt_to_embeddings(models, support, embedder_sha256, new, digest, caller or Caller())
 
     def add_examples(
         self,

@@ -135,6 +135,24 @@ class Models(dict[str, Model]):
             )
         return self[key]
 
+    def embedding_like(self, name: str, embedder_sha256: str) -> Model:
+        """The model whose network and preprocessing have that hash, of several the one of that name.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, there is none.
+        """
+        alike = [model for model in self.values() if model.embedder_sha256 == embedder_sha256]
+        if not alike:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"The embeddings are of model {name!r:.100} with embedder_sha256 {embedder_sha256!r:.100}, and no "
+                f"model of this server has that; served are {', '.join(self)}. Serve that bundle, or send the images "
+                "to POST /adapt.",
+                model=name[:100],
+                embedder_sha256=embedder_sha256[:100],
+            )
+        return next((model for model in alike if model.name == name), alike[0])
+
     def of(self, classifier: ClassifierRecord) -> Model:
         """The model a classifier was adapted on.
 

@@ -181,7 +181,7 @@ def test_json_that_is_sent_as_a_form_is_told_how(client: TestClient, path: str) 
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = client.post(path, content=b'{"classifier": "known"}', headers=headers)
     error = check_error(answer, ErrorCode.UNSUPPORTED_MEDIA_TYPE)
-    assert error["message"].endswith("for JSON, add -H 'Content-Type: application/json'.")
+    assert error["message"].endswith(" add -H 'Content-Type: application/json'.")
     assert "curl" not in client.post("/predict", content=b"x", headers={"Content-Type": "image/png"}).text
 
 

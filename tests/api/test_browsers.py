@@ -42,6 +42,7 @@ def test_pages_of_other_origins_change_nothing(client: TestClient, headers: dict
     for method, path in (
         ("POST", "/adapt"),
         ("POST", "/classifiers/known/rollback"),
+        ("POST", "/classifiers"),
         ("POST", "/classifiers/known/adapt"),
         ("POST", "/classifiers/known/labels"),
         ("POST", "/classifiers/known/examples/labels"),

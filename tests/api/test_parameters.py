@@ -28,6 +28,7 @@ def message_of(answer: Any) -> str:
     [
         ("GET", "/classifiers?nam=x", "nam", ["limit", "before", "name", "model"]),
         ("GET", "/classifiers?limit=1&=x", "", ["limit", "before", "name", "model"]),
+        ("POST", "/classifiers?nam=x", "nam", ["name", "promote"]),
         ("GET", "/classifiers/known?x", "x", []),
         ("DELETE", "/classifiers/known?force=1", "force", []),
         ("PATCH", "/classifiers/known?name=new", "name", []),

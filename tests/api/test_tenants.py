@@ -51,7 +51,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("POST", "/predict"): predict_form(RED),
 }
 # Tested by themselves below.
-OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers")}
+OF_A_TENANT = {("POST", "/adapt"), ("GET", "/classifiers"), ("POST", "/classifiers")}
 OF_NOBODY = {("GET", "/models"), ("GET", "/limits"), ("GET", "/v2"), ("GET", "/metrics"), ("POST", "/models/reload")}
 NAME, UNUSED_NAME = "letters", "numbers"
 
@@ -160,6 +160,19 @@ def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, the
         answer = ask(keyed, route, NAME, theirs)
         assert answer.is_success or answer.status_code == 422, (route, answer.text)
     assert state(keyed, mine) == before
+
+
+def test_a_support_set_is_imported_for_the_tenant_who_sends_it(
+    keyed: TestClient, mine: Headers, theirs: Headers
+) -> None:
+    adapt(keyed, mine, name=NAME)
+    before = state(keyed, mine)
+    content = keyed.get(f"/classifiers/{NAME}/export?format=support", headers=mine).content
+    sent = {"Content-Type": "application/octet-stream"}
+    made = keyed.post("/classifiers", content=content, headers={**theirs, **sent})
+    assert (made.json()["name"], made.json()["version"]) == (NAME, 1)
+    assert state(keyed, mine) == before
+    assert len(state(keyed, theirs)[1]) == 1
 
 
 def test_two_tenants_may_use_the_same_idempotency_key(keyed: TestClient, mine: Headers, theirs: Headers) -> None:

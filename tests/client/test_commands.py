@@ -234,6 +234,13 @@ def test_classifiers(run: Run, comln: Client, photos: Path, tmp_path: Path) -> N
     assert set(load_file(weights)) == {"W"}, "nothing was written"
     assert run("classifiers", "export", "life", "-o", tmp_path / "life.bin", "--format", "onnx").exit_code == 0
     assert (tmp_path / "life.bin").read_bytes() == file.read_bytes()
+    support = tmp_path / "life.support"
+    assert run("classifiers", "export", "life", "-o", support).exit_code == 0
+    assert run("classifiers", "import", support, "--name", "copy").stdout.startswith("copy@1 (clf_")
+    assert run("classifiers", "import", support, "--name", "copy", "--no-promote").stdout.startswith("copy@2 (clf_")
+    refused = run("classifiers", "import", weights)
+    assert (refused.exit_code, "not that of a support set" in refused.stderr) == (1, True)
+    assert run("classifiers", "rm", "copy", "--all-versions", "--yes").exit_code == 0
     kept = run("classifiers", "rm", "life")
     assert kept.exit_code == 2
     assert kept.stderr == "comln: deleting needs --yes where nobody can be asked\n"

@@ -150,11 +150,7 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments_of_adapting(
-    models_dir: Path,
-    tmp_path: Path,
-    database_url: str,
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
+    models_dir: Path, tmp_path: Path, database_url: str, settings: Settings, make_engine: Callable[[Settings], Engine]
 ) -> None:
     moments = random.Random(0)
     ledger = Ledger()

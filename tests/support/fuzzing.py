@@ -17,6 +17,7 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/classifiers/{ref}/examples/labels"),
     ("PATCH", "/classifiers/{ref}"),
     ("GET", "/classifiers"),
+    ("POST", "/classifiers"),
     ("GET", "/classifiers/{ref}/examples/{number}/thumbnail"),
     ("POST", "/classifiers/{ref}/promote"),
     ("DELETE", "/classifiers/{ref}/examples"),

@@ -2,7 +2,8 @@
 
 import codecs
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
 
 from anyio import to_thread
 from fastapi import Request
@@ -26,17 +27,21 @@ from comln_serve.api.receive.requests import (
     SupportImage,
 )
 from comln_serve.configuration.settings import Settings
+from comln_serve.domain.support import SupportSet
 from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.export.support_file import SupportFileError, read_support
 
-MULTIPART, JSON = "multipart/form-data", "application/json"
-_HINT_FOR_CURL = "curl -d sends this type: for JSON, add -H 'Content-Type: application/json'."
+MULTIPART, JSON, BYTES = "multipart/form-data", "application/json", "application/octet-stream"
+_HINT_FOR_CURL = "curl -d sends this type; for another, add -H 'Content-Type: {allowed}'."
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
 _OTHER_SEPARATORS = 2**16
+# Bytes allowed in a support file's header beside its labels: metadata, arrays.
+_OTHER_HEADER = 2**18
 
 # Windows PowerShell writes them to files.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -97,6 +102,47 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
         form = await multipart.read_form(request, settings)
         return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
     return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
+
+
+class SentSupport(NamedTuple):
+    """An exported support set, the options that its file has for its classifier, the hash of the bundle that embedded
+    it, and that of the file.
+    """
+
+    support: SupportSet
+    options: AdaptOptions
+    embedder_sha256: str
+    digest: str
+
+
+async def read_support_file(request: Request, settings: Settings) -> SentSupport:
+    """The body of `POST /classifiers`.
+
+    Raises:
+        ServiceError: anything wrong with the body.
+    """
+    _check_content_type(request, BYTES)
+    content = await whole_body(request, settings.max_body_bytes, "an exported support set")
+    # A character takes at most 7 bytes in JSON within JSON.
+    most_header = settings.max_classes * (7 * settings.max_label_length + 16) + _OTHER_HEADER
+
+    def read() -> SentSupport:
+        try:
+            support, about = read_support(bytes(content), most_header)
+        except SupportFileError as error:
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/export?format=support.",
+                problem=str(error),
+            ) from error
+        check_labels(about.labels, settings)
+        for position, label in enumerate(about.labels):
+            _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
+        chosen = about.model_dump(include={"model", "name", "horizon", "metadata"})
+        options = _validate(AdaptOptions, chosen, where="the file's header")
+        return SentSupport(support, options, about.embedder_sha256, sha256(content).hexdigest())
+
+    return await in_parsing_thread(request, read)
 
 
 async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
@@ -180,7 +226,7 @@ def _check_content_type(request: Request, *allowed: str) -> str:
     received = request.headers.get("content-type", "")
     kind = received.partition(";")[0].strip().lower()
     if kind not in allowed:
-        hint = f" {_HINT_FOR_CURL}" if kind == "application/x-www-form-urlencoded" else ""
+        hint = f" {_HINT_FOR_CURL.format(allowed=allowed[-1])}" if kind == "application/x-www-form-urlencoded" else ""
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Type is {received[:100]!r}; send {' or '.join(allowed)}.{hint}",
@@ -203,8 +249,11 @@ async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Rea
     return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
 
 
-async def whole_body(request: Request, limit: int) -> bytearray:
+async def whole_body(request: Request, limit: int, expected: str = "JSON") -> bytearray:
     """Read the whole body.
+
+    Args:
+        expected: what it should be, in words.
 
     Raises:
         ServiceError: it is empty, is over `limit` bytes, or broke off.
@@ -213,7 +262,7 @@ async def whole_body(request: Request, limit: int) -> bytearray:
     async for chunk in body_chunks(request, limit):
         body += chunk
     if not body:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body is empty; send JSON.")
+        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is empty; send {expected}.")
     return body
 
 

@@ -1,8 +1,9 @@
-"""`comln classifiers ls | show | rm | promote | rollback | adapt | rename | edit | rename-classes | export`."""
+"""The subcommands of `comln classifiers`."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import click
@@ -219,14 +220,29 @@ def rename_classes(client: Client, output: Output, ref: str, *, labels: Sequence
 @click.option("--output", "-o", "path", default=".", help="File, or folder for it.")
 @click.option(
     "--format",
-    type=click.Choice(["onnx", "safetensors"]),
+    type=click.Choice(["onnx", "safetensors", "support"]),
     help="Kind of file.  [default: as the output ends; onnx for a folder]",
 )
 @connected
 def export(client: Client, output: Output, ref: str, *, path: str, **options: Any) -> None:
-    """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer."""
+    """Write a classifier to a file: onnx, images in and probabilities out; safetensors, its last layer; support, the
+    embeddings and labels of its examples, for `comln classifiers import` on another server.
+    """
     file = client.export(ref, path, **options)
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
+
+
+@classifiers.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--name", help="Name of the classifier, which becomes its next version.  [default: the one it has]")
+@PROMOTE
+@connected
+def import_(client: Client, output: Output, file: Path, *, name: str | None, promote: bool) -> None:
+    """Make a classifier from FILE, which `comln classifiers export REF -o FILE.support` has written.
+
+    It may be of another server, if that serves the same bundle. Horizon and metadata come with it, thumbnails do not.
+    """
+    show_made(output, client.import_support(file, name=name, promote=promote))
 
 
 def _marked_model(item: Classifier, served: Mapping[str, Model]) -> str:

@@ -139,6 +139,30 @@ class ClassifierMaker:
         call = self._begin(caller, models, "adapt", support, vars(new), partial=partial)
         return self._once(call, lambda: self._make(support, new, call))
 
+    def adapt_to_embeddings(
+        self, models: Models, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str, caller: Caller
+    ) -> Adapted:
+        """See `Engine.adapt_to_embeddings`."""
+        call = self._begin(caller, models, "embeddings", (), {**vars(new), "digest": digest}, partial=False)
+
+        def make_of() -> Classifier:
+            model = models.embedding_like(new.model or models.default, embedder_sha256)
+            manifest = model.bundle.manifest
+            expected = len(manifest.preprocessing.shares) * manifest.embedding_size
+            if support.embeddings.shape[1] != expected:
+                raise ServiceError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Each embedding has {support.embeddings.shape[1]} numbers; those of model {model.name!r} have "
+                    f"{expected}. Send the file as it was exported.",
+                    received=support.embeddings.shape[1],
+                    allowed=expected,
+                )
+            self._check_new(support.labels, model, call)
+            embeddings = as_stored(support.embeddings, manifest.stored_embeddings)
+            return self._fit_new(model, replace(support, embeddings=embeddings), new, call)
+
+        return self._once(call, make_of)
+
     def add_examples(
         self, models: Models, reference: str, support: Support, caller: Caller, *, promote: bool, partial: bool
     ) -> Adapted:
@@ -204,11 +228,17 @@ class ClassifierMaker:
 
     def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
         model, labels = call.models.find(new.model), [label for _, label in support]
+        self._check_new(labels, model, call)
+        examples = SupportSet.of(*self._embedded(support, model, call, {}))
+        _check_classes_left(labels, examples.classes, call.rejected)
+        return self._fit_new(model, examples, new, call)
+
+    def _check_new(self, labels: Sequence[str], model: Model, call: _Call) -> None:
         check_classes(labels, model)
         self._check_size(len(labels), len(set(labels)))
         self._check_room(call)
-        examples = SupportSet.of(*self._embedded(support, model, call, {}))
-        _check_classes_left(labels, examples.classes, call.rejected)
+
+    def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier, call: _Call) -> Classifier:
         with self._solves.turn(call.caller.cancellation.check, object()):
             made = self._fit(model, examples, new.horizon, call)
         lifetime = new.expires_in_seconds

@@ -1,0 +1,115 @@
+"""A classifier's support set as a file, from which a server with the same bundle makes the same classifier."""
+
+import numpy as np
+import safetensors.numpy
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+from safetensors import SafetensorError
+
+from comln_serve.domain.classifier import Classifier
+from comln_serve.domain.support import SupportSet
+
+FORMAT_VERSION = "1"
+
+# Name, dtype and dimensions of each array; the first of each is that of examples.
+_ARRAYS = {"embeddings": (np.float32, 2), "classes": (np.int64, 1), "hashes": (np.uint64, 1), "hashed": (np.bool_, 1)}
+_LARGEST = 1e15  # of an embedding's numbers: larger ones have squares, and sums of them, that float32 does not have
+_LENGTH = 8  # bytes of the header's length, with which a safetensors file begins
+
+
+class SupportFileError(ValueError):
+    """A file is not one of a support set. The message says why."""
+
+
+class About(BaseModel):
+    """What a support file says of itself, in JSON in its header.
+
+    Attributes:
+        labels: of its classes.
+        model, embedder_sha256: the bundle that computed the embeddings.
+        horizon: T, or the rule that sets it.
+        name, metadata: of the classifier.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    labels: list[str]
+    model: str
+    embedder_sha256: str
+    horizon: float | str
+    name: str | None
+    metadata: dict[str, str]
+
+
+def write_support(classifier: Classifier, support: SupportSet) -> bytes:
+    """A safetensors file of a support set. docs/export.md lists its content."""
+    tensors = {
+        "embeddings": np.ascontiguousarray(support.embeddings, dtype=np.float32),
+        "classes": support.class_indices().astype(np.int64),
+        "hashes": np.array([one or 0 for one in support.hashes], dtype=np.uint64),
+        "hashed": np.array([one is not None for one in support.hashes], dtype=np.bool_),
+    }
+    about = About(
+        labels=list(support.classes),
+        model=classifier.model,
+        embedder_sha256=classifier.embedder_sha256,
+        horizon=classifier.horizon if classifier.horizon_rule == "given" else classifier.horizon_rule,
+        name=classifier.name,
+        metadata=classifier.metadata,
+    )
+    return safetensors.numpy.save(
+        tensors, metadata={"support_version": FORMAT_VERSION, "support": about.model_dump_json()}
+    )
+
+
+def read_support(content: bytes, most_header: int) -> tuple[SupportSet, About]:
+    """Read what `write_support` has made, or anybody else.
+
+    Args:
+        most_header: bytes that the header may have.
+
+    Returns:
+        The support set, with examples numbered from 1 and without thumbnails, and the rest.
+
+    Raises:
+        SupportFileError: the file cannot be used.
+    """
+    about = _about(content, most_header)
+    try:
+        arrays = safetensors.numpy.load(content)
+    except (SafetensorError, TypeError, KeyError) as error:  # the latter for types that NumPy does not have
+        raise SupportFileError(f"it is no safetensors file ({error})") from error
+    for name, (kind, dimensions) in _ARRAYS.items():
+        array = arrays.get(name)
+        if array is None or (array.dtype, array.ndim) != (kind, dimensions):
+            raise SupportFileError(f"it has no array {name!r} of {np.dtype(kind)} with {dimensions} dimensions")
+    embeddings, classes, hashes, hashed = (arrays[name] for name in _ARRAYS)
+    if not len(embeddings) == len(classes) == len(hashes) == len(hashed):
+        raise SupportFileError("its arrays are not of equally many examples")
+    if not (np.abs(embeddings) <= _LARGEST).all():
+        raise SupportFileError(f"it has embeddings that are not numbers up to {_LARGEST:g}")
+    if not np.isin(classes, range(len(about.labels))).all():
+        raise SupportFileError(f"it has examples of other classes than its {len(about.labels)} labels")
+    known = [int(one) if there else None for one, there in zip(hashes, hashed, strict=True)]
+    return SupportSet.of(embeddings, known, [about.labels[one] for one in classes]), about
+
+
+def _about(content: bytes, most_header: int) -> About:
+    length = int.from_bytes(content[:_LENGTH], "little")
+    if not 0 < length <= len(content) - _LENGTH:
+        raise SupportFileError("it is no safetensors file")
+    if length > most_header:
+        raise SupportFileError(f"its header has {length} bytes; at most {most_header} are allowed")
+    try:
+        texts = from_json(content[_LENGTH : _LENGTH + length])["__metadata__"]
+        version, about = texts["support_version"], texts["support"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SupportFileError("its header is not that of a support set") from error
+    if version != FORMAT_VERSION:
+        raise SupportFileError(f"its version is {version!r:.50}; this release reads version {FORMAT_VERSION}")
+    try:
+        return About.model_validate_json(about)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SupportFileError(f"its header says of {where!r:.100}: {first['msg']}") from error
