@@ -62,11 +62,14 @@ def write_support(classifier: Classifier, support: SupportSet) -> bytes:
     )
 
 
-def read_support(content: bytes, most_header: int) -> tuple[SupportSet, About]:
+def read_support(
+    content: bytes, *, most_header: int, most_classes: int, most_examples: int
+) -> tuple[SupportSet, About]:
     """Read what `write_support` has made, or anybody else.
 
     Args:
         most_header: bytes that the header may have.
+        most_classes, most_examples: that there may be.
 
     Returns:
         The support set, with examples numbered from 1 and without thumbnails, and the rest.
@@ -86,6 +89,8 @@ def read_support(content: bytes, most_header: int) -> tuple[SupportSet, About]:
     embeddings, classes, hashes, hashed = (arrays[name] for name in _ARRAYS)
     if not len(embeddings) == len(classes) == len(hashes) == len(hashed):
         raise SupportFileError("its arrays are not of equally many examples")
+    _check(len(about.labels), most_classes, "labels (--max-classes)")
+    _check(len(embeddings), most_examples, "examples (--max-examples)")
     if not (np.abs(embeddings) <= _LARGEST).all():
         raise SupportFileError(f"it has embeddings that are not numbers up to {_LARGEST:g}")
     if not np.isin(classes, range(len(about.labels))).all():
@@ -98,8 +103,7 @@ def _about(content: bytes, most_header: int) -> About:
     length = int.from_bytes(content[:_LENGTH], "little")
     if not 0 < length <= len(content) - _LENGTH:
         raise SupportFileError("it is no safetensors file")
-    if length > most_header:
-        raise SupportFileError(f"its header has {length} bytes; at most {most_header} are allowed")
+    _check(length, most_header, "bytes in its header")
     try:
         texts = from_json(content[_LENGTH : _LENGTH + length])["__metadata__"]
         version, about = texts["support_version"], texts["support"]
@@ -113,3 +117,8 @@ def _about(content: bytes, most_header: int) -> About:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise SupportFileError(f"its header says of {where!r:.100}: {first['msg']}") from error
+
+
+def _check(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise SupportFileError(f"it has {count} {what}; at most {most} are allowed")

@@ -128,7 +128,12 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
 
     def read() -> SentSupport:
         try:
-            support, about = read_support(bytes(content), most_header)
+            support, about = read_support(
+                bytes(content),
+                most_header=most_header,
+                most_classes=settings.max_classes,
+                most_examples=settings.max_examples,
+            )
         except SupportFileError as error:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
