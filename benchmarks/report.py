@@ -16,7 +16,7 @@ from PIL import Image
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from training.commands.domains import add_data_arguments, one_domain
 from training.commands.subject import open_subject
 from training.data import sample_episode
@@ -42,7 +42,7 @@ def main() -> None:
                 "default_model": args.bundle.name,
             }
         )
-        engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+        engine = Engine(settings, load_models(settings), Store(settings.database_url))
         engine.warm()
         for ways, shots in CASES:
             # As many images, of fewer classes, where the data have fewer.

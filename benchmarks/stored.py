@@ -35,7 +35,7 @@ from benchmarks.filled import OLD_MODEL, TENANT, VERSIONS, Made, fill, name_of
 from benchmarks.serving import RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
 from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.machine import usable_cpus
-from comln_serve.storage import open_store, sqlite_file, utc_now
+from comln_serve.storage import Store, sqlite_file, utc_now
 from comln_serve.storage.database import Database
 
 FEW = 10
@@ -47,9 +47,9 @@ _OLDEST = "0001"
 _REFERENCE_SECONDS = 0.6
 _MIGRATE = """
 import resource, sys, time
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 began = time.perf_counter()
-open_store(sys.argv[1]).close()
+Store(sys.argv[1]).close()
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
@@ -167,7 +167,7 @@ def templates(bundle: Path, files: Sequence[bytes], rng: np.random.Generator) ->
             for i in range(_TEMPLATES):
                 drawn = [files[j] for j in rng.permutation(len(files))[: WAYS * SHOTS]]
                 server.call("POST", "/adapt", form(drawn, [("name", f"template-{i}"), *_labels(drawn)]))
-        with contextlib.closing(open_store(url)) as store:
+        with contextlib.closing(Store(url)) as store:
             of = store.for_tenant(TENANT)
             return [(of.find(f"template-{i}"), of.support(f"template-{i}")[1]) for i in range(_TEMPLATES)]
 
@@ -301,7 +301,7 @@ def measured_purges(urls: Sequence[str], made: Sequence[Made]) -> Measured:
     all_times: list[list[float]] = [[] for _ in urls]
     for turn in range(_PURGES):
         for url, times in zip(urls, all_times, strict=True):
-            with contextlib.closing(open_store(url)) as store:
+            with contextlib.closing(Store(url)) as store:
                 of, past = store.for_tenant(TENANT), utc_now() - timedelta(seconds=1)
                 for i in range(_EXPIRED):
                     classifier, support = made[i % len(made)]

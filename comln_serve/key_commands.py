@@ -14,7 +14,7 @@ from comln_serve.configuration.settings import MOST_PER_MINUTE, without_password
 from comln_serve.configuration.sources import Flags
 from comln_serve.errors import StartupError
 from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
-from comln_serve.storage import Store, open_store, sqlite_file, utc_now
+from comln_serve.storage import Store, sqlite_file, utc_now
 
 _MOST_DAYS = 3660
 _LONGEST_NAME = 64
@@ -35,7 +35,7 @@ def keys_command(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     url = _database_url(options)
-    with closing(open_store(url)) as store:
+    with closing(Store(url)) as store:
         status: int = options.run(store, options)
         return status
 

@@ -26,7 +26,7 @@ from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
 from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
 from comln_serve.server.supervisor import Supervisor
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 
 logger = logging.getLogger("comln_serve")
 
@@ -122,7 +122,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
 
 def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
     models = load_models(settings, shared)
-    store = open_store(settings.database_url)
+    store = Store(settings.database_url)
     logger.info("classifiers in %s", store.description)
     engine = Engine(settings, models, store, shared)
     if settings.require_keys and not engine.store.keys.any_valid():

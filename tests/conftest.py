@@ -14,7 +14,7 @@ from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support import messages
 from tests.support.databases import database_url, make_url, postgresql
 from tests.support.engines import MakeEngine, Serve
@@ -56,7 +56,7 @@ def models_dir() -> Path:
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SQLite's file with the tables in it. To make them takes longer than all else that a small server does."""
     path = tmp_path_factory.mktemp("database") / "classifiers.db"
-    open_store(f"sqlite:///{path}").close()
+    Store(f"sqlite:///{path}").close()
     return path
 
 
@@ -78,7 +78,7 @@ def make_engine() -> Iterator[MakeEngine]:
     engines: list[Engine] = []
 
     def make(settings: Settings) -> Engine:
-        engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+        engine = Engine(settings, load_models(settings), Store(settings.database_url))
         engines.append(engine)
         return engine
 
@@ -135,7 +135,7 @@ def service(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         max_body_bytes=messages.MAX_BODY,
         max_label_length=messages.MAX_LABEL,
     )
-    engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+    engine = Engine(settings, load_models(settings), Store(settings.database_url))
     with TestClient(create_app(engine), raise_server_exceptions=False) as client:
         assert client.post("/adapt", **messages.adapt_form(name="known")).status_code == 201
         yield client

@@ -54,7 +54,7 @@ def _application(arguments: Sequence[str]) -> tuple[Any, str]:
     from comln_serve.engine.engine import Engine, load_models  # noqa: PLC0415
     from comln_serve.errors import ServiceError, StartupError  # noqa: PLC0415
     from comln_serve.logs import configure_logs  # noqa: PLC0415
-    from comln_serve.storage import open_store  # noqa: PLC0415
+    from comln_serve.storage import Store  # noqa: PLC0415
 
     configure_logs("warning", "text")
     logging.getLogger("comln_serve.requests").setLevel(logging.CRITICAL)  # the command itself says what failed
@@ -62,7 +62,7 @@ def _application(arguments: Sequence[str]) -> tuple[Any, str]:
     threadpool_limits(1, "blas")  # as in comln_serve.starting
     try:
         settings = read_configuration(list(arguments))
-        store = open_store(settings.database_url)
+        store = Store(settings.database_url)
         # Another server may use the database: what it keeps is not for a command to delete.
         return create_app(Engine(settings, load_models(settings), store, keeps_house=False)), store.description
     except (StartupError, ServiceError) as error:

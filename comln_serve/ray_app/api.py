@@ -23,7 +23,7 @@ from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
 from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 
 
 class Api:
@@ -76,7 +76,7 @@ class _WithoutRequestId:
 def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engine:
     replicas = EmbeddingReplicas(embedding)
     models = {bundle.name: RemoteModel(bundle, settings, replicas) for bundle in load_bundles(settings)}
-    engine = Engine(settings, models, open_store(settings.database_url))
+    engine = Engine(settings, models, Store(settings.database_url))
     engine.warm()
     if engine.failure is not None:
         engine.close()

@@ -16,16 +16,6 @@ __all__ = [
     "Resolved",
     "Store",
     "TenantStore",
-    "open_store",
     "sqlite_file",
     "utc_now",
 ]
-
-
-def open_store(url: str) -> Store:
-    """Open the store at a database URL, `sqlite:///FILE` or `postgresql://...`.
-
-    Raises:
-        StartupError: the URL has another form, or the database cannot be used.
-    """
-    return Store(url)

@@ -31,10 +31,10 @@ class Store:
     """
 
     def __init__(self, url: str, clock: Clock = utc_now) -> None:
-        """Open the database, and make or migrate its tables.
+        """Open the database at `sqlite:///FILE` or `postgresql://...`, and make or migrate its tables.
 
         Raises:
-            StartupError: the database cannot be used; the message says why.
+            StartupError: the URL has another form, or the database cannot be used; the message says why.
         """
         self._database = Database(url)
         self._clock = clock

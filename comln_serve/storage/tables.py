@@ -63,6 +63,12 @@ _Sequence = BigInteger().with_variant(Integer, "sqlite")
 
 metadata = MetaData()
 
+
+def _of_classifier() -> Column[int]:
+    foreign = ForeignKey("classifiers.sequence", ondelete="CASCADE")
+    return Column("classifier", _Sequence, foreign, primary_key=True, autoincrement=False)
+
+
 classifiers = Table(
     "classifiers",
     metadata,
@@ -105,13 +111,7 @@ classifiers = Table(
 supports = Table(
     "supports",
     metadata,
-    Column(
-        "classifier",
-        _Sequence,
-        ForeignKey("classifiers.sequence", ondelete="CASCADE"),
-        primary_key=True,
-        autoincrement=False,
-    ),
+    _of_classifier(),
     Column("labels", JsonText, nullable=False),
     Column("numbers", JsonText, nullable=False),
     Column("next_number", Integer, nullable=False),
@@ -124,13 +124,7 @@ supports = Table(
 thumbnails = Table(
     "thumbnails",
     metadata,
-    Column(
-        "classifier",
-        _Sequence,
-        ForeignKey("classifiers.sequence", ondelete="CASCADE"),
-        primary_key=True,
-        autoincrement=False,
-    ),
+    _of_classifier(),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, nullable=False),
     Column("jpeg", LargeBinary, nullable=False),

@@ -14,7 +14,7 @@ from comln_serve.cli import main
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
 from comln_serve.security import Scope, is_right, parse_key
-from comln_serve.storage import Store, open_store
+from comln_serve.storage import Store
 from tests.support.keyed import keyed, keyed_settings
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
@@ -34,7 +34,7 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert presented is not None
     assert presented.id in printed.err
     assert presented.secret not in printed.err
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         key = store.keys.find(presented.id)
     assert key is not None
     assert is_right(presented.secret, key.secret_sha256)
@@ -89,7 +89,7 @@ def test_the_password_of_the_database_is_not_shown(
     def refused(_url: str) -> Store:
         raise StartupError("cannot use it")
 
-    monkeypatch.setattr("comln_serve.key_commands.open_store", refused)
+    monkeypatch.setattr("comln_serve.key_commands.Store", refused)
     url = "postgresql://me:secret@host/db?password=secret"
     assert main(["keys", "list", "--database-url", url]) == 2
     printed = capsys.readouterr().err
@@ -136,7 +136,7 @@ def test_an_unknown_scope_is_answered_with_the_allowed_ones(
 def test_a_list_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
     """As with `| head`: the command ends without a word."""
     url = f"sqlite:///{tmp_path / 'keys.db'}"
-    open_store(url).close()
+    Store(url).close()
     with subprocess.Popen(
         [sys.executable, "-m", "comln_serve.cli", "keys", "list", "--database-url", url],
         stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def test_the_database_of_the_environment(
 ) -> None:
     path = tmp_path / "keys.db"
     monkeypatch.setenv("COMLN_DATABASE_URL", f"sqlite:///{path}")
-    open_store(f"sqlite:///{path}").close()
+    Store(f"sqlite:///{path}").close()
     assert main(["keys", "revoke", "absent"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith(f"Database: {path} (environment COMLN_DATABASE_URL).\n")
@@ -191,7 +191,7 @@ def test_the_database_of_the_configuration_file(
     assert first.startswith(f"Database: {path} (file {file}); it is not there yet and will be made")
     assert [found.name for found in tmp_path.glob("*.db")] == [path.name]
     of_server = read_configuration(["--config", str(file)]).database_url
-    with closing(open_store(of_server)) as store:
+    with closing(Store(of_server)) as store:
         (key,) = store.keys.all()
     assert key.id in printed.out
 
@@ -207,7 +207,7 @@ def test_the_flag_wins_over_the_environment_over_the_file(
 ) -> None:
     urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("file", "environment", "flag")}
     for url in urls.values():
-        open_store(url).close()
+        Store(url).close()
     file = tmp_path / "comln.toml"
     file.write_text(f"database_url = '{urls['file']}'")
     list_ = ["keys", "--config", str(file), "list"]

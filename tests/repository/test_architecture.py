@@ -32,14 +32,14 @@ from fastapi.testclient import TestClient
 from comln_serve.api.app import create_app
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.configuration.settings import Settings
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support.messages import adapt_form, predict_form
 from tests.support.image_files import image_bytes
 
 settings = Settings(
     models_dir=sys.argv[1], database_url="sqlite:///" + sys.argv[2], provider="cpu"
 )
-engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+engine = Engine(settings, load_models(settings), Store(settings.database_url))
 with TestClient(create_app(engine)) as client:
     engine.warm()
     for turn in range(2):

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, inspect
 from benchmarks.filled import OLD_MODEL, VERSIONS, fill, name_of
 from comln_serve.domain.report import Report
 from comln_serve.domain.sixteen_bits import rounded
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from comln_serve.storage.schema import NEWEST
 from tests.support.classifiers import classifier, same, support
 from tests.support.databases import execute
@@ -34,7 +34,7 @@ def content(url: str) -> dict[str, list[tuple[object, ...]]]:
 def test_the_rows_are_those_of_a_server(make_url: Callable[[str], str], database_url: str) -> None:
     fill(database_url, MADE, COUNT)
     other = make_url("sqlite" if database_url.startswith("sqlite") else "postgresql")
-    with closing(open_store(database_url)) as store, closing(open_store(other)) as served:
+    with closing(Store(database_url)) as store, closing(Store(other)) as served:
         filled = store.for_tenant("")
         listed = filled.page(limit=COUNT)[0]
         for record in reversed(listed):
@@ -46,7 +46,7 @@ def test_the_rows_are_those_of_a_server(make_url: Callable[[str], str], database
 
 def test_no_two_classifiers_are_alike(database_url: str) -> None:
     fill(database_url, MADE, COUNT)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         listed = store.for_tenant("").page(limit=COUNT)[0]
         assert len({record.id for record in listed}) == COUNT
         assert {record.name for record in listed} == {name_of(i) for i in range(3)}
@@ -64,7 +64,7 @@ def test_rounded_embeddings_stay_rounded(database_url: str) -> None:
 
 def test_a_database_of_before_is_migrated(database_url: str) -> None:
     fill(database_url, MADE, COUNT, revision="0001")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert store.count() == COUNT
         assert store.for_tenant("").find(f"{name_of(1)}@2").report == REPORT
     assert execute(database_url, "SELECT version_num FROM comln_schema") == [(NEWEST,)]

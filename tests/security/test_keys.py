@@ -18,7 +18,7 @@ from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.security import ApiKey, KeyRing, Presented, Scope, is_right, keys, make_key, parse_key
-from comln_serve.storage import open_store, utc_now
+from comln_serve.storage import Store, utc_now
 from tests.support.databases import execute, migrate_to
 from tests.support.engines import Serve
 from tests.support.keyed import EVERYTHING, bearer, keyed, keyed_settings, new_key, routes_of, store_of
@@ -139,7 +139,7 @@ def test_keys_are_remembered_for_a_second() -> None:
 
 def test_keys_in_the_store(database_url: str) -> None:
     now = utc_now()
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert store.keys.all() == []
         assert not store.keys.any_valid()
         plain, _ = make_key("", EVERYTHING, now=now)
@@ -170,7 +170,7 @@ def test_keys_in_the_store(database_url: str) -> None:
 def test_a_database_without_keys_is_given_the_table(database_url: str) -> None:
     migrate_to(database_url, "0001")
     execute(database_url, "INSERT INTO names VALUES ('', 'letters', 7, 7)")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert store.keys.all() == []
     assert execute(database_url, "SELECT name, last_version FROM names") == [("letters", 7)]
 

@@ -14,7 +14,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support import http
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
@@ -91,7 +91,7 @@ def test_writes_are_refused_on_a_full_file_system(
 def test_workers_go_on_without_room_for_temporary_files(models_dir: Path, tmp_path: Path, small_disk: Path) -> None:
     """They share metrics there, and the buckets of keys. One that is killed is replaced, its metrics go on."""
     url = f"sqlite:///{tmp_path / 'classifiers.db'}"
-    store = open_store(url)
+    store = Store(url)
     key = bearer(new_key(store, "acme", Scope.ADMIN, requests_per_minute=100_000))
     store.close()
     flags = ("--default-model", "tiny", "--workers", "2", "--require-keys")

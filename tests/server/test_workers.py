@@ -20,7 +20,7 @@ from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
 from comln_serve.security import RateLimiter, Scope
 from comln_serve.server.supervisor import _HANGS_AFTER_S, Supervisor
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support import http
 from tests.support.engines import fails
 from tests.support.image_files import image_bytes
@@ -228,7 +228,7 @@ def test_processes_that_were_all_stopped_go_on(server: LiveServer) -> None:
 
 def test_a_keys_rate_is_of_all_processes(models_dir: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
-    store = open_store(url)
+    store = Store(url)
     key = bearer(new_key(store, "acme", Scope.PREDICT, requests_per_minute=12))
     store.close()
     flags = ("--default-model", "tiny", "--workers", "2", "--require-keys")

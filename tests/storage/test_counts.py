@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import ChangedError, IdempotencyKey, Store, open_store
+from comln_serve.storage import ChangedError, IdempotencyKey, Store
 from comln_serve.storage import store as store_module
 from tests.support.classifiers import add, classifier, ids, support
 from tests.support.databases import execute, insert_classifier, insert_row, migrate_to
@@ -125,7 +125,7 @@ def test_classifiers_of_before_are_counted(database_url: str) -> None:
         insert_classifier(database_url, number, tenant=tenant, horizon_rule="learned")
     for tenant in ("", "theirs", "gone"):
         insert_row(database_url, "tenants", tenant=tenant, last_position=3)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert counted(database_url) == {"": 2, "theirs": 1, "gone": 0}
         assert store.count() == 3
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from comln_serve.domain.classifier import HeldOutAccuracy
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, open_store, schema
+from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
-    with closing(open_store(f"sqlite:///{path}")) as store:
+    with closing(Store(f"sqlite:///{path}")) as store:
         yield store
 
 
@@ -100,7 +100,7 @@ def mine(store: Store) -> TenantStore:
 )
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(StartupError, match="must read sqlite:///FILE or postgresql://") as caught:
-        open_store(url)
+        Store(url)
     assert "secret" not in str(caught.value)
 
 
@@ -143,7 +143,7 @@ def test_reports_of_before_name_suspects_by_number(database_url: str) -> None:
         written = None if report is None else json.dumps(report)
         insert_classifier(database_url, number, horizon_given=False, report=written)
         insert_row(database_url, "supports", **SUPPORT, classifier=number, numbers="[2, 3, 7]")
-    open_store(database_url).close()
+    Store(database_url).close()
     told = [row[0] for row in execute(database_url, "SELECT report FROM classifiers")]
     found = [None if row is None else json.loads(row) for row in told]
     changed = {**held_out, "suspects": [{"number": 7, **suspect}, {"number": 2, **suspect}]}
@@ -156,7 +156,7 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
     migrate_to(database_url, "0003")
     for number, given in enumerate((True, False), 1):
         insert_classifier(database_url, number, horizon_given=given)
-    open_store(database_url).close()
+    Store(database_url).close()
     found = execute(database_url, "SELECT id, horizon_rule FROM classifiers ORDER BY id")
     assert [tuple(row) for row in found] == [("clf_1", "given"), ("clf_2", "learned")]
 
@@ -164,7 +164,7 @@ def test_horizons_of_before_are_given_or_learned(database_url: str) -> None:
 def test_classifiers_of_before_have_no_hash_of_their_head(database_url: str) -> None:
     migrate_to(database_url, "0009")
     insert_classifier(database_url, 1, horizon_rule="learned")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert store.for_tenant("").describe("clf_1").head_sha256 is None
 
 
@@ -174,7 +174,7 @@ def test_lists_have_the_accuracy_that_reports_of_before_have(database_url: str) 
     for number, report in enumerate([{"held_out": held_out}, {"held_out": None}, None], 1):
         written = None if report is None else json.dumps(report)
         insert_classifier(database_url, number, horizon_rule="learned", report=written)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         page, _ = store.for_tenant("").page(limit=9)
         assert {one.id: one.held_out for one in page} == {
             "clf_1": HeldOutAccuracy(0.75, 8),
@@ -187,7 +187,7 @@ def test_examples_of_before_have_no_hashes(database_url: str) -> None:
     migrate_to(database_url, "0006")
     insert_classifier(database_url, 9, horizon_rule="learned")
     insert_row(database_url, "supports", **SUPPORT, classifier=9, numbers="[]")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert [tuple(row) for row in execute(database_url, "SELECT hashes FROM supports")] == [(None,)]
         mine = store.for_tenant("")
         add(mine, "clf_a")
@@ -200,7 +200,7 @@ def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
     migrate_to(database_url, "0005")
     row = {"key": "k", "fingerprint": "print", "classifier": "clf_1", "expires_at": "2999-01-01 00:00:00"}
     insert_row(database_url, "idempotency_keys", tenant="", **row)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
         assert store.for_tenant("").made_by(key) == ("clf_1", ())
 
@@ -213,10 +213,10 @@ def test_the_newest_migration_is_known_without_alembic() -> None:
 
 @pytest.mark.process
 def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: str) -> None:
-    open_store(database_url).close()
+    Store(database_url).close()
     script = (
-        "import sys\nfrom comln_serve.storage import open_store\n"
-        f"store = open_store({database_url!r})\n"
+        "import sys\nfrom comln_serve.storage import Store\n"
+        f"store = Store({database_url!r})\n"
         "print(store.count(), 'alembic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -228,18 +228,18 @@ def test_servers_that_start_together_share_a_new_database(database_url: str) -> 
 
     def work(server: int) -> None:
         start.wait()
-        with closing(open_store(database_url)) as store:
+        with closing(Store(database_url)) as store:
             add(store.for_tenant(""), f"clf_{server}")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         assert store.count() == 4
 
 
 @pytest.mark.process
 def test_processes_that_start_together_share_a_new_database(database_url: str) -> None:
-    script = f"from comln_serve.storage import open_store; open_store({database_url!r}).close()"
+    script = f"from comln_serve.storage import Store; Store({database_url!r}).close()"
     servers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [server.wait(timeout=60) for server in servers] == [0, 0, 0]
 
@@ -251,7 +251,7 @@ def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypat
     monkeypatch.setattr(comln_postgresql, "ANSWER_SECONDS", 0.2)
     with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT pg_advisory_xact_lock(%s)", (schema._ADVISORY_LOCK,))
-        opening = pool.submit(open_store, url)
+        opening = pool.submit(Store, url)
         with pytest.raises(TimeoutError):
             opening.result(timeout=1.0)
         other.rollback()
@@ -265,7 +265,7 @@ def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypat
 def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool has one: what is written on it next is a transaction."""
     monkeypatch.setattr(database, "_POOL_SIZE", 1)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
         add(mine, "clf_a")
         assert mine.resolve("clf_a") is not None
@@ -283,20 +283,20 @@ def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, mon
 
 @pytest.mark.parametrize("version", [f"{int(NEWEST) + 1:04}", "0100", "9999"])
 def test_database_of_a_later_release_is_refused(database_url: str, version: str) -> None:
-    open_store(database_url).close()
+    Store(database_url).close()
     execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
     with pytest.raises(StartupError, match=f"version {version}; this release knows up to {NEWEST}"):
-        open_store(database_url)
+        Store(database_url)
     assert execute(database_url, f"SELECT * FROM {VERSION_TABLE}") == [(version,)]
 
 
 def test_database_of_another_program_is_refused_and_kept(database_url: str) -> None:
     execute(database_url, "CREATE TABLE bookmarks (url TEXT)")
     with pytest.raises(StartupError, match="another program"):
-        open_store(database_url)
+        Store(database_url)
     execute(database_url, "INSERT INTO bookmarks VALUES ('x')")
     with pytest.raises(StartupError, match="another program"):
-        open_store(database_url)
+        Store(database_url)
 
 
 def test_file_of_another_program_stays_as_it_is(path: Path) -> None:
@@ -304,7 +304,7 @@ def test_file_of_another_program_stays_as_it_is(path: Path) -> None:
         other.execute("CREATE TABLE bookmarks (url TEXT)")
     content = path.read_bytes()
     with pytest.raises(StartupError, match="another program"):
-        open_store(f"sqlite:///{path}")
+        Store(f"sqlite:///{path}")
     assert path.read_bytes() == content
 
 
@@ -312,15 +312,15 @@ def test_file_of_another_program_stays_as_it_is(path: Path) -> None:
 def test_file_that_is_no_database_is_refused_and_kept(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(StartupError, match=r"cannot use .* as the database"):
-        open_store(f"sqlite:///{path}")
+        Store(f"sqlite:///{path}")
     assert path.read_bytes() == content
 
 
 def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="folder"):
-        open_store(f"sqlite:///{tmp_path / 'absent' / 'classifiers.db'}")
+        Store(f"sqlite:///{tmp_path / 'absent' / 'classifiers.db'}")
     with pytest.raises(StartupError, match="cannot use"):
-        open_store(f"sqlite:///{tmp_path}")
+        Store(f"sqlite:///{tmp_path}")
 
 
 def test_postgresql_that_is_not_there() -> None:
@@ -328,7 +328,7 @@ def test_postgresql_that_is_not_there() -> None:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         with pytest.raises(StartupError, match="Check that it is running") as caught:
-            open_store(f"postgresql://me:secret@127.0.0.1:{port}/name")
+            Store(f"postgresql://me:secret@127.0.0.1:{port}/name")
     assert f"me:***@127.0.0.1:{port}" in str(caught.value)
     assert "connections? Check that" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -346,7 +346,7 @@ def test_a_connection_flushes_at_every_commit(store: Store, path: Path) -> None:
 
 
 def test_closed_store_is_unavailable(database_url: str) -> None:
-    store = open_store(database_url)
+    store = Store(database_url)
     store.close()
     for action in every_method(store):
         assert "closed" in unavailable(action)
@@ -356,7 +356,7 @@ def test_closed_store_is_unavailable(database_url: str) -> None:
 def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
     for kind, says in {"sqlite": "no such table", "postgresql": "does not exist"}.items():
         url = make_url(kind)
-        with closing(open_store(url)) as store:
+        with closing(Store(url)) as store:
             for table in ("thumbnails", "supports", "classifiers", "names"):
                 execute(url, f"DROP TABLE {table}")
             for action in every_method(store):
@@ -368,7 +368,7 @@ def test_locked_file_is_unavailable_to_writers_only(
 ) -> None:
     store.close()
     monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 0.02)  # instead of five seconds
-    with closing(open_store(f"sqlite:///{path}")) as impatient:
+    with closing(Store(f"sqlite:///{path}")) as impatient:
         mine = impatient.for_tenant("")
         add(mine, "clf_a")
         with closing(sqlite3.connect(path)) as other:
@@ -384,7 +384,7 @@ def test_locked_file_is_unavailable_to_writers_only(
 def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_POOL_SIZE", 2)  # of which PostgreSQL's writers get one
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
         add(mine, "clf_a")
         with store._database.writing():
@@ -399,7 +399,7 @@ def test_a_full_disk_is_unavailable_to_writers_only(
     """SQLite's own limit on pages gives the error of a disk without room; on every connection."""
     made = add(mine, "clf_a")
     store.close()
-    with closing(open_store(f"sqlite:///{path}")) as full:
+    with closing(Store(f"sqlite:///{path}")) as full:
         mine = full.for_tenant("")
         with full._database.connection() as connection:  # the only one there is so far
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -418,7 +418,7 @@ def test_a_full_disk_is_unavailable_to_writers_only(
 @pytest.mark.postgresql
 def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> None:
     """As after a restart of the database."""
-    with closing(open_store(make_url("postgresql"))) as store:
+    with closing(Store(make_url("postgresql"))) as store:
         mine = store.for_tenant("")
         made = add(mine, "clf_a")
         name = postgresql.rpartition("/")[2]
@@ -435,7 +435,7 @@ def test_lost_connections_are_made_anew(postgresql: str, make_url: MakeUrl) -> N
 def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:
     relay = Relay()
     url = make_url("postgresql").replace(":5432", f":{relay.port}")
-    with closing(open_store(url)) as store:
+    with closing(Store(url)) as store:
         mine = store.for_tenant("")
         made = add(mine, "clf_a")
         relay.cut()
@@ -454,7 +454,7 @@ def test_a_database_that_was_away_is_used_again(make_url: MakeUrl) -> None:
 def test_a_commit_that_nobody_confirms_is_not_called_undone(
     postgresql: str, make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(open_store(make_url("postgresql"))) as store:
+    with closing(Store(make_url("postgresql"))) as store:
         mine = store.for_tenant("")
         assert store.count() == 0  # there is a connection now: making one takes a commit, too
         commit = psycopg.Connection.commit

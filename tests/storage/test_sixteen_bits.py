@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from comln_serve.domain.sixteen_bits import from_int16, rounded, to_int16
-from comln_serve.storage import Store, open_store
+from comln_serve.storage import Store
 from tests.support.classifiers import LABELS, add, classifier, support
 from tests.support.databases import execute, migrate_to
 
@@ -76,7 +76,7 @@ def test_embeddings_that_are_not_rounded_are_told_apart() -> None:
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         yield store
 
 
@@ -102,7 +102,7 @@ def test_a_changed_support_set_is_stored_by_what_it_is_now(store: Store, databas
 
 def test_embeddings_of_before_are_float32(database_url: str) -> None:
     migrate_to(database_url, "0008")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         add(store.for_tenant(""), "clf_a")
         execute(database_url, "UPDATE supports SET scales = NULL")
         np.testing.assert_array_equal(store.for_tenant("").support("clf_a")[1].embeddings, support().embeddings)

@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from comln_serve.domain.report import HeldOutReport, HorizonCandidate, HorizonChoice, Report, Suspect
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import ChangedError, Resolved, Store, TenantStore, open_store
+from comln_serve.storage import ChangedError, Resolved, Store, TenantStore
 from tests.support.classifiers import HASHES, LABELS, add, classifier, ids, same, support
 from tests.support.databases import execute
 from tests.support.engines import fails
@@ -43,7 +43,7 @@ REPORT = Report(
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         yield store
 
 
@@ -125,10 +125,10 @@ def test_every_field_is_kept_to_the_last_bit(database_url: str) -> None:
         W=np.array([[-0.0, 1e-45, 3.4e38, -1.0]] * 6, dtype=np.float32),
     )
     kept = support(3)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         stored = store.for_tenant("").add(made, kept, limit=10)
     assert same(stored, replace(made, version=1, promoted=True))
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         found = store.for_tenant("").find("cats")
         assert same(found, stored)
         assert found.W.tobytes() == made.W.tobytes()
@@ -327,7 +327,7 @@ def test_threads_add_together(mine: TenantStore, store: Store) -> None:
 
 
 def test_what_one_server_commits_another_sees(store: Store, database_url: str) -> None:
-    with closing(open_store(database_url)) as other:
+    with closing(Store(database_url)) as other:
         made = add(store.for_tenant(""), "clf_a")
         assert same(other.for_tenant("").find("clf_a"), made)
         other.for_tenant("").delete("clf_a")

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import Store, TenantStore, open_store
+from comln_serve.storage import Store, TenantStore
 from comln_serve.storage import store as store_module
 from tests.support.classifiers import add, classifier, support
 from tests.support.databases import execute, insert_classifier, migrate_to
@@ -26,7 +26,7 @@ SHOWN = (1, None, 3, None, None, 6)
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         yield store
 
 
@@ -155,7 +155,7 @@ def test_what_is_deleted_is_overwritten_in_the_file(tmp_path: Path, one: bool) -
     def found() -> bool:
         return any(jpeg[1000:1050] in file.read_bytes() for file in tmp_path.iterdir())
 
-    with closing(open_store(f"sqlite:///{path}")) as store:
+    with closing(Store(f"sqlite:///{path}")) as store:
         mine = store.for_tenant("")
         examples = with_thumbnails({1: jpeg})
         mine.add(classifier("clf_a"), examples, limit=10)
@@ -171,7 +171,7 @@ def test_what_is_deleted_is_overwritten_in_the_file(tmp_path: Path, one: bool) -
 def test_classifiers_of_before_have_none(database_url: str) -> None:
     migrate_to(database_url, "0007")
     insert_classifier(database_url, 9, labels='["a"]', examples="[1]", horizon_rule="learned")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("", show_thumbnails=True)
         assert mine.describe("clf_9").thumbnails == ()
         assert mine.thumbnail("clf_9", 1) is None

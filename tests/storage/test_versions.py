@@ -14,7 +14,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import Edit, Store, open_store
+from comln_serve.storage import Edit, Store
 from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -98,7 +98,7 @@ class Versions(RuleBasedStateMachine):
 
 
 def test_a_name_stands_for_what_a_list_says(database_url: str) -> None:
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         run_state_machine_as_test(
             type("Machine", (Versions,), {"store": store}),
             settings=settings(
@@ -109,7 +109,7 @@ def test_a_name_stands_for_what_a_list_says(database_url: str) -> None:
 
 def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: str) -> None:
     start = Barrier(20)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
 
         def work(thread: int) -> int | None:
@@ -125,7 +125,7 @@ def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: s
 
 def test_of_threads_that_promote_instead_of_one_version_one_does(database_url: str) -> None:
     start = Barrier(12)
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
         before = add(mine, "clf_before", NAME)
         for thread in range(12):
@@ -148,7 +148,7 @@ def test_of_threads_that_promote_instead_of_one_version_one_does(database_url: s
 def test_names_are_changed_while_others_change_them(database_url: str) -> None:
     """Nobody waits for somebody who waits for them, and no number is given twice."""
     start, names = Barrier(12), ("a", "b", "c")
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
         for name in names:
             add(mine, f"clf_{name}", name)
@@ -180,7 +180,7 @@ def test_names_are_changed_while_others_change_them(database_url: str) -> None:
 
 
 def test_what_has_no_name_has_no_versions(database_url: str) -> None:
-    with closing(open_store(database_url)) as store:
+    with closing(Store(database_url)) as store:
         mine = store.for_tenant("")
         add(mine, "clf_a")
         add(mine, "clf_b", NAME)

@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,6 +37,7 @@ MULTIPART, JSON, BYTES = "multipart/form-data", "application/json", "application
 _HINT_FOR_CURL = "curl -d sends this type; for another, add -H 'Content-Type: {allowed}'."
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
+_Json = TypeVar("_Json", AdaptRequest, ExamplesRequest)
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
@@ -55,45 +57,20 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     """Support images (file, label), options and file names of `POST /adapt`.
 
     Raises:
-        ServiceError: anything wrong with the body.
+        ServiceError: anything wrong with the body, here and below.
     """
-    if _is_multipart(request):
-        return await _form(request, settings, AdaptForm)
-    return await _read_json(request, settings, _adapt_of_json)
-
-
-def _adapt_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, AdaptOptions, Names]:
-    body = parse_json(AdaptRequest, text, settings)
-    options = AdaptOptions.model_construct(**body.model_dump(exclude={"support"}))
-    return _support_of(body.support, settings, partial=body.partial), options, []
+    return await _read_support(request, settings, AdaptForm, AdaptRequest)
 
 
 async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions, Names]:
-    """Support images (file, label), options and file names of `POST /classifiers/{ref}/examples`.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
-    if _is_multipart(request):
-        read = await _form(request, settings, ExamplesOptions)
-    else:
-        read = await _read_json(request, settings, _examples_of_json)
+    """Support images (file, label), options and file names of `POST /classifiers/{ref}/examples`."""
+    read = await _read_support(request, settings, ExamplesOptions, ExamplesRequest)
     _need_an_image(read[0])
     return read
 
 
-def _examples_of_json(text: bytes | bytearray, settings: Settings) -> tuple[Support, ExamplesOptions, Names]:
-    body = parse_json(ExamplesRequest, text, settings)
-    options = ExamplesOptions.model_construct(**body.model_dump(exclude={"support"}))
-    return _support_of(body.support, settings, partial=body.partial), options, []
-
-
 async def read_again(request: Request, settings: Settings) -> AgainOptions:
-    """Options of `POST /classifiers/{ref}/adapt`, which may have no body.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
+    """Options of `POST /classifiers/{ref}/adapt`, which may have no body."""
     # A body in chunks that says what it is is left for its reader: the question would take the first chunk.
     unsaid = "content-type" not in request.headers or "transfer-encoding" not in request.headers
     if unsaid and not await has_body(request):
@@ -101,7 +78,7 @@ async def read_again(request: Request, settings: Settings) -> AgainOptions:
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
         return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
-    return await _read_json(request, settings, lambda text, settings: parse_json(AgainOptions, text, settings))
+    return await _read_json(request, settings, AgainOptions)
 
 
 class SentSupport(NamedTuple):
@@ -151,19 +128,41 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
 
 
 async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
-    """Body of a route that takes no form.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
+    """Body of a route that takes no form."""
     _check_content_type(request, JSON)
-    return await _read_json(request, settings, lambda text, settings: parse_json(model, text, settings))
+    return await _read_json(request, settings, model)
 
 
-async def _form(request: Request, settings: Settings, model: type[_Form]) -> tuple[Support, _Form, Names]:
-    """Read a form's labelled images, its other fields as `model`, and the images' names."""
+async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
+    """Images, options and file names of `POST /predict`."""
+    if _is_multipart(request):
+        form = await multipart.read_form(request, settings)
+        options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
+        files, names = multipart.files(form, settings, partial=options.partial)
+    else:
+        files, options, names = await _parsed(request, settings, _predict_of_json)
+    _need_an_image(files)
+    return files, options, names
+
+
+def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
+    body = parse_json(PredictRequest, text, settings)
+    images, body.images = body.images, []  # not kept beside what is decoded
+    check_count(len(images), settings)
+    files = [
+        read_image(from_base64, f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)
+    ]
+    return files, body, []
+
+
+async def _read_support(
+    request: Request, settings: Settings, form_options: type[_Form], json_body: type[_Json]
+) -> tuple[Support, _Form | _Json, Names]:
+    """Read labelled images, the other fields of the form or the JSON, and the images' names."""
+    if not _is_multipart(request):
+        return await _parsed(request, settings, partial(_support_of_json, json_body))
     form = await multipart.read_form(request, settings)
-    options = _validate(model, multipart.options(form, model, {"images", "labels"}))
+    options = _validate(form_options, multipart.options(form, form_options, {"images", "labels"}))
     files, names = multipart.files(form, settings, partial=options.partial)
     labels = multipart.texts(form, "labels")
     if len(files) != len(labels):
@@ -180,39 +179,16 @@ async def _form(request: Request, settings: Settings, model: type[_Form]) -> tup
     return list(zip(files, labels, strict=True)), options, names
 
 
-def _support_of(items: list[SupportImage], settings: Settings, *, partial: bool) -> Support:
+def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Support, _Json, Names]:
+    body = parse_json(model, text, settings)
+    items, body.support = body.support, []
     check_count(len(items), settings)
     check_labels((item.label for item in items), settings)
-    return [
-        (read_image(from_base64, f"support.{i}.image", item.image, settings, partial=partial), item.label)
+    support = [
+        (read_image(from_base64, f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
         for i, item in enumerate(items)
     ]
-
-
-async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
-    """Images, options and file names of `POST /predict`.
-
-    Raises:
-        ServiceError: anything wrong with the body.
-    """
-    if _is_multipart(request):
-        form = await multipart.read_form(request, settings)
-        options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
-        files, names = multipart.files(form, settings, partial=options.partial)
-    else:
-        files, options, names = await _read_json(request, settings, _predict_of_json)
-    _need_an_image(files)
-    return files, options, names
-
-
-def _predict_of_json(text: bytes | bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
-    body = parse_json(PredictRequest, text, settings)
-    check_count(len(body.images), settings)
-    files = [
-        read_image(from_base64, f"images.{i}", image, settings, partial=body.partial)
-        for i, image in enumerate(body.images)
-    ]
-    return files, PredictOptions.model_construct(**body.model_dump(exclude={"images"})), []
+    return support, body, []
 
 
 def _need_an_image(received: Sequence[object]) -> None:
@@ -241,9 +217,13 @@ def _check_content_type(request: Request, *allowed: str) -> str:
     return kind
 
 
-async def _read_json(request: Request, settings: Settings, read: Callable[[bytearray, Settings], _Read]) -> _Read:
+async def _read_json(request: Request, settings: Settings, model: type[_Model]) -> _Model:
+    return await _parsed(request, settings, partial(parse_json, model))
+
+
+async def _parsed(request: Request, settings: Settings, parse: Callable[[bytearray, Settings], _Read]) -> _Read:
     text = await whole_body(request, json_limit(settings))
-    return await in_parsing_thread(request, lambda: read(text, settings))
+    return await in_parsing_thread(request, lambda: parse(text, settings))
 
 
 async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Read:

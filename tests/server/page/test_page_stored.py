@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from comln_serve.security import Scope
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support.browser import Visitor
 from tests.support.browsers import Browser
 from tests.support.image_files import image_bytes
@@ -338,7 +338,7 @@ def test_what_is_not_there_is_said(visitor: Visitor) -> None:
 
 def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
-    store = open_store(url)
+    store = Store(url)
     key = new_key(store, "acme", Scope.ADAPT, Scope.PREDICT)
     with live_server(bundles, tmp_path, "--default-model", "tiny", "--require-keys", database_url=url) as server:
         visitor = Visitor(browser, server.url)
@@ -371,7 +371,7 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
 def test_pictures_that_the_server_keeps(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     """Of four classes in the list, of all in an opened classifier; only what is in sight is loaded, and once."""
     url = f"sqlite:///{tmp_path / 'kept.db'}"
-    key = new_key(open_store(url), "acme", Scope.ADAPT)
+    key = new_key(Store(url), "acme", Scope.ADAPT)
     flags = ("--default-model", "tiny", "--keep-thumbnails", "--require-keys")
     five = {**colours, HOSTILE: colours["red"], "teal": colours["blue"]}
     with live_server(bundles, tmp_path, *flags, database_url=url) as server:

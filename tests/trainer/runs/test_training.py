@@ -17,7 +17,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.imaging import prepare_image
-from comln_serve.storage import open_store
+from comln_serve.storage import Store
 from tests.support.image_files import colour_support
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
@@ -90,7 +90,7 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     settings = Settings(
         models_dir=tmp_path / "models", provider="cpu", database_url=f"sqlite:///{tmp_path / 'classifiers.db'}"
     )
-    engine = Engine(settings, load_models(settings), open_store(settings.database_url))
+    engine = Engine(settings, load_models(settings), Store(settings.database_url))
     with TestClient(create_app(engine)) as client:
         engine.warm()
         (model,) = client.get("/models").json()["models"]
