@@ -7,35 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
-from comln_serve.domain.classifier import HorizonOrigin
+from comln_serve.domain.classifier import ClassInfo, HeldOutInfo, HorizonOrigin
 from comln_serve.domain.report import Report
 from comln_serve.errors import ErrorCode
 
 
 def _is_none(value: object) -> bool:
     return value is None
-
-
-class ClassInfo(BaseModel):
-    """A class, and its number of support images."""
-
-    model_config = ConfigDict(from_attributes=True)  # made from a `ClassCount`
-
-    label: str
-    examples: int
-    thumbnail: int | None = Field(
-        description="Number of the example that the server keeps a thumbnail of, "
-        "GET /classifiers/{ref}/examples/{number}/thumbnail; null: of none."
-    )
-
-
-class HeldOutInfo(BaseModel):
-    """The accuracy on held-out support images, without the rest of the report."""
-
-    model_config = ConfigDict(from_attributes=True)  # made from a `HeldOutAccuracy`
-
-    accuracy: float = Field(description="Share of the images that were classified correctly.")
-    judged: int = Field(description="Support images that were left out and classified.")
 
 
 class ClassifierInfo(BaseModel):
@@ -220,18 +198,6 @@ class ModelInfo(BaseModel):
 
 class ModelList(BaseModel):
     models: list[ModelInfo]
-
-
-class ModelsReloaded(BaseModel):
-    """Names of models, by what reloading did to them."""
-
-    model_config = ConfigDict(from_attributes=True)  # made from a `Reloaded`
-
-    default: str = Field(description="The default model now.")
-    added: list[str]
-    replaced: list[str] = Field(description="Their bundle has changed.")
-    removed: list[str]
-    unchanged: list[str]
 
 
 class Limits(BaseModel):

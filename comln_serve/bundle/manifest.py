@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, model_validator
 
 from comln_serve.bundle.calibration import Calibration, Part
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Start, Weighting
-from comln_serve.bundle.stored import StoredEmbeddings
+from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2, 3, 4, 5, 6, 7]
@@ -24,6 +26,14 @@ Count = Annotated[int, Field(ge=1)]
 
 Shots = int | tuple[int, int]
 """Support images of a class: a number, or the range from which each class's number is drawn."""
+
+StoredEmbeddings = Literal["float32", "int16"]
+"""The form in which servers store support embeddings: as they are, or rounded to 16 bits."""
+
+
+def as_stored(embeddings: NDArray[np.float32], form: StoredEmbeddings) -> NDArray[np.float32]:
+    """Embeddings (M, V d) as of `SupportSet`, rounded if the form is int16: the numbers of a row have one scale."""
+    return rounded(embeddings) if form == "int16" else embeddings
 
 
 def describe_task(ways: int, shots: Shots) -> str:

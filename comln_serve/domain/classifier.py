@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from comln_serve.domain.report import Report
 
@@ -13,25 +14,22 @@ HorizonOrigin = Literal["given", "learned", "auto"]
 """How a classifier's horizon was set: by the caller, or by one of the head's rules."""
 
 
-@dataclass(frozen=True)
-class ClassCount:
-    """A class, and its number of support images.
-
-    Attributes:
-        thumbnail: number of the example that a thumbnail is kept of, or None.
-    """
+class ClassInfo(BaseModel):
+    """A class, and its number of support images."""
 
     label: str
     examples: int
-    thumbnail: int | None = None
+    thumbnail: int | None = Field(
+        description="Number of the example that the server keeps a thumbnail of, "
+        "GET /classifiers/{ref}/examples/{number}/thumbnail; null: of none."
+    )
 
 
-@dataclass(frozen=True)
-class HeldOutAccuracy:
-    """The held-out accuracy of a report, and the number of support images it is of."""
+class HeldOutInfo(BaseModel):
+    """The accuracy on held-out support images, without the rest of the report."""
 
-    accuracy: float
-    judged: int
+    accuracy: float = Field(description="Share of the images that were classified correctly.")
+    judged: int = Field(description="Support images that were left out and classified.")
 
 
 @dataclass(frozen=True)
@@ -79,16 +77,19 @@ class ClassifierRecord:
     horizon_rule: HorizonOrigin = "learned"
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     expires_at: datetime | None = None
-    held_out: HeldOutAccuracy | None = None
+    held_out: HeldOutInfo | None = None
     report: Report | None = None
     thumbnails: tuple[int | None, ...] = ()
     head_sha256: str | None = None
 
     @property
-    def classes(self) -> list[ClassCount]:
+    def classes(self) -> list[ClassInfo]:
         """(N,) in the order of `labels`."""
         thumbnails = self.thumbnails or (None,) * len(self.labels)
-        return [ClassCount(*facts) for facts in zip(self.labels, self.examples, thumbnails, strict=True)]
+        return [
+            ClassInfo(label=label, examples=examples, thumbnail=thumbnail)
+            for label, examples, thumbnail in zip(self.labels, self.examples, thumbnails, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

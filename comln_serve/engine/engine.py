@@ -37,14 +37,14 @@ from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Uploa
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models
 from comln_serve.engine.opening import load_models
-from comln_serve.engine.reloading import Reloaded, ServedModels, reopen, warn_of_absent
+from comln_serve.engine.reloading import ModelsReloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
 from comln_serve.report import similarity
 from comln_serve.storage import Edit, Store
 
-__all__ = ["Adapted", "Caller", "Engine", "NewClassifier", "Predicted", "Reloaded", "load_models"]
+__all__ = ["Adapted", "Caller", "Engine", "ModelsReloaded", "NewClassifier", "Predicted", "load_models"]
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Engine:
                 logger.exception("the server cannot get ready")
                 self.failure = error
 
-    def reload(self) -> Reloaded:
+    def reload(self) -> ModelsReloaded:
         """Serve the bundles that `models_folder` holds now: all of them, or, if one cannot be used, those of before.
 
         New and changed ones are opened and warmed first. Running requests keep the models that they began with, which

@@ -21,9 +21,11 @@ class Model:
 
     Attributes:
         on_this_machine: whether the backbone runs on this machine.
+        provider: what it runs on; known once the model is warmed.
     """
 
     on_this_machine = True
+    provider: Literal["cuda", "cpu"]
 
     def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
         self.bundle, self.batcher = bundle, batcher
@@ -32,11 +34,6 @@ class Model:
     @property
     def name(self) -> str:
         return self.bundle.name
-
-    @property
-    def provider(self) -> Literal["cuda", "cpu"]:
-        """What the backbone runs on. Known once the model is warmed."""
-        raise NotImplementedError
 
     def warm(self) -> None:
         """Prepare to embed. Called before the first image."""
@@ -74,19 +71,10 @@ class LocalModel(Model):
         """
         threads = settings.inference_threads or cpus_of_each(processes)
         self.backbone = OnnxBackbone(bundle, settings.provider, threads, settings.max_batch_size)
-        on_gpu = self.backbone.on_gpu
-        limits = BatchLimits(
-            max_images=self.backbone.max_batch_size,
-            max_delay_s=1e-3 * settings.max_batch_delay_ms if on_gpu else 0.0,
-            threads=1 if on_gpu else self.backbone.threads,  # a CUDA session has one compute stream
-            max_run_s=settings.max_inference_seconds,
-            even=not on_gpu,
-        )
+        self.provider = self.backbone.provider
+        at_once = 1 if self.backbone.on_gpu else self.backbone.threads  # a CUDA session has one compute stream
+        limits = BatchLimits.of(settings, self.backbone.max_batch_size, at_once, gathers=self.backbone.on_gpu)
         super().__init__(bundle, Batcher(self.backbone, limits, name=bundle.name))
-
-    @property
-    def provider(self) -> Literal["cuda", "cpu"]:
-        return self.backbone.provider
 
     def warm(self) -> None:
         """Run the backbone; on CUDA once in every batch size."""

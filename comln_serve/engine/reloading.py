@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock, Thread
+
+from pydantic import BaseModel, Field
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
@@ -18,20 +19,14 @@ from comln_serve.storage import Store
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Reloaded:
-    """Names of models, by what reloading did to them.
+class ModelsReloaded(BaseModel):
+    """Names of models, by what reloading did to them."""
 
-    Attributes:
-        default: the default model now.
-        replaced: models whose bundle has changed.
-    """
-
-    default: str
-    added: tuple[str, ...]
-    replaced: tuple[str, ...]
-    removed: tuple[str, ...]
-    unchanged: tuple[str, ...]
+    default: str = Field(description="The default model now.")
+    added: list[str]
+    replaced: list[str] = Field(description="Their bundle has changed.")
+    removed: list[str]
+    unchanged: list[str]
 
 
 class ServedModels:
@@ -84,7 +79,7 @@ class ServedModels:
                 Thread(target=model.close, name=f"close-{model.name}", daemon=True).start()
 
 
-def reopen(served: Models, settings: Settings, shared: SharedCounts) -> tuple[Models, Reloaded]:
+def reopen(served: Models, settings: Settings, shared: SharedCounts) -> tuple[Models, ModelsReloaded]:
     """Open and warm the bundles of `models_folder` that are new or have changed; take the others over.
 
     Args:
@@ -112,12 +107,12 @@ def reopen(served: Models, settings: Settings, shared: SharedCounts) -> tuple[Mo
         if isinstance(error, StartupError):
             raise _cannot_reload(f"{error}. Nothing was changed; put it right, and reload again.") from error
         raise
-    return models, Reloaded(
+    return models, ModelsReloaded(
         default=models.default,
-        added=tuple(name for name in opened if name not in served),
-        replaced=tuple(name for name in opened if name in served),
-        removed=tuple(name for name in served if name not in bundles),
-        unchanged=tuple(name for name in bundles if name not in opened),
+        added=[name for name in opened if name not in served],
+        replaced=[name for name in opened if name in served],
+        removed=[name for name in served if name not in bundles],
+        unchanged=[name for name in bundles if name not in opened],
     )
 
 

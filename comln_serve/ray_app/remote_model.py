@@ -1,7 +1,5 @@
 """A model whose embeddings are computed on embedding replicas."""
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,22 +21,9 @@ class RemoteModel(Model):
     on_this_machine = False
 
     def __init__(self, bundle: Bundle, settings: Settings, replicas: EmbeddingReplicas) -> None:
-        limits = BatchLimits(
-            max_images=settings.max_batch_size,
-            max_delay_s=1e-3 * settings.max_batch_delay_ms,
-            threads=CALLS,
-            max_run_s=settings.max_inference_seconds,
-        )
-        network = _RemoteNetwork(bundle.embedder_sha256, settings, replicas)
-        super().__init__(bundle, Batcher(network, limits, name=bundle.name))
-        self._replicas = replicas
-        self._provider: Literal["cuda", "cpu"] | None = None
-
-    @property
-    def provider(self) -> Literal["cuda", "cpu"]:
-        if self._provider is None:
-            raise RuntimeError("what a model runs on is known once it is warmed")
-        return self._provider
+        self._replicas, self._max_queue_s = replicas, settings.max_queue_seconds
+        limits = BatchLimits.of(settings, settings.max_batch_size, CALLS, gathers=True)
+        super().__init__(bundle, Batcher(self, limits, name=bundle.name))
 
     def warm(self) -> None:
         """Wait for an embedding replica, which has warmed its backbones before it answers.
@@ -53,19 +38,11 @@ class RemoteModel(Model):
                 f"model {self.name}: the machines hold different versions of this bundle; copy the "
                 "same to models_dir on all of them",
             )
-        self._provider = providers[self.embedder_sha256]
+        self.provider = providers[self.embedder_sha256]
 
     def check(self) -> None:
         super().check()
         self._replicas.check()
-
-
-class _RemoteNetwork:
-    """Sends batches to embedding replicas."""
-
-    def __init__(self, embedder_sha256: str, settings: Settings, replicas: EmbeddingReplicas) -> None:
-        self._sha256, self._replicas = embedder_sha256, replicas
-        self._max_queue_s = settings.max_queue_seconds
 
     def embed(
         self,
@@ -75,7 +52,7 @@ class _RemoteNetwork:
         alone: bool,  # noqa: ARG002 - the replica's batcher decides
     ) -> NDArray[np.float32]:
         """See `Network`."""
-        call = self._replicas.embed(self._sha256, images)
+        call = self._replicas.embed(self.embedder_sha256, images)
         with cancellation.calling(call.cancel):
             try:
                 return call.result(self._max_queue_s)

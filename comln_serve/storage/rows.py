@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Row, Text, cast, func, null, select
 
-from comln_serve.domain.classifier import Classifier, ClassifierRecord, HeldOutAccuracy
+from comln_serve.domain.classifier import Classifier, ClassifierRecord, HeldOutInfo
 from comln_serve.domain.report import Report
 from comln_serve.domain.sixteen_bits import from_int16, to_int16
 from comln_serve.domain.support import SupportSet
@@ -93,7 +93,7 @@ def _values(row: Row[Any]) -> dict[str, Any]:
         "labels": tuple(values["labels"]),
         "examples": tuple(values["examples"]),
         "promoted": bool(row.promoted),
-        "held_out": None if accuracy is None else HeldOutAccuracy(accuracy, row.held_out_judged),
+        "held_out": None if accuracy is None else HeldOutInfo(accuracy=accuracy, judged=row.held_out_judged),
         "report": None if row.report is None else Report.model_validate(row.report),
         "thumbnails": _by_class(row.thumbnails, len(values["labels"])),
     }

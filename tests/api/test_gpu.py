@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve.api.observe import metrics
 from comln_serve.api.observe.gpu import GpuMemory, gpu_memory
-from comln_serve.engine.models import LocalModel
+from tests.support.messages import engine_of
 from tests.support.programs import python
 
 COMPILER = shutil.which("cc")
@@ -98,7 +98,8 @@ def test_metrics_have_it_where_a_model_runs_on_a_gpu(client: TestClient, monkeyp
 
     monkeypatch.setattr(metrics, "gpu_memory", memory)
     assert read() == {}, "no model of this server does"
-    monkeypatch.setattr(LocalModel, "provider", "cuda")
+    for model in engine_of(client).models.values():
+        monkeypatch.setattr(model, "provider", "cuda")
     assert read() == {
         ("comln_gpu_memory_used_bytes", "0", "GPU-a"): 5,
         ("comln_gpu_memory_used_bytes", "1", "GPU-b"): 6,

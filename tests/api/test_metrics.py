@@ -267,7 +267,7 @@ def test_nothing_waits_for_a_model_that_was_removed(serve: Serve, models_dir: Pa
     engine.models["tiny-learned"].batcher.queued = 3
     assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 3
     shutil.rmtree(folder / "tiny-learned")
-    assert engine.reload().removed == ("tiny-learned",)
+    assert engine.reload().removed == ["tiny-learned"]
     assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 0
 
 

@@ -245,7 +245,7 @@ def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engi
     bundle = calibrated.settings.models_dir
     assert bundle is not None
     edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
-    assert calibrated.reload().replaced == ("tiny",)
+    assert calibrated.reload().replaced == ["tiny"]
     kept = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (kept.calibrated, kept.unknown_threshold) == (False, None)
     assert kept.classifier.W.tobytes() == few.W.tobytes()

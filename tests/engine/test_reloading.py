@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.engine import Engine, NewClassifier, Reloaded
+from comln_serve.engine.engine import Engine, ModelsReloaded, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Edit
@@ -73,14 +73,22 @@ def test_what_was_added_replaced_removed_and_left(
 ) -> None:
     assert live.default_model == "tiny"
     before = dict(live.models)
-    assert live.reload() == Reloaded("tiny", (), (), (), ("tiny", "tiny-learned", "tiny-prototype"))
+    assert live.reload() == ModelsReloaded(
+        default="tiny", added=[], replaced=[], removed=[], unchanged=["tiny", "tiny-learned", "tiny-prototype"]
+    )
     assert dict(live.models) == before, "the same objects"
     shutil.copytree(folder / "tiny", folder / "a-new-one")
     shutil.rmtree(folder / "tiny")
     describe(folder, "tiny-prototype")
     with caplog.at_level(logging.INFO, "comln_serve.engine.engine"):
         found = live.reload()
-    assert found == Reloaded("a-new-one", ("a-new-one",), ("tiny-prototype",), ("tiny",), ("tiny-learned",))
+    assert found == ModelsReloaded(
+        default="a-new-one",
+        added=["a-new-one"],
+        replaced=["tiny-prototype"],
+        removed=["tiny"],
+        unchanged=["tiny-learned"],
+    )
     said = [record.getMessage() for record in caplog.records if record.name == "comln_serve.engine.engine"]
     assert said[-1] == (
         "models reloaded: added a-new-one; replaced tiny-prototype; removed tiny; unchanged tiny-learned; the default "
@@ -107,7 +115,7 @@ def test_classifiers_of_a_model_that_changed_or_went(
     assert "on a version of model 'tiny' that is no longer served" in error.message
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
     shutil.rmtree(folder / "tiny-prototype")
-    assert live.reload().removed == ("tiny-prototype",)
+    assert live.reload().removed == ["tiny-prototype"]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning == (
         "1 stored classifier(s) are of models that are not served here, and cannot be used: tiny-prototype; the models "
@@ -144,7 +152,7 @@ def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: E
     before = predict(live, QUERY, made.id).probabilities
     bundle = folder / "tiny-prototype"
     edit_tensors(bundle, lambda found: found.update(alpha=np.array(7.0)))
-    assert live.reload().replaced == ("tiny-prototype",)
+    assert live.reload().replaced == ["tiny-prototype"]
     np.testing.assert_array_equal(predict(live, QUERY, made.id).probabilities, before)
     more = image_bytes((220, 30, 30), seed=9), made.labels[0]
     changed = live.add_examples(made.id, [more]).classifier
@@ -227,7 +235,7 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
         running = pool.submit(requests[operation])
         assert began.wait(SOON)
         change_embedder(folder)
-        assert live.reload().replaced == ("tiny",)
+        assert live.reload().replaced == ["tiny"]
         assert old() is not None
         new = live.models["tiny"]
         assert new.embedder_sha256 != made.embedder_sha256
@@ -246,7 +254,7 @@ def test_reloading_often_keeps_no_threads(live: Engine, folder: Path) -> None:
     before = len(running_threads())
     for number in range(20):
         edit_manifest(folder / "tiny", lambda content, n=number: content.update(description=f"Number {n}."))
-        assert live.reload().replaced == ("tiny",)
+        assert live.reload().replaced == ["tiny"]
     wait_until(lambda: len(running_threads()) == before)
 
 
@@ -308,4 +316,4 @@ def test_adapting_does_not_wait_for_a_reload(live: Engine, folder: Path, monkeyp
             assert not reloading.done()
         finally:
             go_on.set()
-        assert reloading.result(SOON).replaced == ("tiny",)
+        assert reloading.result(SOON).replaced == ["tiny"]

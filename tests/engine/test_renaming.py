@@ -302,14 +302,14 @@ def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEng
     made = engine.adapt(colour_support(2)).classifier
     predicted = predict(engine, QUERIES, made.id)
     edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
-    assert engine.reload().replaced == ("tiny",)
+    assert engine.reload().replaced == ["tiny"]
     renamed = engine.change(made.id, RenameClasses({"red": "Red"})).classifier
     assert (renamed.head_sha256, renamed.W.tobytes()) == (made.head_sha256, made.W.tobytes())
     assert predict(engine, QUERIES, made.id).probabilities.tobytes() == predicted.probabilities.tobytes()
     merged = engine.change(made.id, RenameClasses({"Red": "blue"})).classifier
     assert merged.head_sha256 == engine.models["tiny"].bundle.head_sha256 != made.head_sha256
     edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
-    assert engine.reload().replaced == ("tiny",)
+    assert engine.reload().replaced == ["tiny"]
     with_three = engine.adapt(colour_support(1)).classifier
     fails(ErrorCode.MODEL_CHANGED, lambda: engine.change(made.id, RenameClasses({"blue": "green"})))
     again = engine.change(made.id, RenameClasses({"blue": "Blue"})).classifier

@@ -22,7 +22,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import delete, text
 from sqlalchemy.exc import DBAPIError
 
-from comln_serve.domain.classifier import HeldOutAccuracy
+from comln_serve.domain.classifier import HeldOutInfo
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, schema
 from comln_serve.storage import postgresql as comln_postgresql
@@ -177,7 +177,7 @@ def test_lists_have_the_accuracy_that_reports_of_before_have(database_url: str) 
     with closing(Store(database_url)) as store:
         page, _ = store.for_tenant("").page(limit=9)
         assert {one.id: one.held_out for one in page} == {
-            "clf_1": HeldOutAccuracy(0.75, 8),
+            "clf_1": HeldOutInfo(accuracy=0.75, judged=8),
             "clf_2": None,
             "clf_3": None,
         }

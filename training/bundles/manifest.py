@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from comln_serve.bundle import AccuracyEntry, Calibration, ComparisonEntry, Manifest
-from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry
-from comln_serve.bundle.stored import StoredEmbeddings
+from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, StoredEmbeddings
 from training.bundles.card import render_card
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tqdm import tqdm
 
 from comln_serve.bundle import Calibration, Head
-from comln_serve.bundle.stored import StoredEmbeddings
+from comln_serve.bundle.manifest import StoredEmbeddings
 from training.bundles.manifest import record_calibration
 from training.commands.domains import Domain, find_domains
 from training.commands.measuring import (

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from comln_serve.bundle import Calibration, Head
-from comln_serve.bundle.stored import as_stored
+from comln_serve.bundle.manifest import as_stored
 from comln_serve.report import adapt
 from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
 

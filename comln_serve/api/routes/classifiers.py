@@ -1,4 +1,4 @@
-"""Routes that list, show, edit, delete, promote and roll back classifiers."""
+"""Routes that list, show, edit, delete, promote and roll back classifiers, and rename their classes."""
 
 import json
 from datetime import timedelta
@@ -12,11 +12,22 @@ from comln_serve.api.context import current_record
 from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import read_json_only
-from comln_serve.api.receive.limits import MOST_ANSWER_BYTES
-from comln_serve.api.receive.requests import EditRequest, Name
-from comln_serve.api.routes.shared import ONE_CLASSIFIER_ERRORS, WAITING_ERRORS, Ref, as_json, change
+from comln_serve.api.receive.limits import MOST_ANSWER_BYTES, check_labels
+from comln_serve.api.receive.requests import EditRequest, Name, RenameRequest
+from comln_serve.api.routes.shared import (
+    CHANGE_BY_OPTIONS_ERRORS,
+    ONE_CLASSIFIER_ERRORS,
+    WAITING_ERRORS,
+    KeyHeader,
+    Ref,
+    as_json,
+    begin_to_adapt,
+    change,
+    make_change,
+)
 from comln_serve.api.work import engine_of, read
 from comln_serve.domain.reference import ID_PREFIX
+from comln_serve.engine.adapting.changes import RenameClasses
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 from comln_serve.storage import Edit
@@ -164,3 +175,22 @@ async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     promoted = await change(request, lambda: engine.roll_back(ref, tenant))
     current_record().classifier = promoted.id
     return schemas.ClassifierInfo.model_validate(promoted)
+
+
+@router.post(
+    "/classifiers/{ref}/labels",
+    status_code=201,
+    response_model=schemas.AdaptResponse,
+    summary="Give classes of a classifier other labels",
+    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS),
+    openapi_extra=openapi_json(RenameRequest),
+)
+@needs(Scope.ADAPT)
+async def rename_classes(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
+    """Its predictions stay the same, under the new labels. Only if classes get the same label they are merged, and the
+    classifier is adapted again to its examples. A named classifier gets a new version; an unnamed one changes in place.
+    """
+    engine = begin_to_adapt(request)
+    body = await read_json_only(request, engine.settings, RenameRequest)
+    check_labels(body.labels.values(), engine.settings)
+    return await make_change(request, ref, RenameClasses(body.labels), promote=body.promote, key=key)

@@ -1,17 +1,29 @@
-"""`GET /models` and `POST /models/reload`."""
+"""`GET /limits`, `GET /models` and `POST /models/reload`."""
 
 from fastapi import APIRouter, Request
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs
+from comln_serve.api.authentication import USING, needs, requests_per_minute_of
 from comln_serve.api.errors import error_responses
+from comln_serve.api.receive.limits import limits_of
 from comln_serve.api.routes.shared import change
 from comln_serve.api.work import engine_of
 from comln_serve.engine.models import Model
+from comln_serve.engine.reloading import ModelsReloaded
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 
 router = APIRouter()
+
+
+@router.get("/limits", tags=["models"], summary="What a request may have")
+@needs(*USING)
+async def limits(request: Request) -> schemas.Limits:
+    """What a program has to know to send as much as it may. A request over a limit is answered with an error that names
+    it.
+    """
+    engine = engine_of(request)
+    return limits_of(engine.settings, engine.formats, requests_per_minute_of(request))
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
@@ -30,11 +42,11 @@ async def models(request: Request) -> schemas.ModelList:
     responses=error_responses(ErrorCode.CANNOT_RELOAD, ErrorCode.NOT_READY, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADMIN)
-async def reload(request: Request) -> schemas.ModelsReloaded:
+async def reload(request: Request) -> ModelsReloaded:
     """Running requests finish on the models they began with. If a bundle cannot be used, nothing is changed."""
     reloaded = await change(request, engine_of(request).reload)
     request.app.state.on_reload()
-    return schemas.ModelsReloaded.model_validate(reloaded)
+    return reloaded
 
 
 def _model_info(model: Model, *, default: bool) -> schemas.ModelInfo:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.bundle.stored import as_stored
+from comln_serve.bundle.manifest import as_stored
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.domain.classifier import Classifier, HeldOutAccuracy, softmax
+from comln_serve.domain.classifier import Classifier, HeldOutInfo, softmax
 from comln_serve.domain.reference import new_id
 from comln_serve.domain.support import MIN_CLASSES, SupportSet
 from comln_serve.engine.adapting.deadline import raised_after
@@ -70,7 +70,7 @@ def fit(
         support_loss=float(-(weights * np.log(np.maximum(of_truth, 1e-300))).sum()),
         support_accuracy=float((probabilities.argmax(axis=1) == classes).mean()),
         created_at=utc_now(),
-        held_out=None if held_out is None else HeldOutAccuracy(held_out.accuracy, held_out.judged),
+        held_out=None if held_out is None else HeldOutInfo(accuracy=held_out.accuracy, judged=held_out.judged),
         report=report,
         W=W,
     )

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job
@@ -61,6 +62,16 @@ class BatchLimits:
     threads: int
     max_run_s: float
     even: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings, max_images: int, threads: int, *, gathers: bool) -> "BatchLimits":
+        """The limits in the settings.
+
+        Args:
+            gathers: wait for large batches, as on a GPU, where they cost hardly more than small ones.
+        """
+        delay_s = 1e-3 * settings.max_batch_delay_ms if gathers else 0.0
+        return cls(max_images, delay_s, threads, settings.max_inference_seconds, even=not gathers)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One process embeds for all that serve (`--embedding-process`), so that a GPU holds each network once.
 
-    Batcher of a process that serves -> SharedNetwork -> Unix socket, shared memory -> Embedder -> Batcher -> backbone
+    Batcher of a process that serves -> SharedModel -> Unix socket, shared memory -> Embedder -> Batcher -> backbone
 
 The processes that serve decode and classify. Each of their batches goes through a `Channel` to the process that embeds,
 whose batchers join the batches of all.

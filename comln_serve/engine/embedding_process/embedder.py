@@ -14,25 +14,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
 
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.embedding_process.wire import (
-    BatchMemory,
-    Embed,
-    Message,
-    Open,
-    Opened,
-    TakeBundle,
-    TakeMemory,
-    Warm,
-    new_socket,
-    receive,
-    send,
-)
+from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, new_socket, receive, send
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 
@@ -115,21 +104,21 @@ class Embedder:
         Args:
             gone: raised as that happens.
         """
-        user = _User(self._networks, self._limits, gone)
+        user = User(self._networks, self._limits, gone)
         with connection:
             try:
                 while True:
-                    with receive(connection) as (message, files):
-                        send(connection, _answer(user, message, files))
+                    with receive(connection) as ((method, *arguments), files):
+                        send(connection, _answer(user, method, *arguments, *files))
             except OSError:
                 pass
             finally:
                 user.leave()
 
 
-def _answer(user: "_User", message: Message, files: list[int]) -> object:
+def _answer(user: "User", method: str, *arguments: Any) -> object:
     try:
-        return user.do(message, files)
+        return getattr(user, method)(*arguments)
     except (ServiceError, StartupError) as error:
         return error.with_traceback(None)  # its frames refer to the memory of the batch, and would keep it
     except Exception:
@@ -219,38 +208,13 @@ class _Networks:
             network.model.close()
 
 
-class _User:
-    """What one connection uses: a model, and memory for its batches."""
+class User:
+    """What one connection uses: a model, and memory for its batches. See `wire` for the calls."""
 
     def __init__(self, networks: _Networks, limits: JobLimits, gone: Cancellation) -> None:
         self._networks, self._limits, self._gone = networks, limits, gone
         self._model: LocalModel | None = None
         self._memory: BatchMemory | None = None
-
-    def do(self, message: Message, files: list[int]) -> object:
-        """Carry out a message. Returns its answer.
-
-        Raises:
-            StartupError: the bundle or the provider cannot be used.
-            ServiceError: as `Job.wait`.
-        """
-        match message:
-            case Open(sha256):
-                return self._use(sha256, None)
-            case TakeBundle():
-                with os.fdopen(files[0], "rb", closefd=False) as file:
-                    bundle: Bundle = pickle.load(file)  # noqa: S301 - of a process of this server
-                return self._use(bundle.embedder_sha256, bundle)
-            case Warm():
-                self._networks.warm(self.model.embedder_sha256)
-                return self.model.batcher.limits.max_images
-            case TakeMemory(images):
-                manifest = self.model.bundle.manifest
-                size = manifest.preprocessing.image_size
-                self._memory = BatchMemory(files[0], images, size, manifest.embedding_size)
-            case Embed(count):
-                self._embed(count)
-        return None
 
     @property
     def model(self) -> LocalModel:
@@ -259,22 +223,47 @@ class _User:
             raise RuntimeError("no model is open")
         return self._model
 
-    def leave(self) -> None:
-        """Stop to use the model."""
-        if self._model is not None:
-            self._networks.give_back(self._model.embedder_sha256)
+    def open(self, sha256: str, bundle: Bundle | None = None) -> Opened | None:
+        """Use the model with this `embedder_sha256` from now on; None: it is not open, and there is no bundle.
 
-    def _use(self, sha256: str, bundle: Bundle | None) -> Opened | None:
+        Raises:
+            StartupError: the bundle or the provider cannot be used.
+        """
         self._model = self._networks.take(sha256, bundle)
         if self._model is None:
             return None
         limits = self._model.batcher.limits
         return Opened(self._model.provider, limits.threads, limits.max_images)
 
-    def _embed(self, count: int) -> None:
-        """Embed the first images in memory, together with those of other connections."""
+    def take_bundle(self, file: int) -> Opened | None:
+        """Open the bundle that is pickled in a file, and use its model."""
+        with os.fdopen(file, "rb", closefd=False) as content:
+            bundle: Bundle = pickle.load(content)  # noqa: S301 - of a process of this server
+        return self.open(bundle.embedder_sha256, bundle)
+
+    def warm(self) -> int:
+        """Prepare to embed. Returns the number of images that a batch may have."""
+        self._networks.warm(self.model.embedder_sha256)
+        return self.model.batcher.limits.max_images
+
+    def take_memory(self, images: int, file: int) -> None:
+        """Use this memory for batches of at most so many images."""
+        manifest = self.model.bundle.manifest
+        self._memory = BatchMemory(file, images, manifest.preprocessing.image_size, manifest.embedding_size)
+
+    def embed(self, count: int) -> None:
+        """Embed the first images in memory, together with those of other connections.
+
+        Raises:
+            ServiceError: as `Job.wait`.
+        """
         if self._memory is None:
             raise RuntimeError("there is no memory for a batch")
         job = Job(count, self._limits, finite=False)
         with self._gone.calling(job.cancel), self.model.batcher.embedding(job, self._memory.images[:count]):
             self._memory.embeddings[:count] = job.wait()[:, 0]
+
+    def leave(self) -> None:
+        """Stop to use the model."""
+        if self._model is not None:
+            self._networks.give_back(self._model.embedder_sha256)

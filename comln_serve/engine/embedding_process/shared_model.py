@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +18,7 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
-from comln_serve.engine.embedding_process.wire import (
-    BatchMemory,
-    Embed,
-    Open,
-    Opened,
-    TakeBundle,
-    TakeMemory,
-    Warm,
-    ask,
-    memory_file,
-    new_socket,
-)
+from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, ask, memory_file, new_socket
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 
@@ -69,12 +58,12 @@ class Channel:
             StartupError: the bundle or the provider cannot be used.
         """
         if self._opened is None:
-            opened: Opened | None = ask(self._connection, Open(self._bundle.embedder_sha256))
+            opened: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
             if opened is None:
                 pickled = pickle.dumps(self._bundle)
                 with memory_file(len(pickled)) as file:
                     os.pwrite(file, pickled, 0)
-                    opened = ask(self._connection, TakeBundle(), [file])
+                    opened = ask(self._connection, "take_bundle", file=file)
                 if opened is None:
                     raise RuntimeError("a bundle was given, but not opened")
             self._opened = opened
@@ -88,7 +77,7 @@ class Channel:
         """
         if self._most is None:
             self.open()
-            most: int = ask(self._connection, Warm())
+            most: int = ask(self._connection, "warm")
             self._most = most
         return self._most
 
@@ -103,7 +92,7 @@ class Channel:
         if memory is None or len(memory.images) < len(images):
             memory = self._memory = self._new_memory(max(len(images), self.open().max_images))
         memory.images[: len(images)] = images
-        ask(self._connection, Embed(len(images)))
+        ask(self._connection, "embed", len(images))
         return memory.embeddings[: len(images)].copy()
 
     def interrupt(self) -> None:
@@ -120,12 +109,15 @@ class Channel:
         manifest = self._bundle.manifest
         shape = (images, manifest.preprocessing.image_size, manifest.embedding_size)
         with memory_file(BatchMemory.length(*shape)) as file:
-            ask(self._connection, TakeMemory(images), [file])
+            ask(self._connection, "take_memory", images, file=file)
             return BatchMemory(file, *shape)
 
 
 class SharedModel(Model):
-    """A bundle that is read in this process, and whose backbone runs in the process that embeds."""
+    """A bundle that is read in this process, and whose backbone runs in the process that embeds.
+
+    The provider may change: a process that takes another's place may not find the GPU any more.
+    """
 
     def __init__(self, bundle: Bundle, settings: Settings, path: Path, workers: int) -> None:
         """Have the bundle opened.
@@ -137,73 +129,31 @@ class SharedModel(Model):
         Raises:
             StartupError: the bundle or the provider cannot be used, or the process ends again and again.
         """
-        self._network, self._workers = SharedNetwork(bundle, path), workers
-        try:
-            opened = self._network.open()
-        except ServiceError as error:
-            raise StartupError(f"model {bundle.name}: {error.message}") from error
-        on_gpu = opened.provider == "cuda"
-        limits = BatchLimits(
-            max_images=self._share(opened.max_images),
-            max_delay_s=1e-3 * settings.max_batch_delay_ms if on_gpu else 0.0,
-            threads=max(2, opened.batches),  # so that a batch waits there when another has been embedded
-            max_run_s=settings.max_inference_seconds,
-            even=not on_gpu,
-        )
-        super().__init__(bundle, Batcher(self._network, limits, name=bundle.name))
-
-    @property
-    def provider(self) -> Literal["cuda", "cpu"]:
-        return self._network.provider
-
-    def warm(self) -> None:
-        """Have the backbone warmed."""
-        self.batcher.limits = replace(self.batcher.limits, max_images=self._share(self._network.warm()))
-
-    def close(self) -> None:
-        super().close()
-        self._network.close()
-
-    def _share(self, images: int) -> int:
-        """Images in a batch of this process: those of all together fill one of `images`.
-
-        If each were as large as that, a single image would wait until many such batches have been embedded.
-        """
-        return max(1, images // self._workers)
-
-
-class SharedNetwork:
-    """Sends batches to the process that embeds. Thread-safe.
-
-    Attributes:
-        provider: what the backbone runs on. A process that takes another's place may not find the GPU any more.
-    """
-
-    provider: Literal["cuda", "cpu"] = "cpu"
-
-    def __init__(self, bundle: Bundle, path: Path) -> None:
-        """Nothing is sent yet."""
-        self._bundle, self._path = bundle, path
+        self.bundle, self._path, self._workers = bundle, path, workers
         self._lock = Lock()
         self._idle: list[Channel] = []
+        try:
+            opened = self._on_channel(Channel.open)
+        except ServiceError as error:
+            raise StartupError(f"model {bundle.name}: {error.message}") from error
+        at_once = max(2, opened.batches)  # so that a batch waits there when another has been embedded
+        gathers = opened.provider == "cuda"
+        limits = BatchLimits.of(settings, self._share(opened.max_images), at_once, gathers=gathers)
+        super().__init__(bundle, Batcher(self, limits, name=bundle.name))
 
-    def open(self) -> Opened:
-        """Have the bundle opened.
-
-        Raises:
-            StartupError: the bundle or the provider cannot be used.
-            ServiceError: NOT_READY, the process that embeds died again and again.
-        """
-        return self._on_channel(Channel.open)
-
-    def warm(self) -> int:
-        """Have the backbone warmed. Returns the number of images that a batch may have.
+    def warm(self) -> None:
+        """Have the backbone warmed.
 
         Raises:
             StartupError: it cannot be run.
-            ServiceError: NOT_READY, as above.
+            ServiceError: NOT_READY, the process that embeds died again and again.
         """
-        return self._on_channel(Channel.warm)
+        images = self._on_channel(Channel.warm)
+        self.batcher.limits = replace(self.batcher.limits, max_images=self._share(images))
+
+    def close(self) -> None:
+        super().close()
+        self._close_idle()
 
     def embed(
         self,
@@ -233,7 +183,14 @@ class SharedNetwork:
 
         return self._on_channel(embed)
 
-    def close(self) -> None:
+    def _share(self, images: int) -> int:
+        """Images in a batch of this process: those of all together fill one of `images`.
+
+        If each were as large as that, a single image would wait until many such batches have been embedded.
+        """
+        return max(1, images // self._workers)
+
+    def _close_idle(self) -> None:
         """Close the connections that are not in use."""
         with self._lock:
             idle, self._idle = self._idle, []
@@ -246,13 +203,11 @@ class SharedNetwork:
             with self._lock:
                 channel = self._idle.pop() if self._idle else None
             try:
-                channel = channel or Channel(self._path, self._bundle)
+                channel = channel or Channel(self._path, self.bundle)
                 result = use(channel)
                 self.provider = channel.open().provider
             except (ConnectionError, FileNotFoundError) as error:
-                logger.warning(
-                    "model %s: the connection to the process that embeds broke: %s", self._bundle.name, error
-                )
+                logger.warning("model %s: the connection to the process that embeds broke: %s", self.name, error)
             except BaseException:
                 if channel is not None:
                     channel.close()
@@ -263,7 +218,7 @@ class SharedNetwork:
                 return result
             if channel is not None:
                 channel.close()
-            self.close()  # the others were of the same process, or are soon made anew
+            self._close_idle()  # the others were of the same process, or are soon made anew
         raise ServiceError(
             ErrorCode.NOT_READY,
             f"The process that was to embed the images died {_ATTEMPTS} times. Nothing was changed; try again, or tell "

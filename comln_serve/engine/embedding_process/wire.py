@@ -1,12 +1,14 @@
 """What a process that serves and the one that embeds say to each other, and the memory that both see.
 
-Messages are pickled, each in one packet of a Unix socket. Only processes of this server can open it: its folder is
-theirs alone. A connection belongs to one model:
+A process that serves calls methods of the `User` that the other process has for its connection. Calls and answers are
+pickled, each in one packet of a Unix socket. Only processes of this server can open it: its folder is theirs alone. A
+connection belongs to one model:
 
-    Open -> Opened, or None if the bundle is not known yet: then TakeBundle, with the bundle in a file -> Opened
-    Warm -> number of images that a batch may have
-    TakeMemory, with the memory of a `BatchMemory` -> None
-    Embed, again and again -> None, once the embeddings are in that memory
+    open(embedder_sha256) -> Opened, or None if the bundle is not known yet: then
+    take_bundle(file), with the pickled bundle -> Opened
+    warm() -> number of images that a batch may have
+    take_memory(images, file), with the memory of a `BatchMemory`
+    embed(count), again and again; then the embeddings are in that memory
 
 An exception that is answered is raised where the answer is awaited.
 """
@@ -28,52 +30,18 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Open:
-    """Use the model with this `embedder_sha256` from now on."""
-
-    embedder_sha256: str
-
-
-@dataclass(frozen=True)
-class TakeBundle:
-    """Open this bundle and use its model; a file with the pickled bundle comes with it."""
-
-
-@dataclass(frozen=True)
 class Opened:
     """The model is open.
 
     Attributes:
         provider: what its backbone runs on.
         batches: how many it embeds at the same time.
-        max_images: images in one batch; `Warm` may lower it.
+        max_images: images in one batch; `warm` may lower it.
     """
 
     provider: Literal["cuda", "cpu"]
     batches: int
     max_images: int
-
-
-@dataclass(frozen=True)
-class Warm:
-    """Prepare to embed."""
-
-
-@dataclass(frozen=True)
-class TakeMemory:
-    """Use the memory that comes with it for batches of at most so many images."""
-
-    images: int
-
-
-@dataclass(frozen=True)
-class Embed:
-    """Embed the first `count` images in memory."""
-
-    count: int
-
-
-Message = Open | TakeBundle | Warm | TakeMemory | Embed
 
 
 class BatchMemory:
@@ -128,21 +96,17 @@ def new_socket() -> socket.socket:
 
 
 def send(connection: socket.socket, message: object, files: Sequence[int] = ()) -> None:
-    """Send a message, and files by their descriptors.
+    """Send a call or an answer, and files by their descriptors.
 
     Raises:
-        OSError: the other process has gone.
+        OSError: the other process has gone, here and below.
     """
     socket.send_fds(connection, [pickle.dumps(message)], files)
 
 
 @contextmanager
 def receive(connection: socket.socket) -> Generator[tuple[Any, list[int]], None, None]:
-    """Wait for a message. Yields it, and the descriptors that came with it, which are closed after the block.
-
-    Raises:
-        OSError: the other process has gone.
-    """
+    """Wait for a call or an answer. Yields it and the descriptors it came with, which are closed after the block."""
     data, files, _, _ = socket.recv_fds(connection, _LARGEST, 1)
     try:
         if not data:
@@ -153,14 +117,13 @@ def receive(connection: socket.socket) -> Generator[tuple[Any, list[int]], None,
             os.close(file)
 
 
-def ask(connection: socket.socket, message: Message, files: Sequence[int] = ()) -> Any:
-    """Send a message and return its answer.
+def ask(connection: socket.socket, method: str, *arguments: object, file: int | None = None) -> Any:
+    """Call a method in the other process, with a file as its last argument if one is given, and return its answer.
 
     Raises:
-        OSError: the other process has gone.
         Exception: the one that it answered.
     """
-    send(connection, message, files)
+    send(connection, (method, *arguments), () if file is None else (file,))
     with receive(connection) as (answer, _):
         if isinstance(answer, Exception):
             raise answer
