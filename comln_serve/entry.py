@@ -1,7 +1,7 @@
 """Entry point of `comln-serve`: checks for ONNX Runtime, then runs the command."""
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 
 _WHEELS = ("onnxruntime", "onnxruntime-gpu")
@@ -9,7 +9,7 @@ _WHEELS = ("onnxruntime", "onnxruntime-gpu")
 
 def main() -> int:
     """Run the command. Returns 2 without ONNX Runtime, or if two wheels of it overwrite each other's files."""
-    found = [name for name in _WHEELS if _is_installed(name)]
+    found = [name for name in _WHEELS if any(distributions(name=name))]
     if find_spec("onnxruntime") is None:
         print(
             'comln-serve: ONNX Runtime is not installed: pip install "comln-serve[cpu]", or "comln-serve[cuda]" for '
@@ -27,11 +27,3 @@ def main() -> int:
     from comln_serve.cli import main as run  # noqa: PLC0415 - needs what was looked for
 
     return run()
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        version(distribution)
-    except PackageNotFoundError:
-        return False
-    return True

@@ -53,6 +53,15 @@ class Nodes:
         return f"{self._prefix}{kind.lower()}_{next(self._numbers)}"
 
 
+def _operator(kind: str) -> "Callable[[Tensor, Operand], Tensor]":
+    """A method that adds a node with the tensor as its first operand."""
+    return lambda tensor, other: tensor.nodes.op(kind, tensor, other)
+
+
+def _reflected(kind: str) -> "Callable[[Tensor, float], Tensor]":
+    return lambda tensor, other: tensor.nodes.op(kind, other, tensor)
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """The output of a node or an input of the graph. Python floats become float64 constants."""
@@ -60,29 +69,14 @@ class Tensor:
     nodes: Nodes
     name: str
 
-    def __add__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("Add", self, other)
-
-    def __sub__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("Sub", self, other)
-
-    def __rsub__(self, other: float) -> "Tensor":
-        return self.nodes.op("Sub", other, self)
-
-    def __mul__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("Mul", self, other)
-
-    def __truediv__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("Div", self, other)
-
-    def __rtruediv__(self, other: float) -> "Tensor":
-        return self.nodes.op("Div", other, self)
-
-    def __matmul__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("MatMul", self, other)
-
-    def __lt__(self, other: "Operand") -> "Tensor":
-        return self.nodes.op("Less", self, other)
+    __add__ = _operator("Add")
+    __sub__ = _operator("Sub")
+    __rsub__ = _reflected("Sub")
+    __mul__ = _operator("Mul")
+    __truediv__ = _operator("Div")
+    __rtruediv__ = _reflected("Div")
+    __matmul__ = _operator("MatMul")
+    __lt__ = _operator("Less")
 
     def __abs__(self) -> "Tensor":
         return self.nodes.op("Abs", self)

@@ -10,12 +10,10 @@ Differentiation" (ICLR 2022): M support examples, N classes, d features;
 The flow is dW/dt = -grad L(W), W(0) = W0, with L the weighted mean cross-entropy (equation 8). With
 M <= 2 d it is integrated in s (M, N), where a step costs less: W(t) = W0 - s(t)^T phi (Proposition 1,
 Algorithm 6). With more examples, W0 - W(t) (N, d) is integrated.
-`FlowSolution.formulation` tells which one was used.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,12 +40,10 @@ class FlowSolution:
 
     Attributes:
         W: (N, d) float64, W(T).
-        formulation: "reduced" if s (M, N) was integrated, "weights" if W0 - W (N, d) was.
         accepted, rejected: numbers of the integrator's steps.
     """
 
     W: Array
-    formulation: Literal["reduced", "weights"]
     accepted: int
     rejected: int
 
@@ -121,4 +117,4 @@ def solve_flow(
     )
     flow.advance()
     W = W0 - (flow.X @ psi if reduced else flow.X)
-    return FlowSolution(W, "reduced" if reduced else "weights", flow.accepted, flow.rejected)
+    return FlowSolution(W, flow.accepted, flow.rejected)

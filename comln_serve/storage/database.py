@@ -27,7 +27,8 @@ _POOL_SIZE = 16
 
 
 class Database:
-    """Transactions on one database. Safe from many threads and many servers.
+    """Transactions on one database. Safe from many threads and many servers. Those that cannot be used raise
+    `ServiceError` STORAGE_UNAVAILABLE, but for `connection`.
 
     SQLite uses a write-ahead log and flushes it at every commit. Writing transactions begin with
     BEGIN IMMEDIATE: one that first reads and then finds the file locked would have to start over.
@@ -79,32 +80,19 @@ class Database:
 
     @contextmanager
     def single_read(self) -> Generator[Connection, None, None]:
-        """A connection without a transaction, for one reading statement: a transaction would be
-        most of its cost.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
-        """
+        """A connection without a transaction, for one reading statement: a transaction would be most of its cost."""
         with self._translated_errors(), self._single_reads.connect() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Generator[Connection, None, None]:
-        """A reading transaction.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
-        """
+        """A reading transaction."""
         with self._translated_errors(), self.connection() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Generator[Connection, None, None]:
-        """A transaction that is committed and flushed at the end of the block.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
-        """
+        """A transaction that is committed and flushed at the end of the block."""
         with self._translated_errors(), self._writer_turn(), self.connection(writes=True) as connection:
             yield connection
             try:
@@ -129,9 +117,6 @@ class Database:
         """Have SQLite overwrite now, in its files, what has been deleted, unless others are reading.
 
         It happens later else: when the write-ahead log is long enough, or the last server closes the file.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
         """
         if self.is_sqlite:
             with self.single_read() as connection:

@@ -27,7 +27,8 @@ def utc_now() -> datetime:
 class Store:
     """Durable classifiers. Safe from many threads, and from many servers on one database.
 
-    A change survives a crash of the process or the machine once its call has returned.
+    A change survives a crash of the process or the machine once its call has returned. Methods that query may raise
+    `ServiceError` STORAGE_UNAVAILABLE.
     """
 
     def __init__(self, url: str, clock: Clock = utc_now) -> None:
@@ -59,20 +60,13 @@ class Store:
         return moment <= self._clock()
 
     def count(self) -> int:
-        """The number of classifiers. Also serves as the check that the store can be reached.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
-        """
+        """The number of classifiers. Also serves as the check that the store can be reached."""
         with self._database.reading() as connection:
             return int(connection.execute(tallies.ALIVE_OF_ALL, {"now": self._clock()}).scalar_one())
 
     def models(self) -> dict[str, int]:
         """The number of classifiers by the name of their model, those that have expired and are not yet deleted
         included.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
         """
         with self._database.reading() as connection:
             rows = connection.execute(select(classifiers.c.model, func.count()).group_by(classifiers.c.model)).all()
@@ -81,9 +75,6 @@ class Store:
     def purge(self) -> int:
         """Delete expired classifiers, which queries skip already, and idempotency keys. Returns
         the number of classifiers.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
         """
         now, removed = self._clock(), 0
         # In several transactions, so that other writers need not wait for all.
@@ -94,11 +85,7 @@ class Store:
         return removed
 
     def delete_thumbnails(self) -> int:
-        """Delete the thumbnails of all tenants. Returns their number.
-
-        Raises:
-            ServiceError: STORAGE_UNAVAILABLE.
-        """
+        """Delete the thumbnails of all tenants. Returns their number."""
         removed = 0
         some = select(thumbnails.c.classifier).distinct().limit(_THUMBNAILS_AT_ONCE)
         while True:

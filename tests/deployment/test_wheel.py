@@ -30,7 +30,7 @@ GROCERIES = REPOSITORY / "examples" / "groceries"
 def test_one_runtime_has_to_be_installed(
     installed: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(entry, "_is_installed", lambda name: name in installed)
+    monkeypatch.setattr(entry, "distributions", lambda name: [name] if name in installed else [])
     monkeypatch.setattr(entry, "find_spec", lambda _name: installed or None)
     assert entry.main() == 2
     assert said in capsys.readouterr().err

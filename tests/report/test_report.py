@@ -244,7 +244,7 @@ def test_held_out_accuracy_is_that_of_new_images_under_as_many_examples(head: He
 
 
 def test_a_longer_solve_costs_more() -> None:
-    solution = FlowSolution(np.zeros((5, 64)), "reduced", 10, 0)
+    solution = FlowSolution(np.zeros((5, 64)), 10, 0)
     longer = replace(solution, accepted=20)
     assert fold_cost(longer, 25, 64) == 2 * fold_cost(solution, 25, 64)
     assert fold_cost(solution, 500, 64) < 25 * fold_cost(solution, 100, 64), "two products in W"
@@ -331,7 +331,7 @@ def test_a_threshold_needs_images_enough() -> None:
 
 def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     phi = clusters(CLASSES)
-    endless = FlowSolution(np.zeros((4, 32)), "reduced", 100_000, 0)
+    endless = FlowSolution(np.zeros((4, 32)), 100_000, 0)
     assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
     report = make_report(

@@ -58,21 +58,17 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
         "required": [*repeated, *needed],
     }
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
-    content = {
-        MULTIPART: {"schema": form, "encoding": encoding},
-        JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}},
-    }
+    content = {MULTIPART: {"schema": form, "encoding": encoding}, **_json_of(model)}
     return {"requestBody": {"required": required, "content": content}}
 
 
 def openapi_json(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` for a route that takes JSON only.
+    """`openapi_extra` for a route that takes JSON only, of this wire type."""
+    return {"requestBody": {"required": True, "content": _json_of(model)}}
 
-    Args:
-        model: wire type of the body.
-    """
-    content = {JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
+
+def _json_of(model: type[BaseModel]) -> dict[str, Any]:
+    return {JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
 
 
 def complete_document(app: FastAPI, *, with_keys: bool) -> None:
@@ -116,8 +112,7 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
     of_protocol = f"{route.path_format}/".startswith(f"{OPEN_INFERENCE}/")
     model = ProtocolError if of_protocol else ErrorResponse
     for code in errors:
-        content = {JSON: {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
-        answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": content})
+        answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": _json_of(model)})
         codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
         answer["description"] = ", ".join(codes)
     operation["responses"] = dict(sorted(responses.items()))

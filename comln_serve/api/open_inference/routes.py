@@ -8,6 +8,7 @@ from starlette.responses import Response
 from comln_serve import __version__
 from comln_serve.api.authentication import USING, needs, public, tenant_of
 from comln_serve.api.context import OPEN_INFERENCE, current_record
+from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.open_inference.requests import IMAGE, LABEL, PROBS, read_inference
 from comln_serve.api.open_inference.responses import inference_response
@@ -103,12 +104,7 @@ _INFER: dict[str, Any] = {
         **_errors(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
         200: {"model": InferenceResponse, "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}},
     },
-    "openapi_extra": {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{InferenceRequest.__name__}"}}},
-        }
-    },
+    "openapi_extra": openapi_json(InferenceRequest),
 }
 
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
-from comln_serve.api.receive.images import from_base64, read_image
+from comln_serve.api.receive.images import read_image
 from comln_serve.api.receive.limits import body_chunks, check_count, check_labels, json_limit
 from comln_serve.api.receive.parameters import has_body
 from comln_serve.api.receive.requests import (
@@ -149,9 +149,7 @@ def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], P
     body = parse_json(PredictRequest, text, settings)
     images, body.images = body.images, []  # not kept beside what is decoded
     check_count(len(images), settings)
-    files = [
-        read_image(from_base64, f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)
-    ]
+    files = [read_image(f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)]
     return files, body, []
 
 
@@ -185,7 +183,7 @@ def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) ->
     check_count(len(items), settings)
     check_labels((item.label for item in items), settings)
     support = [
-        (read_image(from_base64, f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
+        (read_image(f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
         for i, item in enumerate(items)
     ]
     return support, body, []

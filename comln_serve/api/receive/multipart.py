@@ -7,7 +7,7 @@ from fastapi import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 from pydantic import BaseModel
 
-from comln_serve.api.receive.images import from_file, read_image
+from comln_serve.api.receive.images import read_image
 from comln_serve.api.receive.limits import body_chunks, check_count, too_many
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.decoders import File
@@ -112,7 +112,7 @@ def files(form: Form, settings: Settings, *, partial: bool) -> tuple[list[File],
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST, f"{where} is a text field; send it as a file (curl -F images=@FILE)."
             )
-        found.append(read_image(from_file, where, part.content, settings, partial=partial))
+        found.append(read_image(where, part.content, settings, partial=partial))
     return found, [part.file or None for part in parts]
 
 

@@ -16,6 +16,7 @@ from comln_serve.api.receive.limits import MOST_ANSWER_BYTES, check_labels
 from comln_serve.api.receive.requests import EditRequest, Name, RenameRequest
 from comln_serve.api.routes.shared import (
     CHANGE_BY_OPTIONS_ERRORS,
+    JSON_ERRORS,
     ONE_CLASSIFIER_ERRORS,
     WAITING_ERRORS,
     KeyHeader,
@@ -91,15 +92,7 @@ def classifier(request: Request, ref: Ref) -> Response:
     "/classifiers/{ref}",
     response_model=schemas.ClassifierDetail,
     summary="Change name, metadata or time of expiry of a classifier",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS,
-        ErrorCode.NAME_TAKEN,
-        ErrorCode.MODEL_CHANGED,
-        ErrorCode.RECEIVE_TIMEOUT,
-        ErrorCode.BODY_TOO_LARGE,
-        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-        ErrorCode.OVERLOADED,
-    ),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_TAKEN, ErrorCode.MODEL_CHANGED, *JSON_ERRORS),
     openapi_extra=openapi_json(EditRequest),
 )
 @needs(Scope.ADAPT)

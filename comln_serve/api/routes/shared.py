@@ -21,15 +21,19 @@ _Result = TypeVar("_Result")
 
 # Errors of any route that waits for the store or in a queue: the server may stop meanwhile.
 WAITING_ERRORS = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
+# Of a body of JSON without images.
+JSON_ERRORS = (
+    ErrorCode.RECEIVE_TIMEOUT,
+    ErrorCode.BODY_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ErrorCode.OVERLOADED,
+)
 BODY_ERRORS = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_IMAGE,
     ErrorCode.IMAGE_TOO_LARGE,
     ErrorCode.TOO_MANY_IMAGES,
-    ErrorCode.RECEIVE_TIMEOUT,
-    ErrorCode.BODY_TOO_LARGE,
-    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-    ErrorCode.OVERLOADED,
+    *JSON_ERRORS,
     ErrorCode.QUEUE_TIMEOUT,
     ErrorCode.INFERENCE_TIMEOUT,
     *WAITING_ERRORS,
@@ -51,10 +55,7 @@ CHANGE_BY_OPTIONS_ERRORS = (
     *ONE_CLASSIFIER_ERRORS,
     *CHANGE_ERRORS,
     ErrorCode.IDEMPOTENCY_MISMATCH,
-    ErrorCode.RECEIVE_TIMEOUT,
-    ErrorCode.BODY_TOO_LARGE,
-    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-    ErrorCode.OVERLOADED,
+    *JSON_ERRORS,
     ErrorCode.QUEUE_TIMEOUT,
 )
 

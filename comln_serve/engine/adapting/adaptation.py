@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +21,10 @@ from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
-from comln_serve.engine.cancellation import Caller, Cancellation
+from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
-from comln_serve.engine.embedding.decoders import Deliver, File, Upload
+from comln_serve.engine.embedding.decoders import File, Upload
 from comln_serve.engine.models import Model, Models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
@@ -35,20 +34,8 @@ Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
 
-class Embedding(Protocol):
-    """See `Engine._embedding`."""
-
-    def __call__(
-        self,
-        files: Sequence[File],
-        model: Model,
-        clock: StageClock,
-        cancellation: Cancellation,
-        see: Deliver,
-        *,
-        partial: bool,
-    ) -> AbstractContextManager[Upload]: ...
-
+Embedding = Callable[..., AbstractContextManager[Upload]]
+"""See `Engine._embedding`."""
 
 Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
 """Embeddings as of `SupportSet`, perceptual hashes (M,), labels (M,) and thumbnails by position."""
@@ -136,7 +123,7 @@ class ClassifierMaker:
 
     def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller, *, partial: bool) -> Adapted:
         """See `Engine.adapt`."""
-        call = self._begin(caller, models, "adapt", support, vars(new), partial=partial)
+        call = _Call(caller, models, self._key(caller, "adapt", support, vars(new), partial=partial), partial)
         return self._once(call, lambda: self._make(support, new, call))
 
     def adapt_to_embeddings(
@@ -168,13 +155,13 @@ class ClassifierMaker:
     ) -> Adapted:
         """See `Engine.add_examples`."""
         options = {"reference": reference, "promote": promote}
-        call = self._begin(caller, models, "examples", support, options, partial=partial)
+        call = _Call(caller, models, self._key(caller, "examples", support, options, partial=partial), partial)
         return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
 
     def change(self, models: Models, reference: str, change: Change, caller: Caller, *, promote: bool) -> Adapted:
         """See `Engine.change`."""
         options = {"reference": reference, **change.options(), "promote": promote}
-        call = self._begin(caller, models, change.operation, (), options, partial=False)
+        call = _Call(caller, models, self._key(caller, change.operation, (), options))
 
         def apply(stored: Classifier, examples: SupportSet) -> Changed:
             support = change.support(reference, stored, examples)
@@ -187,23 +174,15 @@ class ClassifierMaker:
 
         return self._once(call, lambda: self._change(reference, apply, call, promote=promote))
 
-    def _begin(
-        self,
-        caller: Caller,
-        models: Models,
-        operation: str,
-        support: Support,
-        options: Mapping[str, object],
-        *,
-        partial: bool,
-    ) -> _Call:
+    def _key(
+        self, caller: Caller, operation: str, support: Support, options: Mapping[str, object], *, partial: bool = False
+    ) -> IdempotencyKey | None:
         if caller.idempotency_key is None:
-            return _Call(caller, models, partial=partial)
+            return None
         expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
         if partial:  # else left out: the fingerprints of whole requests stay what they were
             options = {**options, "partial": True}
-        key = IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
-        return _Call(caller, models, key, partial)
+        return IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
 
     def _once(self, call: _Call, make: Callable[[], Classifier]) -> Adapted:
         """Make a classifier, or return the one that a request with the same key has made."""

@@ -31,9 +31,9 @@ class Change(ABC):
     operation: ClassVar[str]
     horizon: float | HorizonRule | None = None
 
-    @abstractmethod
     def options(self) -> Mapping[str, object]:
         """What makes two changes of this kind the same, in JSON values."""
+        return vars(self)
 
     @abstractmethod
     def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:
@@ -120,9 +120,6 @@ class RenameClasses(Change):
     labels: Mapping[str, str]
     operation: ClassVar = "labels"
 
-    def options(self) -> Mapping[str, object]:
-        return {"labels": dict(self.labels)}
-
     def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:
         unknown = [label[:_MAX_SHOWN] for label in self.labels.keys() - set(stored.labels)]
         if unknown:
@@ -162,9 +159,6 @@ class AdaptAgain(Change):
 
     horizon: float | HorizonRule | None = None
     operation: ClassVar = "again"
-
-    def options(self) -> Mapping[str, object]:
-        return {"horizon": self.horizon}
 
     def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:  # noqa: ARG002
         return examples
