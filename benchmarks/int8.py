@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.report import markdown
 from comln_serve.engine.embedding.backbone import exact_products
-from comln_serve.imaging import Preprocessing, prepare_image
+from comln_serve.imaging import Preprocessing, prepare_views
 from training.bundles.quantise import cosines
 from training.runs.hardware import processor
 
@@ -72,7 +72,7 @@ def photos(folder: Path, size: int) -> tuple[Images, NDArray[np.intp]]:
         chosen = files[:: max(1, len(files) // _MOST_IMAGES)][:_MOST_IMAGES]
         if len(chosen) < 5 + _QUERIES:
             continue
-        images += [prepare_image(file.read_bytes(), policy) for file in chosen]
+        images += [prepare_views(file.read_bytes(), policy.of_predictions)[0] for file in chosen]
         classes += [number] * len(chosen)
     if len(set(classes)) < _WAYS:
         raise SystemExit(f"{folder}: {_WAYS} class folders of {5 + _QUERIES} images or more are needed")

@@ -38,7 +38,7 @@ from benchmarks.load import Outcome, from_another_process, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone, exact_products
-from comln_serve.imaging import prepare_image, prepare_views
+from comln_serve.imaging import prepare_views
 from comln_serve.machine import usable_cpus
 
 RESULTS = Path(__file__).parent / "results"
@@ -207,7 +207,7 @@ class Bare:
         self._input = self._session.get_inputs()[0].name
 
     def decode(self, files: Sequence[bytes]) -> NDArray[np.uint8]:
-        return np.stack(list(self._decoders.map(lambda f: prepare_image(f, self._policy), files)))
+        return np.stack(list(self._decoders.map(lambda f: prepare_views(f, self._policy.of_predictions)[0], files)))
 
     def slices(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """As the server does it: batches of a few images, smaller towards the end, each on a core of its own."""
@@ -233,7 +233,7 @@ class Bare:
 
     def one(self, file: bytes) -> None:
         """A file to its embedding, on the thread that calls."""
-        image = prepare_image(file, self._policy)
+        image = prepare_views(file, self._policy.of_predictions)[0]
         self._embed_on_one_core(image[np.newaxis])
 
     def _embed_on_one_core(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:

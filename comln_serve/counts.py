@@ -44,11 +44,7 @@ class SharedCounts:
     """
 
     def __init__(self, processes: int = 1, folder: Path | None = None, *, embedder: bool = False) -> None:
-        """All counts are 0.
-
-        Args:
-            embedder: whether one more process embeds.
-        """
+        """All counts are 0. `embedder`: whether one more process embeds."""
         self.processes, self.process, self.folder = processes, 0, folder
         self.embedder = processes if embedder else None
         self.parent = os.getpid()

@@ -21,7 +21,6 @@ class ShortMemory(Generic[_Key, _Value]):
     seconds: ClassVar[float]
 
     def __init__(self, find: Callable[[_Key], _Value | None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Cache the results of `find`."""
         self._find, self._clock = find, clock
         self._lock = Lock()
         # Each entry is a value and the time at which it expires.

@@ -132,7 +132,7 @@ def _start_engine(settings: Settings, shared: SharedCounts) -> Engine:
             "--database-url of this server"
         )
     for name, model in engine.models.items():
-        default = " (default)" if name == engine.default_model else ""
+        default = " (default)" if name == engine.models.default else ""
         logger.info("model %s%s on %s", name, default, model.provider)
     warn_of_absent(engine.models, store, settings)
     return engine

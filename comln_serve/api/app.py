@@ -43,7 +43,7 @@ def create_app(
     engine: Engine,
     *,
     hosts: AllowedHosts | None = None,
-    on_warm: Callable[[], None] | None = None,
+    on_warm: Callable[[], None] = lambda: None,
     on_reload: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Build an application that serves `engine`, warms it after start and closes it at the end.
@@ -59,8 +59,7 @@ def create_app(
 
     def warm() -> None:
         engine.warm()
-        if on_warm is not None:
-            on_warm()
+        on_warm()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:

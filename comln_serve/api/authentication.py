@@ -67,11 +67,7 @@ class Authentication:
     """Dependency of every route: checks the key before any of the body is read."""
 
     def __init__(self, settings: Settings, keys: KeyStore, folder: Path | None = None) -> None:
-        """Prepare to check keys.
-
-        Args:
-            folder: shared by the server's processes; None: there is only one.
-        """
+        """`folder` is shared by the server's processes; None: there is only one."""
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
         self._ring = KeyRing(keys.find)

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from comln_serve.domain.classifier import ClassifierRecord
-
 Share = Annotated[float, Field(ge=0, le=1)]
 Range = tuple[Annotated[FiniteFloat, Field(ge=1)], Annotated[FiniteFloat, Field(ge=1)]]
 
@@ -119,26 +117,6 @@ class Calibration(Part):
         shots = min(max(shots, self.shots[0]), self.shots[1])
         ways = min(max(ways, self.ways[0]), self.ways[1])
         return law.constant + law.shots * math.log(shots) + law.ways * math.log(ways)
-
-
-def temperature(classifier: ClassifierRecord, calibration: Calibration | None) -> float:
-    """The temperature that the logits are divided by; 1 without a calibration.
-
-    Args:
-        calibration: what `Bundle.calibration_for` returns for the classifier.
-    """
-    return 1.0 if calibration is None else calibration.temperature_of(classifier.examples)
-
-
-def unknown_threshold(classifier: ClassifierRecord, calibration: Calibration | None) -> float | None:
-    """Similarity below which an image is unknown: the report's, else the calibration's, else None.
-
-    Args:
-        calibration: as in `temperature`.
-    """
-    if classifier.report is not None and classifier.report.unknown_threshold is not None:
-        return classifier.report.unknown_threshold
-    return None if calibration is None else calibration.unknown_of(classifier.examples)
 
 
 def shots_of(examples: Sequence[int] | NDArray[np.integer]) -> float:

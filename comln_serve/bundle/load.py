@@ -64,6 +64,18 @@ class Bundle:
             return None
         return self.manifest.calibration if classifier.report is None or classifier.report.own_horizon else None
 
+    def temperature_of(self, classifier: ClassifierRecord) -> float:
+        """The temperature that the classifier's logits are divided by; 1 without a calibration."""
+        calibration = self.calibration_for(classifier)
+        return 1.0 if calibration is None else calibration.temperature_of(classifier.examples)
+
+    def unknown_threshold_of(self, classifier: ClassifierRecord) -> float | None:
+        """Similarity below which an image is unknown: the report's, else the calibration's, else None."""
+        if classifier.report is not None and classifier.report.unknown_threshold is not None:
+            return classifier.report.unknown_threshold
+        calibration = self.calibration_for(classifier)
+        return None if calibration is None else calibration.unknown_of(classifier.examples)
+
 
 def load_bundle(folder: Path) -> Bundle:
     """Read and verify the bundle in `folder`.

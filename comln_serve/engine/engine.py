@@ -18,7 +18,6 @@ import numpy as np
 from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 
-from comln_serve.bundle.calibration import temperature, unknown_threshold
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
@@ -149,10 +148,6 @@ class Engine:
     def models(self) -> Models:
         """The models that are served now."""
         return self._served.now
-
-    @property
-    def default_model(self) -> str:
-        return self.models.default
 
     def warm(self) -> None:
         """Compile the flow and run every backbone once. The first call does it, others wait for it.
@@ -369,18 +364,15 @@ class Engine:
 
         def classify() -> Predicted:
             with clock.stage("classify"):
-                calibration = model.bundle.calibration_for(found)
-                probabilities = found.probabilities(embeddings, temperature(found, calibration))
+                probabilities = found.probabilities(embeddings, model.bundle.temperature_of(found))
                 alike = similarity(embeddings, found.W) if unknown else None
-                threshold = unknown_threshold(found, calibration) if unknown else None
-            timings, calibrated = clock.milliseconds(), calibration is not None
             return Predicted(
                 found,
                 probabilities,
-                timings,
-                calibrated,
+                clock.milliseconds(),
+                calibrated=model.bundle.calibration_for(found) is not None,
                 similarity=alike,
-                unknown_threshold=threshold,
+                unknown_threshold=model.bundle.unknown_threshold_of(found) if unknown else None,
                 rejected=upload.rejected,
                 examples=numbers,
             )

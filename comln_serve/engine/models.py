@@ -61,10 +61,7 @@ class LocalModel(Model):
     """Embeds in this process, with ONNX Runtime: in batches, which a CPU embeds one on each core."""
 
     def __init__(self, bundle: Bundle, settings: Settings, processes: int) -> None:
-        """Open the backbone.
-
-        Args:
-            processes: of this server; each uses its share of the CPUs.
+        """Open the backbone. Each of the server's processes uses its share of the CPUs.
 
         Raises:
             StartupError: the bundle or the provider cannot be used.

@@ -6,7 +6,6 @@ import numpy as np
 import safetensors.numpy
 
 from comln_serve.bundle import Bundle
-from comln_serve.bundle.calibration import temperature, unknown_threshold
 from comln_serve.domain.classifier import Classifier
 
 FORMAT_VERSION = 1
@@ -28,7 +27,7 @@ def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
         "format_version": str(FORMAT_VERSION),
         "classifier_id": classifier.id,
         "labels": json.dumps(classifier.labels, ensure_ascii=False),
-        "temperature": repr(temperature(classifier, bundle.calibration_for(classifier))),
+        "temperature": repr(bundle.temperature_of(classifier)),
         "horizon": repr(classifier.horizon),
         "created_at": classifier.created_at.isoformat(),
         "model": classifier.model,
@@ -39,7 +38,7 @@ def metadata(classifier: Classifier, bundle: Bundle) -> dict[str, str]:
     }
     if classifier.name is not None:
         entries |= {"classifier_name": classifier.name, "classifier_version": str(classifier.version)}
-    threshold = unknown_threshold(classifier, bundle.calibration_for(classifier))
+    threshold = bundle.unknown_threshold_of(classifier)
     if threshold is not None:
         entries["unknown_threshold"] = repr(threshold)
     return entries

@@ -5,7 +5,6 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from comln_serve.bundle import Bundle
-from comln_serve.bundle.calibration import temperature
 from comln_serve.domain.classifier import Classifier
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
@@ -53,7 +52,7 @@ def onnx_file(classifier: Classifier, bundle: Bundle) -> bytes:
     logits = embeddings @ after.op("Cast", W, to=TensorProto.DOUBLE)
     lengths = after.op("Sqrt", (embeddings * embeddings) @ np.ones((len(W), 1))) + _SMALLEST
     similarities = (logits / (lengths * row_length(classifier.W))).cast(TensorProto.FLOAT)
-    logits = logits / np.array(temperature(classifier, bundle.calibration_for(classifier)))
+    logits = logits / np.array(bundle.temperature_of(classifier))
     probabilities = after.op("Softmax", logits, axis=1).cast(TensorProto.FLOAT)
     outputs = {OUTPUT: probabilities, SIMILARITIES: similarities}
     after.nodes.extend(helper.make_node("Identity", [tensor.name], [name]) for name, tensor in outputs.items())

@@ -4,7 +4,7 @@ from comln_serve.imaging.decode import DEFAULT_MAX_PIXELS, MOST_PIXELS, ImageFil
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, parse_formats, readable
 from comln_serve.imaging.hashing import difference_hash
-from comln_serve.imaging.preprocessing import Preprocessing, fit_views, pixel_views, prepare_image, prepare_views
+from comln_serve.imaging.preprocessing import Preprocessing, fit_views, pixel_views, prepare_views
 from comln_serve.imaging.thumbnail import thumbnail
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "open_image",
     "parse_formats",
     "pixel_views",
-    "prepare_image",
     "prepare_views",
     "readable",
     "thumbnail",

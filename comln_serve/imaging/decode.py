@@ -255,11 +255,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _check_exif(jpeg: bytes) -> None:
-    """Refuse EXIF data that take long to read.
-
-    Raises:
-        _RefusedError: they are in too many segments, or their first directory announces too many entries.
-    """
+    """Refuse EXIF data that take long to read: in many segments, or with many entries in their first directory."""
     segments = list(_EXIF_SEGMENT.finditer(jpeg))
     if len(segments) > _MOST_EXIF_SEGMENTS:
         raise _RefusedError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")

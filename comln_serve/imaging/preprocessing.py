@@ -80,8 +80,8 @@ class Preprocessing(BaseModel):
         return math.ceil(2 * self.image_size / self.crop_fraction)
 
 
-def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
-    """Decode an image file and apply the policy: (image_size, image_size, 3) uint8 RGB.
+def prepare_views(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
+    """Decode an image file and apply the policy: all its views (V, image_size, image_size, 3) uint8 RGB.
 
     Args:
         formats: the accepted ones of `FORMATS`.
@@ -89,11 +89,6 @@ def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] 
     Raises:
         ImageError: as `open_image` and `ImageFile.decode`.
     """
-    return prepare_views(data, policy.of_predictions, formats=formats)[0]
-
-
-def prepare_views(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
-    """All views of a support image: (V, image_size, image_size, 3) uint8 RGB; else as `prepare_image`."""
     return fit_views(open_image(data, enough=policy.enough, formats=formats), policy, len(policy.shares))
 
 

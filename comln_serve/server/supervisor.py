@@ -75,13 +75,8 @@ class Supervisor:
             self._end_embedder()
 
     def _start_first(self) -> bool:
-        """Start the process that embeds, if there is to be one, and the first that serves.
-
-        Returns:
-            Whether that got ready.
-
-        Raises:
-            StartupError: the process that embeds ends again and again.
+        """Start the process that embeds, if there is to be one, and the first that serves. Returns whether that got
+        ready.
         """
         self._start_missing((*self._embedder, 0))
         while not self._stopping and self._running[0].exitcode is None and not self._shared.of(0, Count.READY):

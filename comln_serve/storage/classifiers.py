@@ -50,11 +50,7 @@ class TenantStore:
     def __init__(
         self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
     ) -> None:
-        """The store of a tenant.
-
-        Args:
-            show_thumbnails: read them; if not, it seems that there are none.
-        """
+        """Without `show_thumbnails` it seems that there are none."""
         self._database, self._tenant, self._clock = database, tenant, clock
         self._show_thumbnails = show_thumbnails
         self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS
@@ -343,12 +339,7 @@ class TenantStore:
         self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None
     ) -> Row[Any]:
         """Columns `rows.INFO`, `promoted`, `thumbnails` and `more` of the classifier that a reference stands for.
-
-        Args:
-            where: joins the table of the columns `more`, if that is another one.
-
-        Raises:
-            ServiceError: CLASSIFIER_NOT_FOUND.
+        `where` joins the table of the columns `more`, if that is another one.
         """
         parsed = parse_reference(reference)
         if parsed is None:

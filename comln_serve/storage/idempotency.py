@@ -7,8 +7,8 @@ from sqlalchemy import Connection, select
 
 from comln_serve.domain.rejected import Rejected, apart, together
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage.dialects import upsert
 from comln_serve.storage.tables import idempotency_keys as keys
+from comln_serve.storage.tables import upsert
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,7 @@ def migrate(connection: Connection, revision: str = "head") -> None:
 
 
 def _stamp(connection: Connection, database: Database) -> str | None:
-    """The schema revision of a database; None if it is empty.
-
-    Raises:
-        StartupError: the database is another program's, or of a later release.
-    """
+    """The schema revision of a database, which `prepare` refuses if it is another program's; None if it is empty."""
     tables = inspect(connection).get_table_names()
     if not tables:
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     DateTime,
     Dialect,
     Double,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
 
 class JsonText(TypeDecorator[Any]):
@@ -178,3 +180,10 @@ api_keys = Table(
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
 )
+
+
+def upsert(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
+    """An INSERT into `table` that supports ON CONFLICT: the same in both databases, but two classes in SQLAlchemy."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)

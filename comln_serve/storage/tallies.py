@@ -12,8 +12,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
-from comln_serve.storage.dialects import upsert
-from comln_serve.storage.tables import classifiers, tenants
+from comln_serve.storage.tables import classifiers, tenants, upsert
 
 
 def count_new(connection: Connection, tenant: str) -> tuple[int, int]:

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Connection, FromClause, Select, and_, case, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage.dialects import upsert
-from comln_serve.storage.tables import classifiers, names
+from comln_serve.storage.tables import classifiers, names, upsert
 
 _BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.adapting.adaptation import fingerprint
 from comln_serve.engine.adapting.changes import AdaptAgain
-from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import IdempotencyKey, KeyTakenError, Store

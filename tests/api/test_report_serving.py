@@ -19,10 +19,9 @@ from comln_serve.engine.adapting.changes import AdaptAgain, RenameClasses
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.export.head_file import metadata
-from comln_serve.imaging import prepare_image
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, predict
-from tests.support.image_files import colour_support, image_bytes
+from tests.support.image_files import colour_support, image_bytes, prepare_image
 from tests.support.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.support.paths import REPOSITORY
 

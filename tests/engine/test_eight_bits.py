@@ -7,7 +7,7 @@ import pytest
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding import backbone
 from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS, OnnxBackbone
-from comln_serve.imaging import prepare_image
+from tests.support.image_files import prepare_image
 from tests.support.paths import REPOSITORY
 
 SEVEN_BITS, EIGHT_BITS = "photos-efficientnet-lite0", "miniimagenet-resnet12"

@@ -211,7 +211,7 @@ def test_bundles_are_found_without_being_told_where(
 def test_default_model(settings: Settings, make_engine: MakeEngine) -> None:
     assert make_engine(settings).adapt(colour_support()).classifier.model == "tiny"
     unnamed = settings.model_copy(update={"default_model": None})
-    assert make_engine(unnamed).default_model == "tiny", "the first by name"
+    assert make_engine(unnamed).models.default == "tiny", "the first by name"
     with pytest.raises(StartupError, match="'absent' is not in"):
         make_engine(settings.model_copy(update={"default_model": "absent"}))
 

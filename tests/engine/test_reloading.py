@@ -71,7 +71,7 @@ def names(threads: set[Thread]) -> set[str]:
 def test_what_was_added_replaced_removed_and_left(
     embedding_threads: EmbeddingThreads, live: Engine, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert live.default_model == "tiny"
+    assert live.models.default == "tiny"
     before = dict(live.models)
     assert live.reload() == ModelsReloaded(
         default="tiny", added=[], replaced=[], removed=[], unchanged=["tiny", "tiny-learned", "tiny-prototype"]

@@ -11,10 +11,10 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
-from comln_serve.imaging import prepare_image, prepare_views
+from comln_serve.imaging import prepare_views
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, batcher_of, fails, predict
-from tests.support.image_files import colour_support, image_bytes
+from tests.support.image_files import colour_support, image_bytes, prepare_image
 
 MODEL, SHARES = "tiny-prototype", (0.8, 1.0, 0.5)
 

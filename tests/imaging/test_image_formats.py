@@ -9,9 +9,9 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import FORMATS, ImageError, Preprocessing, open_image, prepare_image, readable
+from comln_serve.imaging import FORMATS, ImageError, Preprocessing, open_image, readable
 from tests.imaging.test_imaging import STORED, pixels, quadrants, turned
-from tests.support.image_files import decode_image, encode, tiff_of
+from tests.support.image_files import decode_image, encode, prepare_image, tiff_of
 
 LOSSLESS = {
     "HEIC": {"quality": -1, "chroma": 444, "matrix_coefficients": 0},

@@ -16,10 +16,9 @@ from comln_serve.imaging import (
     Preprocessing,
     open_image,
     pixel_views,
-    prepare_image,
     prepare_views,
 )
-from tests.support.image_files import decode_image, encode, png_claiming
+from tests.support.image_files import decode_image, encode, png_claiming, prepare_image
 
 ORIENTATION = 0x0112
 # What a camera held that way stored: the inverse of what a viewer does to show it upright.

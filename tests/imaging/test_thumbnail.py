@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from comln_serve.imaging import Preprocessing, prepare_image, thumbnail
-from tests.support.image_files import encode
+from comln_serve.imaging import Preprocessing, thumbnail
+from tests.support.image_files import encode, prepare_image
 from tests.support.paths import REPOSITORY
 
 PHOTOS = sorted((REPOSITORY / "examples" / "groceries").glob("*/support/1.jpg"))

@@ -3,13 +3,15 @@
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pillow_heif
+from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter
 
-from comln_serve.imaging import open_image
+from comln_serve.imaging import FORMATS, Preprocessing, open_image, prepare_views
 
 
 def encode(image: Image.Image, fmt: str, **options: Any) -> bytes:
@@ -25,6 +27,11 @@ def encode(image: Image.Image, fmt: str, **options: Any) -> bytes:
 def decode_image(data: bytes, background: tuple[int, int, int] = (255, 255, 255), **options: Any) -> Image.Image:
     """The picture in a file, at its own size, as the server decodes it."""
     return open_image(data, **options).decode(background)
+
+
+def prepare_image(data: bytes, policy: Preprocessing, *, formats: Sequence[str] = FORMATS) -> NDArray[np.uint8]:
+    """The view of an image file that predictions see: (image_size, image_size, 3)."""
+    return prepare_views(data, policy.of_predictions, formats=formats)[0]
 
 
 def image_bytes(

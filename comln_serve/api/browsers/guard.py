@@ -56,11 +56,7 @@ class BrowserGuard:
     """ASGI middleware that refuses requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: list[str]) -> None:
-        """Wrap an application.
-
-        Args:
-            origins: their pages may send any request; * for all origins.
-        """
+        """Pages of `origins` may send any request; * stands for all origins."""
         self._app, self._hosts, self._origins = app, hosts, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

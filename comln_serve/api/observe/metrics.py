@@ -50,7 +50,6 @@ class Metrics:
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Create every metric."""
         self._engine, self._registry = engine, CollectorRegistry()
         several = engine.shared.processes > 1
         if several:
@@ -211,7 +210,7 @@ class _State(Collector):
             "comln_model_info", "The models served, and what each runs on.", labels=["model", "provider", "default"]
         )
         for name, model in engine.models.items():
-            default = "true" if name == engine.default_model else "false"
+            default = "true" if name == engine.models.default else "false"
             models.add_metric([name, model.provider, default], 1)
         yield models
         here = (model for model in engine.models.values() if model.on_this_machine)

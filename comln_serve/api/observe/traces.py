@@ -26,11 +26,7 @@ class Traces:
     """Makes a span of every request, with its stages as children, and sends them in batches."""
 
     def __init__(self, endpoint: str | None) -> None:
-        """Start the sending thread.
-
-        Args:
-            endpoint: URL of the collector; None: taken from OpenTelemetry's variables.
-        """
+        """Start the thread that sends to a collector's URL; None: that of OpenTelemetry's variables."""
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it.
         ours = Resource({SERVICE_NAME: "comln-serve", SERVICE_VERSION: __version__})
         self._provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)

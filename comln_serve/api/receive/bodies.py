@@ -27,6 +27,7 @@ from comln_serve.api.receive.requests import (
     PredictRequest,
     SupportImage,
 )
+from comln_serve.api.rejected import Sent
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.embedding.decoders import File
@@ -49,12 +50,10 @@ _OTHER_HEADER = 2**18
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 Support = list[tuple[File, str]]
-Names = list[str | None]
-"""File names of a form's images; empty in JSON, which has none."""
 
 
-async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions, Names]:
-    """Support images (file, label), options and file names of `POST /adapt`.
+async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions, Sent]:
+    """Support images (file, label), options and what the images are called, of `POST /adapt`.
 
     Raises:
         ServiceError: anything wrong with the body, here and below.
@@ -62,8 +61,8 @@ async def read_adapt(request: Request, settings: Settings) -> tuple[Support, Ada
     return await _read_support(request, settings, AdaptForm, AdaptRequest)
 
 
-async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions, Names]:
-    """Support images (file, label), options and file names of `POST /classifiers/{ref}/examples`."""
+async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions, Sent]:
+    """Support images (file, label), options and what the images are called, of `POST /classifiers/{ref}/examples`."""
     read = await _read_support(request, settings, ExamplesOptions, ExamplesRequest)
     _need_an_image(read[0])
     return read
@@ -133,30 +132,31 @@ async def read_json_only(request: Request, settings: Settings, model: type[_Mode
     return await _read_json(request, settings, model)
 
 
-async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
-    """Images, options and file names of `POST /predict`."""
+async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
+    """Images, options and what the images are called, of `POST /predict`."""
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
         options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
         files, names = multipart.files(form, settings, partial=options.partial)
+        read = files, options, Sent(options.partial, names)
     else:
-        files, options, names = await _parsed(request, settings, _predict_of_json)
-    _need_an_image(files)
-    return files, options, names
+        read = await _parsed(request, settings, _predict_of_json)
+    _need_an_image(read[0])
+    return read
 
 
-def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Names]:
+def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
     body = parse_json(PredictRequest, text, settings)
     images, body.images = body.images, []  # not kept beside what is decoded
     check_count(len(images), settings)
     files = [read_image(f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)]
-    return files, body, []
+    return files, body, Sent(body.partial)
 
 
 async def _read_support(
     request: Request, settings: Settings, form_options: type[_Form], json_body: type[_Json]
-) -> tuple[Support, _Form | _Json, Names]:
-    """Read labelled images, the other fields of the form or the JSON, and the images' names."""
+) -> tuple[Support, _Form | _Json, Sent]:
+    """Read labelled images, the other fields of the form or the JSON, and what the images are called."""
     if not _is_multipart(request):
         return await _parsed(request, settings, partial(_support_of_json, json_body))
     form = await multipart.read_form(request, settings)
@@ -174,10 +174,10 @@ async def _read_support(
     check_labels(labels, settings)
     for position, label in enumerate(labels):
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
-    return list(zip(files, labels, strict=True)), options, names
+    return list(zip(files, labels, strict=True)), options, Sent(options.partial, names, labels)
 
 
-def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Support, _Json, Names]:
+def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Support, _Json, Sent]:
     body = parse_json(model, text, settings)
     items, body.support = body.support, []
     check_count(len(items), settings)
@@ -186,7 +186,7 @@ def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) ->
         (read_image(f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
         for i, item in enumerate(items)
     ]
-    return support, body, []
+    return support, body, Sent(body.partial, labels=[item.label for item in items])
 
 
 def _need_an_image(received: Sequence[object]) -> None:

@@ -12,7 +12,7 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
-from comln_serve.api.rejected import Sent, count_rejected
+from comln_serve.api.rejected import count_rejected
 from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, begin_to_adapt, make
 from comln_serve.api.work import classify, engine_of
 from comln_serve.engine.engine import NewClassifier, Predicted
@@ -45,7 +45,7 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = begin_to_adapt(request)
-    support, options, names = await read_adapt(request, engine.settings)
+    support, options, sent = await read_adapt(request, engine.settings)
     current_record().images = len(support)
     new = NewClassifier(
         model=options.model,
@@ -58,7 +58,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
     return await make(
         request,
         lambda caller: engine.adapt(support, new, caller, partial=options.partial),
-        sent=Sent(options.partial, names, [label for _, label in support]),
+        sent=sent,
         key=key,
         status=201,
     )
@@ -77,8 +77,7 @@ async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     current_record().operation = "predict"
     request.app.state.requests.check()
-    images, options, names = await read_predict(request, engine_of(request).settings)
-    sent = Sent(options.partial, names)
+    images, options, sent = await read_predict(request, engine_of(request).settings)
 
     def write(predicted: Predicted) -> Response:
         count_rejected(predicted.rejected)

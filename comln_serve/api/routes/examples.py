@@ -14,7 +14,6 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_again, read_examples, read_json_only
 from comln_serve.api.receive.limits import check_labels
-from comln_serve.api.rejected import Sent
 from comln_serve.api.routes.shared import (
     BODY_ERRORS,
     CHANGE_BY_OPTIONS_ERRORS,
@@ -107,12 +106,12 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     classes.
     """
     engine = begin_to_adapt(request)
-    support, options, names = await read_examples(request, engine.settings)
+    support, options, sent = await read_examples(request, engine.settings)
     current_record().images = len(support)
     return await make(
         request,
         lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
-        sent=Sent(options.partial, names, [label for _, label in support]),
+        sent=sent,
         key=key,
         status=201,
     )

@@ -31,7 +31,7 @@ async def limits(request: Request) -> schemas.Limits:
 async def models(request: Request) -> schemas.ModelList:
     engine = engine_of(request)
     return schemas.ModelList(
-        models=[_model_info(model, default=name == engine.default_model) for name, model in engine.models.items()]
+        models=[_model_info(model, default=name == engine.models.default) for name, model in engine.models.items()]
     )
 
 

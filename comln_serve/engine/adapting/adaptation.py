@@ -1,5 +1,7 @@
 """Makes classifiers, from images or from the support set of an existing one."""
 
+import hashlib
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,6 @@ from comln_serve.domain.rejected import Rejected, without
 from comln_serve.domain.support import SupportSet, labels_to_show
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.adapting.fitting import check_classes, fit
-from comln_serve.engine.adapting.idempotency import fingerprint
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
@@ -109,13 +110,7 @@ class ClassifierMaker:
     def __init__(
         self, settings: Settings, catalogue: Catalogue, images: Admission, embedding: Embedding, shared: SharedCounts
     ) -> None:
-        """Set up the queue of solves.
-
-        Args:
-            images: counts the images in work.
-            embedding: embeds admitted image files during a block.
-            shared: the counts of all processes of the server.
-        """
+        """`images` counts the images in work; `embedding` embeds admitted image files during a block."""
         self._settings, self._catalogue = settings, catalogue
         self._images, self._embedding = images, embedding
         at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
@@ -309,11 +304,7 @@ class ClassifierMaker:
     def _fit_again(
         self, stored: Classifier, support: SupportSet, call: _Call, horizon: float | HorizonRule | None = None
     ) -> Changed:
-        """Adapt to a support set in place of a classifier's.
-
-        Args:
-            horizon: T, or the rule that sets it from now on; None: as the classifier has it.
-        """
+        """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
         own = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
         return self._fit(call.models.of(stored), support, own if horizon is None else horizon, call), support
 
@@ -354,15 +345,24 @@ class ClassifierMaker:
             )
 
 
-def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Sequence[Rejected]) -> None:
-    """Check that images that cannot be used took no class with them.
+def fingerprint(operation: str, support: Sequence[tuple[File, str]], options: Mapping[str, object]) -> str:
+    """A hash of a request's content: the same for equal requests in any encoding.
 
     Args:
-        labels: (M,) of the request's images, those in `rejected` included.
-        left: the classes of the support set without these.
+        support: image files, or the errors of those refused already, and their labels.
+        options: JSON values.
+    """
+    images = [
+        [hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else file.message, label]
+        for file, label in support
+    ]
+    text = json.dumps([operation, images, options], sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
-    Raises:
-        ServiceError: CANNOT_ADAPT.
+
+def _check_classes_left(labels: Sequence[str], left: Sequence[str], rejected: Sequence[Rejected]) -> None:
+    """Check that images that cannot be used took no class with them: of the labels (M,) of all images, only those of
+    the classes that are left.
     """
     lost = [label for label in dict.fromkeys(labels) if label not in left]
     if not lost:

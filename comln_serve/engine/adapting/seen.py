@@ -14,12 +14,7 @@ class Seen:
     """Perceptual hashes and thumbnails of a request's images, as the model sees these. Thread-safe."""
 
     def __init__(self, labels: Sequence[str], to_show: Collection[str]) -> None:
-        """Nothing yet.
-
-        Args:
-            labels: (M,) of the request's images.
-            to_show: the classes to make a thumbnail of.
-        """
+        """The labels (M,) of the request's images, and the classes to make a thumbnail of."""
         self._labels, self._to_show = labels, to_show
         self._hashes: list[int | None] = [None] * len(labels)
         self._first: dict[str, tuple[int, bytes]] = {}

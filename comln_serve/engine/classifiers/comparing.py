@@ -28,11 +28,7 @@ class Comparisons:
     """
 
     def __init__(self, catalogue: Catalogue, max_queue_s: float) -> None:
-        """Nothing is compared yet.
-
-        Args:
-            max_queue_s: seconds that a request may wait for its turn.
-        """
+        """A request may wait for its turn for `max_queue_s` seconds."""
         self._catalogue, self._max_queue_s = catalogue, max_queue_s
         self._turn = Lock()
         self._places = BoundedSemaphore(_MOST)

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
 
 import numpy as np
@@ -38,22 +38,25 @@ Deliver = Callable[[int, NDArray[np.uint8] | None], None]
 """Takes an image's position and its views (V, S, S, 3), or None if it cannot be used."""
 
 
+@dataclass(eq=False)
 class Upload:
     """A request's files, decoded in order. Guarded by the decoders' lock.
 
     Attributes:
         partial: bad files are left out; the request fails only if all are bad.
+        decoding: files taken but not finished, queued large ones included.
         bad: errors of bad files, by position.
     """
 
-    def __init__(
-        self, job: Job, files: Sequence[File], policy: Preprocessing, deliver: Deliver, *, partial: bool
-    ) -> None:
-        self.job, self.files, self.policy, self.deliver, self.partial = job, files, policy, deliver, partial
-        self.taken = 0
-        self.decoding = 0  # files taken but not finished, queued large ones included
-        self.large: deque[tuple[int, ImageFile]] = deque()
-        self.bad: dict[int, ServiceError] = {}
+    job: Job
+    files: Sequence[File]
+    policy: Preprocessing
+    deliver: Deliver
+    partial: bool
+    taken: int = 0
+    decoding: int = 0
+    large: deque[tuple[int, ImageFile]] = field(default_factory=deque[tuple[int, ImageFile]])
+    bad: dict[int, ServiceError] = field(default_factory=dict[int, ServiceError])
 
     @property
     def has_more(self) -> bool:
@@ -135,7 +138,7 @@ class Decoders:
         with self._lock:
             if self._closing:
                 raise stopping()
-            upload = Upload(job, files, policy, deliver, partial=partial)
+            upload = Upload(job, files, policy, deliver, partial)
             self._uploads.append(upload)
             self._for_small.notify(len(files))
         return upload

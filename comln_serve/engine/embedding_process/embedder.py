@@ -12,6 +12,7 @@ import select
 import socket
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -99,11 +100,7 @@ class Embedder:
         Thread(target=self._serve, args=(connection, gone), name="channel", daemon=True).start()
 
     def _serve(self, connection: socket.socket, gone: Cancellation) -> None:
-        """Answer the messages of one connection until its process closes it or dies.
-
-        Args:
-            gone: raised as that happens.
-        """
+        """Answer the calls of one connection until its process closes it or dies, at which `gone` is raised."""
         user = User(self._networks, self._limits, gone)
         with connection:
             try:
@@ -128,14 +125,14 @@ def _answer(user: "User", method: str, *arguments: Any) -> object:
         )
 
 
+@dataclass
 class _Network:
     """A model that is open, and how many connections use it."""
 
-    def __init__(self, model: LocalModel) -> None:
-        self.model = model
-        self.users = 0
-        self.unused_since = math.inf
-        self.warm = False
+    model: LocalModel
+    users: int = 0
+    unused_since: float = math.inf
+    warm: bool = False
 
     @property
     def forgotten(self) -> bool:

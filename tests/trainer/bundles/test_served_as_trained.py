@@ -8,8 +8,7 @@ from scipy.special import softmax
 from comln_serve.bundle.head import Start, Weighting
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.flow import solve_flow
-from comln_serve.imaging import prepare_image
-from tests.support.image_files import image_bytes
+from tests.support.image_files import image_bytes, prepare_image
 from tests.support.tiny import tiny_config, tiny_model
 from training.config import Config
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from comln_serve.imaging import ImageError, Preprocessing, prepare_image
-from tests.support.image_files import image_bytes
+from comln_serve.imaging import ImageError, Preprocessing
+from tests.support.image_files import image_bytes, prepare_image
 from tests.support.paths import REPOSITORY
 from training.config import DataConfig
 from training.config.data import SEVERAL

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from comln_serve.imaging import prepare_image
-from tests.support.image_files import image_bytes
+from tests.support.image_files import image_bytes, prepare_image
 from tests.support.live import live_server
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.runs.test_training import colour_classes

@@ -16,9 +16,8 @@ from comln_serve.bundle import load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.imaging import prepare_image
 from comln_serve.storage import Store
-from tests.support.image_files import colour_support
+from tests.support.image_files import colour_support, prepare_image
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle

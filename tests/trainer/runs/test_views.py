@@ -13,9 +13,9 @@ from comln_serve.bundle import load_bundle
 from comln_serve.bundle.views import as_examples
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import NewClassifier
-from comln_serve.imaging import Preprocessing, prepare_image, prepare_views
+from comln_serve.imaging import Preprocessing, prepare_views
 from tests.support.engines import MakeEngine
-from tests.support.image_files import colour_support, image_bytes
+from tests.support.image_files import colour_support, image_bytes, prepare_image
 from tests.support.tiny import ABOUT, tiny_config
 from tests.trainer.backbones.test_frozen import onnx_config
 from tests.trainer.backbones.test_onnx_backbones import SIZE
