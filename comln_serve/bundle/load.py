@@ -194,17 +194,6 @@ def _head(folder: Path, manifest: Manifest, tensors: dict[str, NDArray[Any]]) ->
             raise BundleError(f"{where}: {name} holds NaN or infinity")
     if float(tensors["T"]) != spec.horizon:
         raise BundleError(f"{where}: T is {float(tensors['T'])!r}; {MANIFEST} says {spec.horizon!r}")
-    return Head(
-        start=spec.start,
-        horizon=spec.horizon,
-        regularisation=spec.regularisation,
-        weighting=spec.weighting,
-        solver=manifest.solver,
-        W0=tensors.get("W0"),
-        alpha=float(tensors["alpha"]) if "alpha" in tensors else None,
-        similarity=spec.similarity,
-        shot_offset=spec.shot_offset,
-        exponents=spec.exponents,
-        whitening=spec.whitening,
-        horizon_rule=spec.horizon_rule,
-    )
+    of_both = {name: value for name, value in spec if name != "ways"}  # which W0 tells
+    alpha = float(tensors["alpha"]) if "alpha" in tensors else None
+    return Head(**of_both, solver=manifest.solver, W0=tensors.get("W0"), alpha=alpha)

@@ -55,7 +55,8 @@ class Metrics:
         if several:
             MultiProcessCollector(self._registry)
         registry = None if several else self._registry
-        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
         self._requests = counter(
             "comln_requests",
@@ -71,26 +72,21 @@ class Metrics:
             "comln_request_duration_seconds",
             "From the head of a request to the end of its answer.",
             ["route", "method"],
-            buckets=_SECONDS,
         )
         self._stages = histogram(
             "comln_stage_duration_seconds",
             "Time of one stage of an adapt or predict request that succeeded.",
             ["operation", "stage"],
-            buckets=_SECONDS,
         )
         self._queue = histogram(
             "comln_queue_duration_seconds",
             "Waiting time of an adapt or predict request that was embedded.",
             ["operation"],
-            buckets=_SECONDS,
         )
         self._batch_images = histogram(
             "comln_batch_images", "Images embedded together.", ["model"], buckets=_BATCH_IMAGES
         )
-        self._batch_seconds = histogram(
-            "comln_batch_duration_seconds", "Time to embed one batch.", ["model"], buckets=_SECONDS
-        )
+        self._batch_seconds = histogram("comln_batch_duration_seconds", "Time to embed one batch.", ["model"])
         self._images = counter(
             "comln_images",
             "Images in adapt and predict requests that could be read, refused later or not.",
