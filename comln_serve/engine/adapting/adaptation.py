@@ -125,7 +125,7 @@ class ClassifierMaker:
         self, models: Models, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str, caller: Caller
     ) -> Adapted:
         """See `Engine.adapt_to_embeddings`."""
-        call = self._begin(caller, models, "embeddings", (), {**vars(new), "digest": digest}, partial=False)
+        call = _Call(caller, models, self._key(caller, "embeddings", (), {**vars(new), "digest": digest}))
 
         def make_of() -> Classifier:
             model = models.embedding_like(new.model or models.default, embedder_sha256)
