@@ -86,6 +86,7 @@ EVERYTHING = [
     *("imagePullSecrets[0].name=registry", "nodeSelector.pool=gpu", "tolerations[0].operator=Exists"),
     *("networkPolicy.from[0].podSelector.matchLabels.app=nginx", "networkPolicy.egress[0].ports[0].port=4318"),
     *("provider=cuda", "gpus=2", "resources.limits.cpu=4", "service.port=8080", "image.repository=r.example.org/comln"),
+    "models.existingClaim=bundles",
 ]
 
 
@@ -106,6 +107,11 @@ def test_values_reach_the_objects() -> None:
     assert variables["COMLN_ALLOWED_HOSTS"] == "comln.example.com,comln.example.org"
     assert variables["COMLN_MAX_IMAGES"] == "100"
     Settings.model_validate({name.removeprefix("COMLN_").lower(): value for name, value in variables.items()})
+    (mount,) = [item for item in own["volumeMounts"] if item["name"] == "models"]
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
+    claim = {"claimName": "bundles", "readOnly": True}
+    volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "models", "persistentVolumeClaim": claim} in volumes
     (backend,) = objects["Ingress"]["spec"]["rules"][0]["http"]["paths"]
     assert backend["backend"]["service"]["name"] == objects["Service"]["metadata"]["name"]
     assert objects["Ingress"]["spec"]["tls"] == [{"hosts": ["comln.example.org"], "secretName": "tls"}]
