@@ -6,6 +6,7 @@ on.
 
 import difflib
 import math
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -241,15 +242,28 @@ def load_graph(path: Path) -> ModelProto:
         BackboneError: not a readable graph, or its operator set is too old.
     """
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
     except FileNotFoundError as error:
-        raise BackboneError(f"{path}: no such file, or a file of its weights is missing ({error})") from error
+        raise BackboneError(f"{path}: no such file") from error
+    except OSError as error:
+        raise BackboneError(f"{path}: cannot be read: {error.strerror}") from error
     except Exception as error:  # protobuf and onnx raise many types for a damaged file
-        if path.is_file() and _begins_with(path, _LFS_POINTER):
+        if _begins_with(path, _LFS_POINTER):
             raise BackboneError(
                 f"{path}: a pointer of Git LFS in place of the file; git lfs pull fetches it"
             ) from error
+        if zipfile.is_zipfile(path):
+            raise BackboneError(
+                f"{path}: a zip archive, as torch.save writes; export the model by torch.onnx.export"
+            ) from error
         raise BackboneError(f"{path}: not a readable ONNX file ({error})") from error
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # as above
+        raise BackboneError(
+            f"{path}: the file of its weights cannot be read ({error}). Put it beside the model, as it was written: "
+            "torch.onnx.export names it like the model, and .data"
+        ) from error
     if not model.graph.node:
         raise BackboneError(f"{path}: not an ONNX file, or one without nodes")
     if _opset(model) < _LEAST_OPSET:

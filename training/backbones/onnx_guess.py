@@ -22,6 +22,8 @@ PixelRange = Literal["none", "raw"]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
+# What a quantised graph has around the layers.
+_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 # Their output has the shape of their input.
 _COPYING = {"Cast", "Identity", "DequantizeLinear"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
@@ -161,7 +163,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
         return Guess(name, f"the name of the output {name}")
     made_by = {made: node for node in graph.node for made in node.output}
     constants = constants_of(graph)
-    node = behind(made_by, name, PASSING | _PROBABILITIES)
+    node = behind(made_by, name, PASSING | _PROBABILITIES | _QUANTISING)
     layer = None if node is None else _linear(made_by, constants, node)
     if layer is None:
         last = behind(made_by, name, PASSING)
@@ -169,7 +171,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
             return Guess(last.input[0], f"input of the {last.op_type} that makes the output {name}")
         return Guess(name, f"the output {name}, which is not made by a classifier")
     features, kind, classes = layer
-    source = behind(made_by, features, PASSING)
+    source = behind(made_by, features, PASSING | _QUANTISING)
     if source is None:
         raise BackboneError(
             f"{path}: the graph is one linear layer on the pixels (to {classes} numbers, output "
@@ -186,12 +188,14 @@ def _linear(
     """Input, kind and width of the linear layer that ends in `node`; None if it is no linear layer."""
     kind = node.op_type
     if kind == "Add":
-        products = [made_by[name] for name in node.input if name in made_by]
-        products = [product for product in products if product.op_type == "MatMul"]
+        # A dynamically quantised layer multiplies integers, and their product by the scales.
+        products = [behind(made_by, name, {"Mul", "Cast"} | _QUANTISING) for name in node.input]
+        products = [product for product in products if product and product.op_type in {"MatMul", "MatMulInteger"}]
         if len(products) != 1 or not any(name in constants for name in node.input):
             return None
-        (node,), kind = products, "MatMul and Add"
-    if node.op_type not in {"Gemm", "MatMul", "Conv"}:
+        (node,) = products
+        kind = f"{node.op_type} and Add"
+    if node.op_type not in {"Gemm", "MatMul", "MatMulInteger", "Conv"}:
         return None
     weight = constants.get(node.input[1])
     if weight is None or weight.ndim < 2:
@@ -200,13 +204,15 @@ def _linear(
     width = int(weight.shape[-1])
     if node.op_type == "Conv":
         # Many mobile networks end in a 1 x 1 convolution of the pooled features.
-        source = behind(made_by, node.input[0], PASSING)
+        source = behind(made_by, node.input[0], PASSING | _QUANTISING)
         if set(weight.shape[2:]) != {1} or source is None or source.op_type not in POOLING:
             return None
         width = int(weight.shape[0])
     elif node.op_type == "Gemm" and transposed:
         width = int(weight.shape[0])
-    return (node.input[0], kind, width) if width >= 2 else None
+    before = made_by.get(node.input[0])
+    features = before.input[0] if before is not None and before.op_type == "DynamicQuantizeLinear" else node.input[0]
+    return (features, kind, width) if width >= 2 else None
 
 
 def behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:

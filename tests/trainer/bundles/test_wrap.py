@@ -1,12 +1,14 @@
 """`comln-train wrap`: a bundle that can be served is made from an ONNX model without training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 
 from comln_serve.bundle import load_bundle
 from tests.trainer.backbones.test_backbones import images
@@ -70,6 +72,27 @@ def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     x = images(3, SIZE)
     torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
     assert backbone_of(bundle)["layout"] == layout
+
+
+@pytest.mark.parametrize("change", [with_softmax, with_bias])
+@pytest.mark.parametrize("static", [True, False])
+def test_the_embedding_of_a_quantised_classifier(tmp_path: Path, static: bool, change: Change) -> None:
+    class Photos(CalibrationDataReader):
+        def __init__(self) -> None:
+            mean, std = (torch.tensor(x).view(3, 1, 1) for x in ([0.4, 0.5, 0.6], [0.2, 0.3, 0.4]))
+            self.left = [{"images": ((planes(images(4, SIZE)) / 255 - mean) / std).numpy()}]
+
+        def get_next(self) -> Any:
+            return self.left.pop() if self.left else None
+
+    model, quantised = write_model(tmp_path / "m.onnx", change=change), tmp_path / "quantised.onnx"
+    if static:
+        quantize_static(str(model), str(quantised), Photos(), op_types_to_quantize=["MatMul", "Gemm"])
+    else:
+        quantize_dynamic(str(model), str(quantised), op_types_to_quantize=["MatMul", "Gemm"])
+    bundle = wrap(quantised, *MEAN_AND_STD)
+    x = images(3, SIZE)
+    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]), rtol=0.02, atol=0.02)
 
 
 def as_probabilities(*operators: str) -> Change:

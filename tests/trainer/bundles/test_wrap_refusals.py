@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.trainer.backbones.test_onnx_backbones import KERNEL, SIZE, write_model
@@ -138,3 +139,13 @@ def test_files_that_are_not_models(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "text.onnx").write_text("not a graph")
     for name in ("text.onnx", "missing.onnx"):
         assert name in refusal(capsys, tmp_path / name)
+    torch.save({}, tmp_path / "m.pt")
+    assert "torch.onnx.export" in refusal(capsys, tmp_path / "m.pt")
+
+
+def test_weights_that_were_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_model(tmp_path / "m.onnx")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.onnx.data", size_threshold=0)
+    (tmp_path / "m.onnx.data").unlink()
+    assert "m.onnx.data" in (message := refusal(capsys, path))
+    assert "beside the model" in message
