@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     list_ = command("list", _list, "List all keys, oldest first.")
     list_.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
     revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
-    revoke.add_argument("id", metavar="ID", help="the first part of the key, after comln_")
+    revoke.add_argument("id", metavar="ID", type=_key_id, help="the first part of the key, after comln_; or all of it")
     return parser
 
 
@@ -203,6 +203,11 @@ def _revoke(store: Store, options: argparse.Namespace) -> int:
         return 1
     print(f"Key {options.id} is revoked.", file=sys.stderr)
     return 0
+
+
+def _key_id(text: str) -> str:
+    """The id in a key: its secret is in no message."""
+    return text.removeprefix("comln_").partition("_")[0]
 
 
 def _tenant(text: str) -> str:

@@ -160,6 +160,10 @@ def test_the_database_of_the_environment(
     printed = capsys.readouterr().err
     assert printed.startswith(f"Database: {path} (environment COMLN_DATABASE_URL).\n")
     assert "no key 'absent'" in printed
+    assert main(["keys", "revoke", "comln_absent_secret"]) == 1
+    printed = capsys.readouterr().err
+    assert "no key 'absent'" in printed
+    assert "secret" not in printed
     monkeypatch.setenv("COMLN_DATABASE_URL", "mysql://me:secret@host/db")
     assert main(["keys", "list"]) == 2
     assert "secret" not in capsys.readouterr().err
@@ -199,7 +203,7 @@ def test_the_database_of_the_configuration_file(
     printed = capsys.readouterr()
     assert key.id in printed.out
     assert printed.err == f"Database: {path} (file {file}).\n"
-    assert keys("revoke", key.id) == 0
+    assert keys("revoke", f"comln_{key.id}_{'0' * 64}") == 0
 
 
 def test_the_flag_wins_over_the_environment_over_the_file(
