@@ -151,9 +151,10 @@ class Models(dict[str, Model]):
                 if model is None
                 else f"a version of model {classifier.model!r} that is no longer served"
             )
+            called = classifier.id if classifier.name is None else f"{classifier.name}@{classifier.version}"
             raise ServiceError(
                 ErrorCode.MODEL_CHANGED,
-                f"Classifier {classifier.name or classifier.id!r} was adapted on {why}. Send its images to POST /adapt "
+                f"Classifier {called!r} was adapted on {why}. Send its images to POST /adapt "
                 "again, or restore that bundle.",
                 model=classifier.model,
                 embedder_sha256=classifier.embedder_sha256,

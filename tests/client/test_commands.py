@@ -266,8 +266,10 @@ def test_all_versions_are_deleted(run: Run, photos: Path) -> None:
     assert one.stderr == "comln: --all-versions is for names; old@1 is the one classifier old@1\n"
     missing = run("classifiers", "rm", "old", "none", "--all-versions", "--yes")
     assert (missing.exit_code, "no classifier 'none'" in missing.stderr) == (1, True)
+    lines = run("classifiers", "rm", "old", "--yes").stdout.splitlines()
+    assert lines == ["deleted old@2", "old stands for old@3 now"]
     lines = run("classifiers", "rm", "old", "--all-versions", "--yes").stdout.splitlines()
-    assert lines == ["deleted old@1", "deleted old@3", "deleted old@2"]
+    assert lines == ["deleted old@1", "deleted old@3"]
     assert run("classifiers", "show", "old").exit_code == 1
 
 

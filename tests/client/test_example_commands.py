@@ -250,6 +250,10 @@ def test_the_way_back_is_shown_where_the_accuracy_fell() -> None:
         "compared with shop@1: expected accuracy 95.0 % -> 90.0 %, classes 2 -> 2, images 20 -> 20",
         "to go back to shop@1: comln classifiers rollback shop",
     ]
+    now, then = replace(a_classifier(2, 0.9, "a", "b"), embedder_sha256="b"), replace(before, embedder_sha256="a")
+    assert changed(then, now, {}, anew=True)[1:] == [
+        "shop@1 cannot predict: the network or the preprocessing of tiny was replaced since"
+    ]
     for accuracy in (0.95, 0.9499999, 0.96, None):
         assert len(changed(before, a_classifier(2, accuracy, "a", "b"), {})) == 1
     assert len(changed(before, replace(a_classifier(2, 0.9, "a", "b"), promoted=False), {})) == 1

@@ -56,6 +56,7 @@ def changed(
     old, new = _accuracy(before), _accuracy(made)
     sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {_images(before)} -> {_images(made)}"
     model = "" if made.model == before.model else f", model {before.model} -> {made.model}"
+    replaced = not model and differ(before.embedder_sha256, made.embedder_sha256)
     lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}{model}"]
     labels = [
         *_labels("new classes", (label for label in made.labels if label not in before.labels)),
@@ -63,13 +64,20 @@ def changed(
     ]
     if labels:
         lines.append("; ".join(labels))
+    if replaced:
+        lines.append(f"{name} cannot predict: the network or the preprocessing of {made.model} was replaced since")
     known = _known(made, added)
     if known and 2 * known >= len(added):
         lines.append(f"{known} of {len(added)} images are in it already, or nearly the same photos are")
     fell = old is not None and new is not None and _text(new) != _text(old) and new < old
-    if made.name is not None and made.promoted and (anew or fell or known == len(added) > 0):
+    if made.name is not None and made.promoted and not replaced and (anew or fell or known == len(added) > 0):
         lines.append(f"to go back to {name}: comln classifiers rollback {made.name}")
     return lines
+
+
+def differ(one: str | None, other: str | None) -> bool:
+    """Whether two hashes are both known and not the same."""
+    return None not in (one, other) and one != other
 
 
 def _known(made: ClassifierDetail, added: Mapping[int, str]) -> int:

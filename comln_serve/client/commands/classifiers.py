@@ -1,7 +1,8 @@
 """The subcommands of `comln classifiers`."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
-from comln_serve.client.commands.changes import changed, promoted_before
+from comln_serve.client.commands.changes import changed, differ, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
-from comln_serve.client.errors import InputError
+from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 
@@ -110,7 +111,15 @@ def rm(client: Client, output: Output, refs: Sequence[str], *, all_versions: boo
     if not yes:
         click.confirm(f"Delete {', '.join(item.reference for item in found.values())}?", abort=True, err=True)
     deleted = [client.delete(item) for item in found.values()]
-    output.show({"deleted": deleted}, lambda: "\n".join(f"deleted {item.reference}" for item in deleted))
+    output.show({"deleted": deleted}, lambda: "\n".join(_deleted(client, deleted)))
+
+
+def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[str]:
+    """What was deleted, and which versions took over its names."""
+    yield from (f"deleted {item.reference}" for item in deleted)
+    for name in dict.fromkeys(item.name for item in deleted if item.name is not None and item.promoted):
+        with suppress(NotFoundError):  # none is left
+            yield f"{name} stands for {client.classifier(name).reference} now"
 
 
 @classifiers.command()
@@ -259,14 +268,9 @@ def _trouble_with_model(item: Classifier, served: Mapping[str, Model]) -> _Troub
     model = served.get(item.model)
     if model is None:
         return _Trouble.NOT_SERVED
-    if _differ(item.embedder_sha256, model.embedder_sha256):
+    if differ(item.embedder_sha256, model.embedder_sha256):
         return _Trouble.OTHER_NETWORK
-    return _Trouble.EARLIER_HEAD if _differ(item.head_sha256, model.head_sha256) else None
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    """Whether two hashes are both known and not the same."""
-    return None not in (one, other) and one != other
+    return _Trouble.EARLIER_HEAD if differ(item.head_sha256, model.head_sha256) else None
 
 
 def _classes(found: ClassifierDetail) -> str:
