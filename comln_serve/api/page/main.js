@@ -98,8 +98,11 @@ async function route({ focus = false } = {}) {
         await route({ focus });
         return;
       }
+      if (error.status === 401) quiet(); // as said of the models already
       complain(theirs(wordsOf(error)));
       opened = undefined;
+      byId("workspace").hidden = true;
+      if (error.status === 401) return; // the address is opened once there is a key
       history.replaceState(null, "", "./?view=classifiers");
       await route({ focus });
       return;

@@ -40,8 +40,9 @@ async function answerOf(path, options) {
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => null);
   const error = body?.error;
+  const key = headers.Authorization ? "The server does not accept this API key." : "This server requires an API key: enter it above.";
   throw new Refused(
-    typeof error?.message === "string" ? error.message : `The answer was ${answer.status} ${answer.statusText}.`,
+    wanted ? key : typeof error?.message === "string" ? error.message : `The answer was ${answer.status} ${answer.statusText}.`,
     {
       status: answer.status,
       code: error?.code ?? "",

@@ -367,6 +367,15 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
         assert '"label":"red"' in kept["comln-serve"]
         assert key not in kept["comln-serve"]
 
+        # A link is opened once the key is entered: the page opens it without one.
+        (made,) = httpx2.get(f"{server.url}/classifiers", headers=bearer(key)).json()["classifiers"]
+        link = f"/?classifier={made['id']}&step=sort"
+        visitor.visit(link)
+        assert visitor.messages().count("requires an API key") == 1
+        visitor.write("#key", key)
+        visitor.wait(lambda: visitor.one("#step-sort").is_displayed())
+        assert browser.driver.current_url.endswith(link)
+
 
 def test_pictures_that_the_server_keeps(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     """Of four classes in the list, of all in an opened classifier; only what is in sight is loaded, and once."""
