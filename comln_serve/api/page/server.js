@@ -70,6 +70,7 @@ export async function download(path) {
 }
 
 const TRIES = 10;
+const TRIES_UNANSWERED = 6; // a quarter of a minute: the server may be starting
 const LONGEST_WAIT = 15;
 
 const pause = (seconds, signal) =>
@@ -91,7 +92,7 @@ export async function askPatiently(path, options, { waiting = () => {}, signal =
       return await ask(path, options);
     } catch (error) {
       const passing = error instanceof Refused && [0, 429, 503].includes(error.status);
-      if (!passing || turn === (error.status === 0 ? 3 : TRIES)) throw error;
+      if (!passing || turn === (error.status === 0 ? TRIES_UNANSWERED : TRIES)) throw error;
       const seconds = Math.max(error.wait, Math.min(LONGEST_WAIT, 2 ** (turn - 1) / 2));
       waiting(seconds, error.message);
       await pause(seconds, signal);

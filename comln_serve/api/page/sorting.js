@@ -39,6 +39,8 @@ function missed({ folder, result }) {
   const label = classesOf.get(folder);
   return label && result?.classifier === work.classifier?.id && result.label !== label ? label : "";
 }
+/** Whether only photos without a result are to be sorted, as after a stop. */
+const isRest = () => unsorted().length > 0 && results().every(({ classifier }) => classifier === work.classifier?.id);
 const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
 
 // --- Sending ------------------------------------------------------------------------------------
@@ -287,7 +289,8 @@ function draw() {
   drawGrid();
   const old = done.filter(({ classifier }) => classifier !== work.classifier?.id).length;
   byId("again").hidden = !work.classifier || photos.length === 0;
-  byId("again").textContent = old && work.classifier ? `Sort again with ${referenceOf(work.classifier)}` : "Sort again";
+  byId("again").textContent = old && work.classifier ? `Sort again with ${referenceOf(work.classifier)}`
+    : done.length > 0 && isRest() ? `Sort the other ${unsorted().length}` : "Sort again";
   if (old && work.classifier && !running) byId("sort-status").textContent = `Outdated: ${counted(old, "photo was", "photos were")} sorted by another classifier or version.`;
 }
 
@@ -398,7 +401,7 @@ export function installSorting() {
   });
   byId("csv").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "sorted.csv"));
   byId("again").addEventListener("click", async () => {
-    if (await sort(true)) sortNew();
+    if (await sort(!isRest())) sortNew();
   });
   byId("clear").addEventListener("click", () => {
     running?.abort();

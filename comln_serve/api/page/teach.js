@@ -84,9 +84,7 @@ async function send(signal, progress, stood) {
       throw new Refused(`None of the images of ${quoted(titleOf(owner))} can be used: ${image.name}: ${problem}`);
     }
   }
-  async function remove(ids) {
-    for (const id of ids) await askPatiently(pathOf(id), { method: "DELETE" }).catch(() => null);
-  }
+  const remove = (ids) => Promise.all(ids.map((id) => askPatiently(pathOf(id), { method: "DELETE" }).catch(() => null)));
   try {
     await inPieces(all, most, { send: request, done, bad, signal });
     signal.throwIfAborted();
