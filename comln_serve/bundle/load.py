@@ -91,14 +91,14 @@ def load_bundle(folder: Path) -> Bundle:
 
 
 def find_bundles(models_dir: Path) -> list[Path]:
-    """The folders in `models_dir` that hold a `bundle.json`, in alphabetical order.
+    """The folders in `models_dir` that hold a `bundle.json`, but for hidden ones, in alphabetical order.
 
     Raises:
         BundleError: no such folder, or no bundle in it.
     """
     if not models_dir.is_dir():
         raise BundleError(f"{models_dir}: no such folder; --models-dir must hold bundle folders")
-    found = sorted(path.parent for path in models_dir.glob(f"*/{MANIFEST}"))
+    found = sorted(path.parent for path in models_dir.glob(f"[!.]*/{MANIFEST}"))
     if not found:
         raise BundleError(
             f"{models_dir}: no bundle in it; expected {models_dir}/<name>/{MANIFEST}. Make one "

@@ -392,8 +392,10 @@ def test_load_models_names_the_bad_bundle(copy: Callable[..., Path], models_dir:
         load_models(settings.model_copy(update={"models_dir": folder.parent}))
 
 
-def test_find_bundles_in_order(models_dir: Path) -> None:
-    assert [path.name for path in find_bundles(models_dir)] == sorted(NAMES)
+def test_find_bundles_in_order(models_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(models_dir, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(models_dir / NAMES[0], tmp_path / ".being-copied")
+    assert [path.name for path in find_bundles(tmp_path)] == sorted(NAMES)
 
 
 def test_find_bundles_needs_a_folder(tmp_path: Path) -> None:
