@@ -1,7 +1,7 @@
 """Checks of arguments that would else fail inside the client, or mean something else on the server."""
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeVar, cast
 
 from comln_serve.client.errors import InputError
@@ -36,6 +36,17 @@ def metadata_of(given: Mapping[str, str]) -> dict[str, str]:
         InputError: they are none.
     """
     return texts_by("metadata", given, '{"line": "3"}', empty=True)
+
+
+def side_of(given: int | None) -> int | None:
+    """The side to which images are shrunk; None: they are not.
+
+    Raises:
+        InputError: it is no number of pixels.
+    """
+    if given is None or (isinstance(given, Integral) and given is not True and given > 0):
+        return given
+    raise InputError(f"max_side is {given!r}; give a number of pixels, from 1 on, or None")
 
 
 def seconds_of(what: str, given: float, *, zero: bool) -> float:

@@ -14,7 +14,7 @@ import httpx2
 
 from comln_serve import __version__
 from comln_serve.client import calls, making, predicting
-from comln_serve.client.arguments import seconds_of
+from comln_serve.client.arguments import seconds_of, side_of
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
@@ -99,7 +99,7 @@ class _Base(Generic[_Transport]):
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
         self._url = address
-        self._session = Session(_without_user(address), retry_seconds, max_side)
+        self._session = Session(_without_user(address), retry_seconds, side_of(max_side))
         self._connect(
             base_url=address,
             headers=_headers(key or os.environ.get("COMLN_KEY")),

@@ -113,6 +113,9 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
     for wrong_time in (text, True, None, 3j):
         with pytest.raises(InputError, match=r"timeout is .*; give seconds"):
             Client(timeout=wrong_time)
+    for wrong_side in (-1, 0, True, 3.5, text):
+        with pytest.raises(InputError, match=r"max_side is .*; give a number of pixels"):
+            Client(max_side=wrong_side)
     for time in (np.float32(3), np.int64(3)):
         with Client(timeout=time, retry_seconds=time) as client:
             assert client._http.timeout.read == 3.0

@@ -69,7 +69,7 @@ def test_classifiers_whose_model_is_another_now_are_marked(
     assert run("models", "reload").exit_code == 0
     assert model_of(run("classifiers", "ls").stdout.splitlines()[1]) == "tiny (another network)"
     assert "adapt to its images again (comln adapt)" in run("classifiers", "show", "tiny").stderr
-    assert "model_changed" in run("predict", photos, "--classifier", "tiny").stderr
+    assert "(model_changed) With this command: comln adapt" in run("predict", photos, "--classifier", "tiny").stderr
 
 
 def test_classifiers_of_another_network_are_marked(

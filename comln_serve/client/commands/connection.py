@@ -25,6 +25,7 @@ _HINTS = {
     "unauthorized": "Give the key in the variable COMLN_KEY.",
     "classifier_not_found": "With this command: comln classifiers ls.",
     "example_not_found": "With this command: comln examples ls.",
+    "model_changed": "With this command: comln adapt DIR --name NAME.",
     "nothing_to_roll_back_to": "With this command: comln classifiers ls lists versions, comln classifiers promote "
     "NAME@VERSION promotes one.",
     "forbidden": "Whoever runs the server makes keys: comln-serve keys create --scope.",
