@@ -31,6 +31,7 @@ _CLOSE_SECONDS = 5.0
 
 _ACCEPTED_AT_ONCE = 4
 _TICKS_BETWEEN_REFRESHES = 5  # of metrics; half a second
+_TICKS_BETWEEN_LOOKS = 50  # at the certificate's files; five seconds
 
 
 def check_tls(settings: Settings) -> None:
@@ -56,6 +57,13 @@ def check_tls(settings: Settings) -> None:
             f"({error.reason or error}). Give PEM files: a certificate, and the private key that "
             "belongs to it, without a passphrase"
         ) from error
+
+
+def _tls_files_changed_at(settings: Settings) -> list[int] | None:
+    """When certificate and key were written; None while one is away."""
+    with suppress(OSError):
+        return [path.stat().st_mtime_ns for path in (settings.tls_certificate, settings.tls_key) if path is not None]
+    return None
 
 
 def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
@@ -155,6 +163,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app, self._settings = app, settings
         self._leave_at: float | None = None
+        self._tls_files = _tls_files_changed_at(settings)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain. uvicorn calls this on SIGINT and SIGTERM."""
@@ -178,6 +187,8 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to stop serving. uvicorn calls this ten times a second."""
         self._report(counter)
+        if counter % _TICKS_BETWEEN_LOOKS == 0:
+            self._renew_certificate()
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
             super().handle_exit(signal.SIGTERM, None)
@@ -193,6 +204,20 @@ class _Server(uvicorn.Server):
             if os.getppid() != shared.parent and not self._app.state.draining:
                 logger.error("the process that started this one has ended: draining")
                 self.handle_exit(signal.SIGTERM, None)
+
+    def _renew_certificate(self) -> None:
+        """Take a new certificate for new connections, where its files have changed and belong together."""
+        settings, context = self._settings, self.config.ssl
+        before, self._tls_files = self._tls_files, _tls_files_changed_at(settings)
+        if context is None or settings.tls_certificate is None or self._tls_files == before:
+            return
+        try:
+            check_tls(settings)
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+        except (StartupError, OSError) as error:
+            logger.warning("the certificate stays as it was until its files change again: %s", error)
+        else:
+            logger.info("new connections have the certificate that %s holds now", settings.tls_certificate)
 
     def _limit(self, seconds: float) -> None:
         """End the process after `seconds` at the latest, even if a thread hangs."""

@@ -1,5 +1,6 @@
 """https by a certificate made here, with a real client that checks it."""
 
+import shutil
 import socket
 import ssl
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from comln_serve.client import Client, NoAnswerError
 from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +62,29 @@ def test_https_is_served_with_the_certificate(
             Client(server.url.replace("https", "http")).live()
         assert client.get("/health/ready").status_code == 200
     assert "Traceback" not in server.log.read_text()
+
+
+def test_a_renewed_certificate_is_served_without_a_restart(
+    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+) -> None:
+    certificate, key = (shutil.copy(file, tmp_path) for file in files)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    issued = authority.issue_cert("127.0.0.1")
+
+    def served() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", httpx2.URL(server.url).port or 0))
+
+    flags = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    with live_server(models_dir, tmp_path, *flags, verify=trusting) as server:
+        old, new = served(), issued.cert_chain_pems[0].bytes().decode()
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+        wait_until(lambda: "the certificate stays as it was" in server.log.read_text())
+        assert served() == old
+        issued.private_key_pem.write_to_path(str(key))
+        wait_until(lambda: "new connections have the certificate" in server.log.read_text())
+        assert served().split() == new.split()
+        assert httpx2.get(f"{server.url}/health/live", verify=trusting).is_success
 
 
 HSTS = "strict-transport-security"
