@@ -5,10 +5,11 @@ import { choose } from "./dialog.js";
 import { askPatiently, pathOf } from "./server.js";
 
 /** The version that a name stands for; null: none does. (The list is asked first, as an empty one is no error.) */
-export async function standing(name, { signal } = {}) {
+export async function standing(name, options = {}) {
+  const { signal } = options;
   if (!name) return null;
-  const [newest] = (await askPatiently(`classifiers?name=${encodeURIComponent(name)}&limit=1`, { signal })).classifiers;
-  return newest === undefined || newest.promoted ? newest ?? null : askPatiently(pathOf(name), { signal });
+  const [newest] = (await askPatiently(`classifiers?name=${encodeURIComponent(name)}&limit=1`, { signal }, options)).classifiers;
+  return newest === undefined || newest.promoted ? newest ?? null : askPatiently(pathOf(name), { signal }, options);
 }
 
 let openInstead = () => {};

@@ -66,10 +66,7 @@ async function send(signal, progress, stood) {
     progress(`Adapting to ${counted(result.sent.length + piece.length, "image")} of ${all.length}`, fits ? null : (result.sent.length + piece.length / 2) / all.length);
     const headers = { "Idempotency-Key": onceKey() };
     // A request under way is not broken off: the server might have made something of it already.
-    return askPatiently(at, { method: "POST", body: form, headers }, {
-      waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`, null),
-      signal,
-    });
+    return askPatiently(at, { method: "POST", body: form, headers }, { waiting: showWaiting, signal });
   }
   function done(piece, answer) {
     if (result.made && result.made.id !== answer.id && result.made.id !== base?.id) passed.push(result.made.id);
@@ -134,7 +131,7 @@ async function adapt() {
   announce(`Adapting to ${counted(usable().length, "image")}.`);
   try {
     const { signal } = running;
-    const stood = await standing(parent === null ? work.options.name : work.classifier.name, { signal });
+    const stood = await standing(parent === null ? work.options.name : work.classifier.name, { waiting: showWaiting, signal });
     if (parent !== null && !(await mayChange(work.classifier, stood))) return;
     const result = await send(signal, showProgress, stood);
     await number(result, parent);
@@ -170,6 +167,8 @@ function sayLeft(left) {
   const more = left.length > 5 ? [el("li", {}, `and ${left.length - 5} more, marked at their classes`)] : [];
   complain(el("p", {}, `${counted(left.length, "image was", "images were")} left out:`), el("ul", {}, lines, more));
 }
+
+const showWaiting = (seconds, reason) => showProgress(`${reason} Waiting ${Math.round(seconds)} s ...`, null);
 
 function showProgress(text, share) {
   byId("adapt-doing").textContent = text;
