@@ -169,7 +169,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
         last = behind(made_by, name, PASSING)
         if last is not None and last.op_type in _PROBABILITIES:
             return Guess(last.input[0], f"input of the {last.op_type} that makes the output {name}")
-        return Guess(name, f"the output {name}, which is not made by a classifier")
+        return Guess(name, f"the output {name}; no last layer of a classifier was found before it")
     features, kind, classes = layer
     source = behind(made_by, features, PASSING | _QUANTISING)
     if source is None:
