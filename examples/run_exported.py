@@ -51,5 +51,7 @@ def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: python run_exported.py MODEL.onnx IMAGE...")
     with suppress(BrokenPipeError):  # as of `| head`
         main(*sys.argv[1:])
