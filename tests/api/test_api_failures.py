@@ -119,7 +119,7 @@ def test_a_slash_at_the_end_is_not_redirected(service: TestClient, method: str, 
     [
         ("GET", "/adapt", {"POST"}),
         ("PUT", "/predict", {"POST"}),
-        ("DELETE", "/classifiers", {"GET"}),
+        ("DELETE", "/classifiers", {"GET", "POST"}),
         ("POST", "/models", {"GET"}),
         ("POST", "/health/live", {"GET"}),
         ("PUT", "/classifiers/known", {"GET", "PATCH", "DELETE"}),
