@@ -46,19 +46,20 @@ def test_ctrl_c_ends_the_work_of_a_command() -> None:
     """What the application does for the request is cancelled, not waited for."""
     began = time.monotonic()
     done = run("""
-import anyio, os, signal, threading
+import anyio, os, signal
 from anyio.from_thread import start_blocking_portal
 from comln_serve.client.local import _InProcess
 import httpx2
 
 async def app(scope, receive, send):
+    await anyio.sleep(0.5)  # the other thread waits for the answer
+    os.kill(os.getpid(), signal.SIGINT)
     try:
         await anyio.sleep(60)
     finally:
         print("ended", flush=True)
 
 with start_blocking_portal() as portal:
-    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         httpx2.Client(transport=_InProcess(app, portal)).get("http://localhost")
     except KeyboardInterrupt:
