@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import socket
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -139,7 +140,8 @@ class SharedModel(Model):
         at_once = max(2, opened.batches)  # so that a batch waits there when another has been embedded
         gathers = opened.provider == "cuda"
         limits = BatchLimits.of(settings, self._share(opened.max_images), at_once, gathers=gathers)
-        super().__init__(bundle, Batcher(self, limits, name=bundle.name))
+        # No reference in a circle: the garbage collector does not look at what is there once a server is warm.
+        super().__init__(bundle, Batcher(weakref.proxy(self), limits, name=bundle.name))
 
     def warm(self) -> None:
         """Have the backbone warmed.

@@ -3,8 +3,10 @@
 Here it is a thread; tests/server/test_embedding_process.py has the real one.
 """
 
+import gc
 import os
 import socket
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -131,6 +133,22 @@ def test_a_network_is_open_once_and_until_a_while_after_its_last_use(
     wait_until(lambda: not any(thread.is_alive() for thread in opened[0].batcher._threads))
     SharedModel(bundle, settings, path, 2).close()
     assert len(opened) == 2
+
+
+def test_a_closed_model_is_freed_without_the_garbage_collector(
+    embedding: Embedder, shared: SharedCounts, settings: Settings, bundle: Bundle
+) -> None:
+    """Which leaves out all that there was when the server was warm, and so the models that a reload replaces."""
+    model = SharedModel(bundle, settings, shared.embedder_socket, 2)
+    model.warm()
+    model.close()
+    left = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_what_keeps_a_network_from_opening_is_said_where_it_was_asked_for(
