@@ -1,8 +1,10 @@
 """A classifier's support set as a file, from which a server with the same bundle makes the same classifier."""
 
+from typing import Annotated, Any
+
 import numpy as np
 import safetensors.numpy
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 from pydantic_core import from_json
 from safetensors import SafetensorError
 
@@ -22,23 +24,23 @@ class SupportFileError(ValueError):
 
 
 class About(BaseModel):
-    """What a support file says of itself, in JSON in its header.
+    """What a support file says of itself, in JSON in its header. A header with many mistakes makes few reports.
 
     Attributes:
         labels: of its classes.
         model, embedder_sha256: the bundle that computed the embeddings.
         horizon: T, or the rule that sets it.
-        name, metadata: of the classifier.
+        name, metadata: of the classifier; the values of the metadata are not checked.
     """
 
     model_config = ConfigDict(strict=True)
 
-    labels: list[str]
+    labels: Annotated[list[str], FailFast()]
     model: str
     embedder_sha256: str
     horizon: float | str
     name: str | None
-    metadata: dict[str, str]
+    metadata: dict[str, Any]
 
 
 def write_support(classifier: Classifier, support: SupportSet) -> bytes:
@@ -80,8 +82,8 @@ def read_support(
     about = _about(content, most_header)
     try:
         arrays = safetensors.numpy.load(content)
-    except (SafetensorError, TypeError, KeyError) as error:  # the latter for types that NumPy does not have
-        raise SupportFileError(f"it is no safetensors file ({error})") from error
+    except (SafetensorError, KeyError, ValueError, OverflowError) as error:  # types and shapes that NumPy does not have
+        raise SupportFileError(f"it is no safetensors file ({str(error)[:200]})") from error
     for name, (kind, dimensions) in _ARRAYS.items():
         array = arrays.get(name)
         if array is None or (array.dtype, array.ndim) != (kind, dimensions):

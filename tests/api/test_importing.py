@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
 from comln_serve.errors import ErrorCode
+from comln_serve.export.support_file import SupportFileError, read_support
 from tests.support.bundles import edit_manifest
 from tests.support.engines import Serve
 from tests.support.image_files import colour_support, image_bytes
@@ -143,7 +145,7 @@ def test_a_model_that_is_not_served(serve: Serve, source: TestClient, models_dir
         ("horizon", -1.0, "horizon"),
         ("horizon", "soon", "horizon"),
         ("metadata", {str(n): "" for n in range(33)}, "metadata"),
-        ("metadata", {"a": 1}, "its header says of 'metadata.a'"),
+        ("metadata", {"a": 1}, "the file's header: metadata.a"),
         ("model", None, "its header says of 'model'"),
     ],
 )
@@ -161,6 +163,14 @@ def header(content: bytes) -> bytes:
     return struct.pack("<Q", len(content)) + content
 
 
+def described(array: str, kind: str, shape: list[int], offsets: list[int], /, **about: Any) -> bytes:
+    """A file with one array, of which its four bytes are."""
+    said = {"labels": [], "model": "", "embedder_sha256": "", "horizon": 1, "name": None, "metadata": {}, **about}
+    texts = {"support_version": "1", "support": json.dumps(said)}
+    entry = {"dtype": kind, "shape": shape, "data_offsets": offsets}
+    return header(json.dumps({"__metadata__": texts, array: entry}).encode()) + bytes(4)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -174,6 +184,10 @@ def header(content: bytes) -> bytes:
         (header(b"[" * 100_000), "not that of a support set"),
         (header(b" " * 3_000_000), "it has 3000000 bytes in its header; at most"),
         (safetensors.numpy.save({"W": np.ones((2, 2), np.float32)}), "not that of a support set"),
+        (described("x", "F32", [1] * 65, [0, 4]), "it is no safetensors file"),
+        (described("x", "F32", [2**63, 0], [0, 0])[:-4], "it is no safetensors file"),
+        (described("x", "F32", [2**64 - 1, 0], [0, 0])[:-4], "it is no safetensors file"),
+        (described("x", "BF16", [2], [0, 4]), "it is no safetensors file"),
     ],
 )
 def test_what_is_no_such_file(service: TestClient, content: bytes, said: str) -> None:
@@ -182,6 +196,33 @@ def test_what_is_no_such_file(service: TestClient, content: bytes, said: str) ->
         send(service, content), ErrorCode.BODY_TOO_LARGE if len(content) > limit else ErrorCode.INVALID_REQUEST
     )
     assert said in error["message"] or len(content) > limit
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        described("x" * 50_000, "F32", [1], [4, 8]),
+        described("x", "F32", [1], [0, 4], labels=[1] * 20_000),
+        described("x", "F32", [1], [0, 4], metadata={str(n): 1 for n in range(5_000)}),
+        described("x", "F32", [1], [0, 4], model="x" * 40_000, name="x" * 40_000),
+    ],
+)
+def test_answers_to_bad_files_are_short(service: TestClient, content: bytes) -> None:
+    answer = send(service, content)
+    check_error(answer, ErrorCode.INVALID_REQUEST)
+    assert len(answer.content) < 2_000
+
+
+@pytest.mark.parametrize(
+    "about", [{"labels": [1] * 20_000}, {"labels": [1], "metadata": {str(n): 1 for n in range(99)}}]
+)
+def test_many_mistakes_make_few_reports(about: dict[str, Any]) -> None:
+    """Those of all of them would take seconds."""
+    content = described("x", "F32", [1], [0, 4], **about)
+    with pytest.raises(SupportFileError) as raised:
+        read_support(content, most_header=len(content), most_classes=9, most_examples=9)
+    assert isinstance(raised.value.__cause__, ValidationError)
+    assert raised.value.__cause__.error_count() == 1
 
 
 def test_no_json_and_no_form(service: TestClient) -> None:

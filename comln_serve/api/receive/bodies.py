@@ -98,17 +98,16 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
         ServiceError: anything wrong with the body.
     """
     _check_content_type(request, BYTES)
-    content = await whole_body(request, settings.max_body_bytes, "an exported support set")
+    content: bytes | bytearray = await whole_body(request, settings.max_body_bytes, "an exported support set")
     # A character takes at most 7 bytes in JSON within JSON.
     most_header = settings.max_classes * (7 * settings.max_label_length + 16) + _OTHER_HEADER
 
     def read() -> SentSupport:
+        nonlocal content
+        content = bytes(content)  # which safetensors needs; the body itself is not kept beside it and the arrays
         try:
             support, about = read_support(
-                bytes(content),
-                most_header=most_header,
-                most_classes=settings.max_classes,
-                most_examples=settings.max_examples,
+                content, most_header=most_header, most_classes=settings.max_classes, most_examples=settings.max_examples
             )
         except SupportFileError as error:
             raise ServiceError(
