@@ -15,9 +15,9 @@ from comln_serve.api.receive.bodies import read_json_only
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES, check_labels
 from comln_serve.api.receive.requests import EditRequest, Name, RenameRequest
 from comln_serve.api.routes.shared import (
-    CHANGE_BY_OPTIONS_ERRORS,
-    JSON_ERRORS,
+    CHANGE_WITHOUT_IMAGES_ERRORS,
     ONE_CLASSIFIER_ERRORS,
+    PLAIN_BODY_ERRORS,
     WAITING_ERRORS,
     KeyHeader,
     Ref,
@@ -92,7 +92,9 @@ def classifier(request: Request, ref: Ref) -> Response:
     "/classifiers/{ref}",
     response_model=schemas.ClassifierDetail,
     summary="Change name, metadata or time of expiry of a classifier",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_TAKEN, ErrorCode.MODEL_CHANGED, *JSON_ERRORS),
+    responses=error_responses(
+        *ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_TAKEN, ErrorCode.MODEL_CHANGED, *PLAIN_BODY_ERRORS
+    ),
     openapi_extra=openapi_json(EditRequest),
 )
 @needs(Scope.ADAPT)
@@ -175,7 +177,7 @@ async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Give classes of a classifier other labels",
-    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS),
+    responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra=openapi_json(RenameRequest),
 )
 @needs(Scope.ADAPT)

@@ -16,8 +16,8 @@ from comln_serve.api.receive.bodies import read_again, read_examples, read_json_
 from comln_serve.api.receive.limits import check_labels
 from comln_serve.api.routes.shared import (
     BODY_ERRORS,
-    CHANGE_BY_OPTIONS_ERRORS,
     CHANGE_ERRORS,
+    CHANGE_WITHOUT_IMAGES_ERRORS,
     ONE_CLASSIFIER_ERRORS,
     KeyHeader,
     Ref,
@@ -122,7 +122,7 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier with other labels for some of its examples",
-    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS, ErrorCode.EXAMPLE_NOT_FOUND),
+    responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS, ErrorCode.EXAMPLE_NOT_FOUND),
     openapi_extra=openapi_json(requests.RelabelRequest),
 )
 @needs(Scope.ADAPT)
@@ -183,7 +183,7 @@ async def remove_example(request: Request, ref: Ref, number: Number, promote: Pr
     status_code=201,
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier again to the examples it has",
-    responses=error_responses(*CHANGE_BY_OPTIONS_ERRORS),
+    responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra=openapi_body(requests.AgainOptions, [], required=False),
 )
 @needs(Scope.ADAPT)

@@ -11,7 +11,14 @@ from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import BYTES, read_support_file
 from comln_serve.api.receive.requests import ClassifierName
-from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, begin_to_adapt, make
+from comln_serve.api.routes.shared import (
+    CHANGE_WITHOUT_IMAGES_ERRORS,
+    ONE_CLASSIFIER_ERRORS,
+    KeyHeader,
+    Ref,
+    begin_to_adapt,
+    make,
+)
 from comln_serve.api.work import engine_of, work
 from comln_serve.bundle import Bundle
 from comln_serve.domain.classifier import Classifier
@@ -70,14 +77,7 @@ async def export(
     response_model=schemas.AdaptResponse,
     tags=["classifiers"],
     summary="Make a classifier from an exported support set",
-    responses=error_responses(
-        ErrorCode.CANNOT_ADAPT,
-        ErrorCode.MODEL_CHANGED,
-        ErrorCode.TOO_MANY_CLASSIFIERS,
-        ErrorCode.CLASSIFIER_NOT_FOUND,
-        *BODY_ERRORS,
-        ErrorCode.IDEMPOTENCY_MISMATCH,
-    ),
+    responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: {"schema": _BINARY}}}},
 )
 @needs(Scope.ADAPT)

@@ -21,8 +21,8 @@ _Result = TypeVar("_Result")
 
 # Errors of any route that waits for the store or in a queue: the server may stop meanwhile.
 WAITING_ERRORS = (ErrorCode.NOT_READY, ErrorCode.STORAGE_UNAVAILABLE)
-# Of a body of JSON without images.
-JSON_ERRORS = (
+# Of a body without images.
+PLAIN_BODY_ERRORS = (
     ErrorCode.RECEIVE_TIMEOUT,
     ErrorCode.BODY_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
@@ -33,7 +33,7 @@ BODY_ERRORS = (
     ErrorCode.INVALID_IMAGE,
     ErrorCode.IMAGE_TOO_LARGE,
     ErrorCode.TOO_MANY_IMAGES,
-    *JSON_ERRORS,
+    *PLAIN_BODY_ERRORS,
     ErrorCode.QUEUE_TIMEOUT,
     ErrorCode.INFERENCE_TIMEOUT,
     *WAITING_ERRORS,
@@ -50,12 +50,12 @@ CHANGE_ERRORS = (
     ErrorCode.MODEL_CHANGED,
     ErrorCode.TOO_MANY_CLASSIFIERS,
 )
-# Of a change that takes no images: its body is a few options.
-CHANGE_BY_OPTIONS_ERRORS = (
+# Of a change, or a new classifier, that takes no images.
+CHANGE_WITHOUT_IMAGES_ERRORS = (
     *ONE_CLASSIFIER_ERRORS,
     *CHANGE_ERRORS,
     ErrorCode.IDEMPOTENCY_MISMATCH,
-    *JSON_ERRORS,
+    *PLAIN_BODY_ERRORS,
     ErrorCode.QUEUE_TIMEOUT,
 )
 
