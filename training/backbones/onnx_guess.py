@@ -24,6 +24,9 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorPro
 PASSING = {"Identity", "Cast", "Dropout", "Flatten", "Reshape", "Squeeze", "Transpose"}
 # What a quantised graph has around the layers.
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
+# The products of linear layers, and what may be between one and its bias. A dynamically quantised layer multiplies
+# integers, and their product by the scales; after a product of floats a Mul is a normalisation's, and no classifier's.
+_PRODUCTS = {"MatMul": _QUANTISING, "MatMulInteger": {"Mul", "Cast"}}
 # Their output has the shape of their input.
 _COPYING = {"Cast", "Identity", "DequantizeLinear"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
@@ -188,9 +191,8 @@ def _linear(
     """Input, kind and width of the linear layer that ends in `node`; None if it is no linear layer."""
     kind = node.op_type
     if kind == "Add":
-        # A dynamically quantised layer multiplies integers, and their product by the scales.
-        products = [behind(made_by, name, {"Mul", "Cast"} | _QUANTISING) for name in node.input]
-        products = [product for product in products if product and product.op_type in {"MatMul", "MatMulInteger"}]
+        found = [(behind(made_by, name, skipped), kind) for name in node.input for kind, skipped in _PRODUCTS.items()]
+        products = [product for product, kind in found if product is not None and product.op_type == kind]
         if len(products) != 1 or not any(name in constants for name in node.input):
             return None
         (node,) = products

@@ -74,6 +74,20 @@ def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     assert backbone_of(bundle)["layout"] == layout
 
 
+def test_a_normalised_projection_is_no_classifier(tmp_path: Path) -> None:
+    """As of networks for faces whose batch normalisation was exported as Mul and Add."""
+
+    def normalised(graph: onnx.GraphProto) -> None:
+        with_bias(graph)
+        graph.initializer.append(numpy_helper.from_array(np.full(4, 2, dtype=np.float32), "scale"))
+        graph.node.insert(len(graph.node) - 1, helper.make_node("Mul", ["products", "scale"], ["scaled"]))
+        graph.node[-1].input[1] = "scaled"
+
+    bundle = wrap(write_model(tmp_path / "m.onnx", change=normalised), *MEAN_AND_STD)
+    x = images(3, SIZE)
+    torch.testing.assert_close(embed(bundle, x), unit(2 * by_torch(x)["logits"] + 1))
+
+
 @pytest.mark.parametrize("change", [with_softmax, with_bias])
 @pytest.mark.parametrize("static", [True, False])
 def test_the_embedding_of_a_quantised_classifier(tmp_path: Path, static: bool, change: Change) -> None:
