@@ -15,7 +15,7 @@ FORMAT_VERSION = "1"
 
 # Name, dtype and dimensions of each array; the first of each is that of examples.
 _ARRAYS = {"embeddings": (np.float32, 2), "classes": (np.int64, 1), "hashes": (np.uint64, 1), "hashed": (np.bool_, 1)}
-_LARGEST = 1e15  # of an embedding's numbers: larger ones have squares, and sums of them, that float32 does not have
+_LARGEST = 1e15  # number of an embedding: sums of the squares of larger ones exceed float32
 _LENGTH = 8  # bytes of the header's length, with which a safetensors file begins
 
 
@@ -67,14 +67,14 @@ def write_support(classifier: Classifier, support: SupportSet) -> bytes:
 def read_support(
     content: bytes, *, most_header: int, most_classes: int, most_examples: int
 ) -> tuple[SupportSet, About]:
-    """Read what `write_support` has made, or anybody else.
+    """Read a file of `write_support`, which anybody may have made or changed.
 
     Args:
         most_header: bytes that the header may have.
         most_classes, most_examples: that there may be.
 
     Returns:
-        The support set, with examples numbered from 1 and without thumbnails, and the rest.
+        The support set, with examples numbered from 1 and without thumbnails, and what the header says.
 
     Raises:
         SupportFileError: the file cannot be used.
@@ -97,8 +97,8 @@ def read_support(
         raise SupportFileError(f"it has embeddings that are not numbers up to {_LARGEST:g}")
     if not np.isin(classes, range(len(about.labels))).all():
         raise SupportFileError(f"it has examples of other classes than its {len(about.labels)} labels")
-    known = [int(one) if there else None for one, there in zip(hashes, hashed, strict=True)]
-    return SupportSet.of(embeddings, known, [about.labels[one] for one in classes]), about
+    found = [int(value) if known else None for value, known in zip(hashes, hashed, strict=True)]
+    return SupportSet.of(embeddings, found, [about.labels[one] for one in classes]), about
 
 
 def _about(content: bytes, most_header: int) -> About:
