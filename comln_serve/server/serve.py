@@ -213,7 +213,7 @@ class _Server(uvicorn.Server):
             return
         try:
             check_tls(settings)
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "")  # as in the check
         except (StartupError, OSError) as error:
             logger.warning("the certificate stays as it was until its files change again: %s", error)
         else:
