@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from comln_serve import __version__
-from comln_serve.client import Client
+from comln_serve.client import ClassifierDetail, Client, NoAnswerError
 from comln_serve.client.commands import connection, main
 from comln_serve.client.commands.connection import OnceCommand
 from comln_serve.configuration.settings import Settings
@@ -271,6 +271,25 @@ def test_all_versions_are_deleted(run: Run, photos: Path) -> None:
     lines = run("classifiers", "rm", "old", "--all-versions", "--yes").stdout.splitlines()
     assert lines == ["deleted old@1", "deleted old@3"]
     assert run("classifiers", "show", "old").exit_code == 1
+
+
+def test_what_was_deleted_is_said_even_if_the_server_is_gone_then(
+    run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        run("adapt", photos, "--name", "old")
+    found = Client.classifier
+    left = [1]
+
+    def once(client: Client, ref: str) -> ClassifierDetail:
+        if not left:
+            raise NoAnswerError("gone")
+        left.pop()
+        return found(client, ref)
+
+    monkeypatch.setattr(Client, "classifier", once)
+    deleted = run("classifiers", "rm", "old", "--yes")
+    assert (deleted.exit_code, deleted.stdout) == (0, "deleted old@2\n")
 
 
 def test_models(run: Run) -> None:

@@ -15,7 +15,7 @@ from comln_serve.client.commands.changes import changed, differ, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
-from comln_serve.client.errors import InputError, NotFoundError
+from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 
@@ -115,10 +115,10 @@ def rm(client: Client, output: Output, refs: Sequence[str], *, all_versions: boo
 
 
 def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[str]:
-    """What was deleted, and which versions took over its names."""
+    """What was deleted, in any case, and which versions its names stand for now, where the server says so."""
     yield from (f"deleted {item.reference}" for item in deleted)
     for name in dict.fromkeys(item.name for item in deleted if item.name is not None and item.promoted):
-        with suppress(NotFoundError):  # none is left
+        with suppress(ComlnError):  # as where no version is left
             yield f"{name} stands for {client.classifier(name).reference} now"
 
 
