@@ -74,7 +74,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def error_responses(*codes: ErrorCode, model: type[BaseModel] = ErrorResponse) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses of a route that can fail with these codes, with bodies of `model`."""
     by_status: dict[int, list[str]] = {}
-    for code in codes:
+    for code in dict.fromkeys(codes):
         by_status.setdefault(STATUS[code], []).append(code.value)
     return {status: {"model": model, "description": ", ".join(names)} for status, names in sorted(by_status.items())}
 

@@ -53,6 +53,8 @@ def test_what_every_operation_may_answer(service: TestClient) -> None:
     polled = {"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"}
     for (path, method), operation in operations.items():
         assert operation["responses"]["500"]["description"] == "internal", (path, method)
+        told = [answer["description"].split(", ") for answer in operation["responses"].values()]
+        assert all(len(codes) == len(set(codes)) for codes in told), (path, method)
         assert operation["responses"]["421"]["description"] == "foreign_host", (path, method)
         assert ("foreign_origin" in codes(operation, 403)) == (method != "get"), (path, method)
         unknown_parameters = "invalid_request" in codes(operation, 422)
