@@ -93,7 +93,7 @@ def read_support(
         raise SupportFileError("its arrays are not of equally many examples")
     _check(len(about.labels), most_classes, "labels (--max-classes)")
     _check(len(embeddings), most_examples, "examples (--max-examples)")
-    if not (np.abs(embeddings) <= _LARGEST).all():
+    if not -_LARGEST <= embeddings.min(initial=0) <= embeddings.max(initial=0) <= _LARGEST:  # not so of NaN
         raise SupportFileError(f"it has embeddings that are not numbers up to {_LARGEST:g}")
     if not np.isin(classes, range(len(about.labels))).all():
         raise SupportFileError(f"it has examples of other classes than its {len(about.labels)} labels")
