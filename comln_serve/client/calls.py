@@ -193,7 +193,8 @@ def export(
         raise InputError(
             f"{path}: ends in {suffix}, and the format is {kind}; leave out one of them, or let both agree"
         )
-    answer = yield from ask(session, Request("GET", path_of(classifier, "export"), {"format": kind}))
+    route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})
+    answer = yield from ask(session, Request("GET", path_of(classifier, route), parameters))
     return (yield from do(lambda: _write(Path(path), answer)))
 
 

@@ -41,7 +41,7 @@ def target(serve: Serve, tmp_path: Path) -> TestClient:
 
 
 def file_of(client: TestClient, reference: str) -> bytes:
-    answer = client.get(f"/classifiers/{reference}/export?format=support")
+    answer = client.get(f"/classifiers/{reference}/support")
     assert answer.status_code == 200, answer.text
     return answer.content
 
@@ -65,7 +65,7 @@ def test_the_classifier_is_the_same(
     target = serve(database_url=database_url)
     if horizon is not None:
         source.post("/classifiers/letters/adapt", json={"horizon": horizon})
-    answer = source.get("/classifiers/letters/export?format=support")
+    answer = source.get("/classifiers/letters/support")
     assert answer.headers["content-disposition"] == 'attachment; filename="letters.support"'
     answer = send(target, answer.content)
     assert answer.status_code == 201

@@ -42,6 +42,7 @@ ABOUT_ONE: dict[Route, dict[str, Any]] = {
     ("DELETE", "/classifiers/{ref}/examples/{number}"): {},
     ("DELETE", "/classifiers/{ref}/examples"): {"params": {"number": 2}},
     ("GET", "/classifiers/{ref}/export"): {"params": {"format": "safetensors"}},
+    ("GET", "/classifiers/{ref}/support"): {},
     ("GET", "/v2/models/{model}"): {},
     ("GET", "/v2/models/{model}/ready"): {},
     ("GET", "/v2/models/{model}/versions/{version}"): {},
@@ -167,7 +168,7 @@ def test_a_support_set_is_imported_for_the_tenant_who_sends_it(
 ) -> None:
     adapt(keyed, mine, name=NAME)
     before = state(keyed, mine)
-    content = keyed.get(f"/classifiers/{NAME}/export?format=support", headers=mine).content
+    content = keyed.get(f"/classifiers/{NAME}/support", headers=mine).content
     sent = {"Content-Type": "application/octet-stream"}
     made = keyed.post("/classifiers", content=content, headers={**theirs, **sent})
     assert (made.json()["name"], made.json()["version"]) == (NAME, 1)

@@ -254,6 +254,7 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
             "POST /classifiers/{ref}/promote",
             "POST /classifiers/{ref}/rollback",
             "POST /classifiers/{ref}/examples",
+            "GET /classifiers/{ref}/support",
             "POST /classifiers",
             "POST /classifiers/{ref}/adapt",
             "POST /classifiers/{ref}/labels",

@@ -36,6 +36,7 @@ OPERATIONS = [
     ("POST", "/classifiers/{ref}/rollback"),
     ("POST", "/classifiers/{ref}/adapt"),
     ("GET", "/classifiers/{ref}/examples"),
+    ("GET", "/classifiers/{ref}/support"),
     ("DELETE", "/classifiers/{ref}/examples/{number}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),

@@ -112,7 +112,7 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
         except SupportFileError as error:
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
-                f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/export?format=support.",
+                f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/support.",
                 problem=str(error),
             ) from error
         check_labels(about.labels, settings)

@@ -1,6 +1,9 @@
-"""A classifier as a file, `GET /classifiers/{ref}/export`, and one from a file, `POST /classifiers`."""
+"""Files of classifiers: `GET /classifiers/{ref}/export`, and `GET /classifiers/{ref}/support`, from which `POST
+/classifiers` makes one.
+"""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -20,7 +23,6 @@ from comln_serve.api.routes.shared import (
     make,
 )
 from comln_serve.api.work import engine_of, work
-from comln_serve.bundle import Bundle
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
@@ -35,13 +37,13 @@ MOST_EXPORTS = 4
 
 _BINARY = {"type": "string", "format": "binary"}
 
-Format = Literal["onnx", "safetensors", "support"]
+Format = Literal["onnx", "safetensors"]
 
 
 @router.get(
     "/classifiers/{ref}/export",
     tags=["classifiers"],
-    summary="Download a classifier, or its support set, as a file",
+    summary="Download a classifier as ONNX or safetensors",
     response_class=Response,
     responses={
         **error_responses(
@@ -55,20 +57,36 @@ async def export(
     request: Request,
     ref: Ref,
     format: Annotated[  # noqa: A002
-        Format,
-        Query(
-            description="onnx: images in, probabilities out. safetensors: the last layer only. support: embeddings and "
-            "labels of its examples, from which POST /classifiers makes the classifier on another server."
-        ),
+        Format, Query(description="onnx: images in, probabilities out. safetensors: the last layer only.")
     ] = "onnx",
 ) -> Response:
     """See docs/export.md for the files' contents and how to run them."""
-    engine = engine_of(request)
-    tenant = tenant_of(request)
-    request.app.state.held.check()  # a file counts there until its client has read it
-    with request.app.state.exports.admit():
-        name, content = await work(request, lambda _cancellation: _file(engine, ref, tenant, format))
-    return Response(content, media_type=BYTES, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    engine, tenant = engine_of(request), tenant_of(request)
+    return await _file(request, format, lambda: _weights(engine, ref, tenant, format))
+
+
+@router.get(
+    "/classifiers/{ref}/support",
+    tags=["classifiers"],
+    summary="Download a classifier's support set",
+    response_class=Response,
+    responses={
+        **error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
+        200: {"content": {BYTES: {"schema": _BINARY}}},
+    },
+)
+@needs(Scope.ADAPT)
+async def export_support(request: Request, ref: Ref) -> Response:
+    """Embeddings and labels of its examples, from which `POST /classifiers` makes the classifier on another server. See
+    docs/export.md for the file's content.
+    """
+    stored = engine_of(request).classifiers.of(tenant_of(request))
+
+    def written() -> tuple[Classifier, bytes]:
+        classifier, support = stored.support(ref)
+        return classifier, write_support(classifier, support)
+
+    return await _file(request, "support", written)
 
 
 @router.post(
@@ -89,7 +107,7 @@ async def import_classifier(
     ] = True,
     key: KeyHeader = None,
 ) -> Response:
-    """The body is a file of `GET /classifiers/{ref}/export?format=support`, of this server or another that serves the
+    """The body is a file of `GET /classifiers/{ref}/support`, of this server or another that serves the
     same bundle. Name, horizon and metadata are the file's, but for a name in the query. The bundle's present head is
     adapted, so the classifier is the one that was exported if the heads are the same.
     """
@@ -111,22 +129,22 @@ async def import_classifier(
     )
 
 
-def _file(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[str, bytes]:
-    """The file's name and its bytes."""
-    if kind == "support":
-        classifier, support = engine.classifiers.of(tenant).support(reference)
-        content = write_support(classifier, support)
-    else:
-        classifier = engine.classifiers.find(reference, tenant)
-        content = _of_weights(classifier, engine.models.of(classifier).bundle, kind)
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
-    return f"{stem}.{kind}", content
+async def _file(request: Request, kind: str, make: Callable[[], tuple[Classifier, bytes]]) -> Response:
+    """A file named after its classifier, few made at a time."""
+    request.app.state.held.check()  # a file counts there until its client has read it
+    with request.app.state.exports.admit():
+        classifier, content = await work(request, lambda _cancellation: make())
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    return Response(content, media_type=BYTES, headers=headers)
 
 
-def _of_weights(classifier: Classifier, bundle: Bundle, kind: Literal["onnx", "safetensors"]) -> bytes:
+def _weights(engine: Engine, reference: str, tenant: str, kind: Format) -> tuple[Classifier, bytes]:
+    classifier = engine.classifiers.find(reference, tenant)
+    bundle = engine.models.of(classifier).bundle
     if kind == "safetensors":
-        return head_file(classifier, bundle)
+        return classifier, head_file(classifier, bundle)
     # Imported on first use, as the import takes a third of a second.
     from comln_serve.export.onnx_file import onnx_file  # noqa: PLC0415
 
-    return onnx_file(classifier, bundle)
+    return classifier, onnx_file(classifier, bundle)
