@@ -93,6 +93,8 @@ def read_support(
         raise SupportFileError("its arrays are not of equally many examples")
     _check(len(about.labels), most_classes, "labels (--max-classes)")
     _check(len(embeddings), most_examples, "examples (--max-examples)")
+    if len(set(about.labels)) != len(about.labels):
+        raise SupportFileError("two of its labels are the same")
     if not -_LARGEST <= embeddings.min(initial=0) <= embeddings.max(initial=0) <= _LARGEST:  # not so of NaN
         raise SupportFileError(f"it has embeddings that are not numbers up to {_LARGEST:g}")
     if not np.isin(classes, range(len(about.labels))).all():

@@ -139,6 +139,7 @@ def test_a_model_that_is_not_served(serve: Serve, source: TestClient, models_dir
         ("hashes", np.ones(2, np.int64), "no array 'hashes' of uint64"),
         ("labels", ["red", ["green"]], "its header says of 'labels.1'"),
         ("labels", ["red", " "], "labels.1"),
+        ("labels", ["red", "red"], "two of its labels are the same"),
         ("labels", ["red", "x" * 17], "Label 2 has 17 characters"),
         ("name", "no name", "the file's header: name: must be 1 to 64 letters"),
         ("name", "clf_1", "must not start with"),

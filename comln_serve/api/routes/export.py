@@ -107,9 +107,9 @@ async def import_classifier(
     ] = True,
     key: KeyHeader = None,
 ) -> Response:
-    """The body is a file of `GET /classifiers/{ref}/support`, of this server or another that serves the
-    same bundle. Name, horizon and metadata are the file's, but for a name in the query. The bundle's present head is
-    adapted, so the classifier is the one that was exported if the heads are the same.
+    """The body is a file of `GET /classifiers/{ref}/support`, of this server or another that serves the same bundle.
+    Name, horizon and metadata are the file's, but for a name in the query. The bundle's present head is adapted, so the
+    classifier is the one that was exported if the heads are the same.
     """
     engine = begin_to_adapt(request)
     sent = await read_support_file(request, engine.settings)
@@ -129,11 +129,11 @@ async def import_classifier(
     )
 
 
-async def _file(request: Request, kind: str, make: Callable[[], tuple[Classifier, bytes]]) -> Response:
+async def _file(request: Request, kind: str, write: Callable[[], tuple[Classifier, bytes]]) -> Response:
     """A file named after its classifier, few made at a time."""
     request.app.state.held.check()  # a file counts there until its client has read it
     with request.app.state.exports.admit():
-        classifier, content = await work(request, lambda _cancellation: make())
+        classifier, content = await work(request, lambda _cancellation: write())
     name = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
     return Response(content, media_type=BYTES, headers=headers)
