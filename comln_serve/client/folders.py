@@ -22,13 +22,18 @@ _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
-def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
+def read_class_folders(
+    folder: Folder, *, every_class: bool = True
+) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
     """The images of a folder of class folders, their labels, and the files that were left out.
 
     A class is a folder that holds images itself; its label is its path below `folder`. Two folders named as parts of
     a data set, such as `train` and `test`, are refused: each of them holds the same classes. The images are in the
     order in which they are sent: the first of every class, then the second of every class, and so on, so that a part
     of them is a fair sample of all. Hidden files are ignored.
+
+    Args:
+        every_class: refuse a class folder without an image; otherwise it is left out.
 
     Raises:
         InputError: no such folder, no class in it, a class folder without an image, or parts of a data set.
@@ -45,7 +50,9 @@ def read_class_folders(folder: Folder) -> tuple[list[Path], list[str], tuple[Ski
         elif images:
             classes[inner.relative_to(root).as_posix()] = images
         elif not has_folders:
-            raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
+            if every_class:
+                raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
+            skipped.append(Skipped(image=name_of(inner), reason="is a class folder without an image"))
     above = name_of(root.resolve().parent)
     tops = {label.partition("/")[0] for label in classes}
     parts = sorted((top for top in tops if top.lower() in _PARTS), key=lambda top: "train" not in top.lower())

@@ -110,12 +110,12 @@ def evaluate_folder(
     """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
 
     Args:
-        on_bad, progress: as in `predict_folder`.
+        on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
 
     Raises:
         InputError: as `adapt_folder`. And as `evaluate`.
     """
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    paths, labels, skipped = yield from do(lambda: read_class_folders(folder, every_class=False))
     refuse_skipped(skipped, on_bad)
     items, remedy = sources(paths, labels), f"Rename or move the folders: a label is a folder's path below {folder}"
     return (yield from _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress))

@@ -42,7 +42,8 @@ class Database:
         """
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.description = str(self.url.database if self.is_sqlite else self.url)
+        # Without the driver, as the user wrote it, and without the password.
+        self.description = str(self.url.database if self.is_sqlite else self.url.set(drivername="postgresql"))
         try:
             self._engine = create_engine(
                 self.url,

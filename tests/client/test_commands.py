@@ -184,6 +184,18 @@ def test_names_and_labels_do_not_command_the_terminal(run: Run, photos: Path, tm
     assert "\x1b" not in predicted.stdout
 
 
+@pytest.mark.parametrize("options", [(), ("--name", "moved")])
+def test_an_import_is_compared_with_what_its_name_stood_for(
+    run: Run, comln: Client, photos: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    named = comln.adapt_folder(photos, name="moved")
+    support = comln.export(named, tmp_path / "moved.support")
+    lines = run("classifiers", "import", support, *options).stdout
+    assert lines.startswith(f"moved@{(named.version or 0) + 1} (clf_")
+    assert f"compared with {named.reference}: expected accuracy " in lines
+    assert f"to go back to {named.reference}: comln classifiers rollback moved\n" in lines
+
+
 def test_classifiers(run: Run, comln: Client, photos: Path, tmp_path: Path) -> None:
     first, second = (comln.adapt_folder(photos, name="life") for _ in range(2))
     head, newest, oldest = run("classifiers", "ls", "--name", "life").stdout.splitlines()
@@ -196,7 +208,8 @@ def test_classifiers(run: Run, comln: Client, photos: Path, tmp_path: Path) -> N
     shown = run("classifiers", "show", "life@1").stdout
     assert shown.startswith(f"life@1 ({first.id}): 3 classes, 9 images, model tiny-prototype, not promoted\n")
     assert "blue   3       3 of 3\n" in shown
-    assert run("classifiers", "rollback", "life").stdout == "life stands for life@1 now\n"
+    assert run("classifiers", "rollback", "life").stdout == "life stands for life@1 now, instead of life@2\n"
+    assert run("classifiers", "promote", "life@2").stdout == "life stands for life@2 now, instead of life@1\n"
     assert run("classifiers", "promote", "life@2").stdout == "life stands for life@2 now\n"
     assert printed(run("classifiers", "promote", "life@2", "--json"))["promoted"]
     again = run("classifiers", "adapt", "life", "--horizon", "2.5", "--no-promote").stdout

@@ -199,7 +199,7 @@ def test_photos_that_are_in_it_already(run: Run, comln: Client, tmp_path: Path) 
     assert "to go back to shop@1: comln classifiers rollback shop" in lines[:6]
     assert len([line for line in lines if line.startswith("  nearly the same: ")]) == 5
     assert "  and 1 more group (comln classifiers show shop@2 --json lists all)" in lines
-    assert lines_of(run("classifiers", "rollback", "shop")) == ["shop stands for shop@1 now"]
+    assert lines_of(run("classifiers", "rollback", "shop")) == ["shop stands for shop@1 now, instead of shop@2"]
     more = photos_of(tmp_path / "more", "one", "other", each=2, seed=1)
     shutil.copy(photos / "one" / "0.png", more / "one" / "again.png")
     assert not any("already" in line for line in lines_of(run("examples", "add", "shop", more)))

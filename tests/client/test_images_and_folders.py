@@ -221,6 +221,12 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
     (tmp_path / "photos" / "empty" / "notes.txt").write_bytes(b"")
     with pytest.raises(InputError, match="photos/empty: this class folder holds no image"):
         read_class_folders(tmp_path / "photos")
+    _, labels, skipped = read_class_folders(tmp_path / "photos", every_class=False)
+    assert set(labels) == set(COLOURS)
+    assert [one.image for one in skipped] == [
+        str(tmp_path / "photos" / "empty" / "notes.txt"),
+        str(tmp_path / "photos" / "empty"),
+    ]
     with pytest.raises(InputError, match="empty: there is no image in it"):
         read_folder(tmp_path / "photos" / "empty")
 

@@ -132,8 +132,9 @@ def body_too_large(received: int, limit: int) -> ServiceError:
     """The error for a body, or the JSON in it, of more bytes than allowed."""
     return ServiceError(
         ErrorCode.BODY_TOO_LARGE,
-        f"The request body has {received} bytes or more; at most {limit} are allowed. Send fewer "
-        "or smaller images; multipart allows more than JSON.",
+        f"The request body has {received} bytes or more; at most {limit} are allowed. Send less "
+        "in one request, such as fewer or smaller images; multipart allows more than JSON. The operator can raise "
+        "--max-body-bytes and --max-json-bytes.",
         received_bytes=received,
         allowed_bytes=limit,
     )

@@ -1,5 +1,6 @@
 """The subcommands of `comln classifiers`."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
+
+_LONGEST_HEADER = 1 << 24  # bytes of a support file's
 
 
 class _Trouble(Enum):
@@ -127,8 +130,9 @@ def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[st
 @connected
 def promote(client: Client, output: Output, ref: str) -> None:
     """Let a name stand for one of its versions, name@version."""
+    before = _standing(client, output, ref)
     found = client.promote(ref)
-    output.show(found, lambda: f"{found.name} stands for {found.reference} now")
+    output.show(found, lambda: _stands_for(found, before))
 
 
 @classifiers.command()
@@ -136,8 +140,24 @@ def promote(client: Client, output: Output, ref: str) -> None:
 @connected
 def rollback(client: Client, output: Output, name: str) -> None:
     """Let a name stand for the version promoted before."""
+    before = _standing(client, output, name)
     found = client.rollback(name)
-    output.show(found, lambda: f"{found.name} stands for {found.reference} now")
+    output.show(found, lambda: _stands_for(found, before))
+
+
+def _standing(client: Client, output: Output, ref: str) -> Classifier | None:
+    """What the name of a classifier stands for. None where nobody reads it; what `ref` lacks, the change will say."""
+    if not output.as_json:
+        with suppress(ComlnError):
+            name = client.classifier(ref).name
+            return None if name is None else client.classifier(name)
+    return None
+
+
+def _stands_for(found: Classifier, before: Classifier | None) -> str:
+    """What the name of a classifier stands for, and stood for before, unless that is the same."""
+    other = "" if before is None or before.id == found.id else f", instead of {before.reference}"
+    return f"{found.name} stands for {found.reference} now{other}"
 
 
 @classifiers.command()
@@ -251,7 +271,24 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
 
     It may be of another server, if that serves the same bundle. Horizon and metadata come with it, thumbnails do not.
     """
-    show_made(output, client.import_support(file, name=name, promote=promote))
+    before = None
+    with suppress(ComlnError):  # as of a name that is new
+        named = name or _name_in(file)
+        before = None if named is None else promoted_before(client, output, named)
+    made = client.import_support(file, name=name, promote=promote)
+    show_made(output, made, changes=changed(before, made, {}, anew=True))
+
+
+def _name_in(file: Path) -> str | None:
+    """The name of the classifier that a support file was written from. None if it has none, or is no such file."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(min(length, _LONGEST_HEADER)))
+        found = json.loads(header["__metadata__"]["support"])["name"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _marked_model(item: Classifier, served: Mapping[str, Model]) -> str:

@@ -72,7 +72,7 @@ def _check_shared(folder: Path, known: Classifier, other: Classifier) -> None:
     Raises:
         InputError: it has none. One without a class of the first is left to its evaluation.
     """
-    _, labels, _ = read_class_folders(folder)
+    _, labels, _ = read_class_folders(folder, every_class=False)
     own, others = class_of(labels, known.labels), class_of(labels, other.labels)
     of_first = [label for label, found in own.items() if found is not None]
     if of_first and all(others[label] is None for label in of_first):
