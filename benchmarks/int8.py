@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.report import markdown
-from comln_serve.engine.embedding.backbone import exact_products
+from comln_serve.engine.embedding.onnx_session import exact_products
 from comln_serve.imaging import Preprocessing, prepare_views
 from training.bundles.quantise import cosines
 from training.runs.hardware import processor

@@ -3,9 +3,10 @@
 The load comes from a second process on the same machine, so what it costs is part of the figures.
 Server and bare loop take turns, so that a noisy machine disturbs both alike.
 
-    python -m benchmarks.serving [models/omniglot-conv4] [--clients 64] [--seconds 5] [--rounds 5]
+    python -m benchmarks.serving [models/omniglot-conv4] [--clients 64] [--seconds 5] [--rounds 5] [--provider openvino]
 
-Prints Markdown and writes it with the raw figures to benchmarks/results/serving-BUNDLE.*.
+Prints Markdown and writes it with the raw figures to benchmarks/results/serving-BUNDLE.*, of another provider than cpu
+to serving-BUNDLE-PROVIDER.*.
 """
 
 import argparse
@@ -37,9 +38,10 @@ from PIL import Image
 from benchmarks.load import Outcome, from_another_process, moments
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.backbone import OnnxBackbone, exact_products
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.embedding.onnx_session import exact_products
 from comln_serve.imaging import prepare_views
-from comln_serve.machine import usable_cpus
+from comln_serve.machine import Provider, usable_cpus
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
@@ -143,7 +145,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(bundle: Path, *flags: str) -> Generator[Server, None, None]:
+def running_server(bundle: Path, *flags: str, provider: Provider = "cpu") -> Generator[Server, None, None]:
     """A server of that bundle alone, on a free port, ready."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
         folder = Path(name)
@@ -163,7 +165,7 @@ def running_server(bundle: Path, *flags: str) -> Generator[Server, None, None]:
                     "--models-dir",
                     str(folder / "models"),
                     "--provider",
-                    "cpu",
+                    provider,
                     "--database-url",
                     f"sqlite:///{folder}/classifiers.db",
                     *flags,
@@ -194,12 +196,12 @@ def _wait_until_ready(server: Server) -> None:
 class Bare:
     """The same work without a server: files to embeddings, a batch at a time, on every core."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, provider: Provider) -> None:
         self.bundle = bundle
         self._policy = bundle.manifest.preprocessing
         self._decoders = ThreadPoolExecutor(usable_cpus())
         self._inference = ThreadPoolExecutor(usable_cpus())
-        self._backbone = OnnxBackbone(bundle, "cpu")
+        self._backbone = OnnxBackbone(bundle, provider)
         options = ort.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
         exact_products(options)
@@ -286,8 +288,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
     files = [photo(rng, arguments.width, arguments.height) for _ in range(WAYS * SHOTS)]
     labels = [("labels", f"class {i // SHOTS}") for i in range(len(files))]
     adapt_body = form(files, labels)
-    bare = Bare(load_bundle(arguments.bundle))
-    with running_server(arguments.bundle) as server:
+    bare = Bare(load_bundle(arguments.bundle), arguments.provider)
+    with running_server(arguments.bundle, provider=arguments.provider) as server:
         made = server.call("POST", "/adapt", adapt_body)
         bodies = [form([data], [("classifier", made["id"])]) for data in files]
         clients, seconds = arguments.clients, arguments.seconds
@@ -380,7 +382,7 @@ def report(figures: Figures, arguments: argparse.Namespace) -> str:
     after, end = figures.memory_after_predictions, figures.memory_after_cycles
     text = f"""
 {arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
-{platform.python_version()}, ONNX Runtime {ort.__version__}; JPEGs of \
+{platform.python_version()}, provider {arguments.provider}, ONNX Runtime {ort.__version__}; JPEGs of \
 {arguments.width}x{arguments.height}; {arguments.clients} clients with one image a request in a \
 second process on the same cores; the bare loop in batches of {BATCH}. Medians of \
 {arguments.rounds} interleaved rounds of {arguments.seconds:g} s.
@@ -416,6 +418,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--provider", choices=("cpu", "openvino"), default="cpu")
     parser.add_argument("--repeats", type=int, default=30, help="adaptations")
     parser.add_argument("--predictions", type=int, default=20_000, help="for the memory")
     parser.add_argument("--cycles", type=int, default=500, help="adapt and delete, for the memory")
@@ -425,7 +428,8 @@ def main() -> None:
     figures = measure(arguments)
     text = report(figures, arguments)
     RESULTS.mkdir(exist_ok=True)
-    name = RESULTS / f"serving-{arguments.bundle.name}"
+    suffix = "" if arguments.provider == "cpu" else f"-{arguments.provider}"
+    name = RESULTS / f"serving-{arguments.bundle.name}{suffix}"
     name.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     name.with_suffix(".json").write_text(json.dumps(asdict(figures), indent=1) + "\n", "utf-8")
     print(text)

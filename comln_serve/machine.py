@@ -1,10 +1,15 @@
-"""Resources of the machine: usable CPUs, garbage collection, memory allocation."""
+"""Resources of the machine: usable CPUs, what can embed, garbage collection, memory allocation."""
 
 import ctypes
 import gc
 import os
 import sys
 from pathlib import Path
+from typing import Literal
+
+# What is to compute embeddings, and what that comes to.
+Provider = Literal["auto", "cuda", "cpu", "openvino"]
+RunsOn = Literal["cuda", "cpu", "openvino"]
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 8 * 2**20

@@ -11,6 +11,7 @@ from typing import Any
 import onnxruntime
 
 from benchmarks.serving import BOUNDARY, CONTENT_TYPE, ROOT, form
+from comln_serve.machine import Provider
 
 SERVICES = Path(__file__).parent / "services"
 ENVIRONMENTS = ROOT / ".peers"
@@ -182,16 +183,16 @@ def _start_mlserver(python: Path, _setting: Setting, _port: int) -> list[str]:
     return [str(python.parent / "mlserver"), "start", "."]
 
 
-def own(classifier: str) -> Peer:
+def own(name: str, provider: Provider, classifier: str) -> Peer:
     """This server, with a classifier that it made."""
 
     def start(python: Path, setting: Setting, port: int) -> list[str]:
-        flags = ["--port", str(port), "--workers", str(setting.workers), "--provider", "cpu"]
+        flags = ["--port", str(port), "--workers", str(setting.workers), "--provider", provider]
         files = ["--models-dir", "models", "--database-url", "sqlite:///classifiers.db"]
         return [str(python), "-m", "comln_serve.cli", *flags, *files]
 
     return Peer(
-        name="comln-serve",
+        name=name,
         packages=(),
         source=None,
         command=start,

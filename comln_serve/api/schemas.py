@@ -10,6 +10,7 @@ from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
 from comln_serve.domain.classifier import ClassInfo, HeldOutInfo, HorizonOrigin
 from comln_serve.domain.report import Report
 from comln_serve.errors import ErrorCode
+from comln_serve.machine import RunsOn
 
 
 def _is_none(value: object) -> bool:
@@ -193,7 +194,7 @@ class ModelInfo(BaseModel):
     calibration: CalibrationInfo | None = Field(
         description="Null: probabilities are the plain softmax, which may be overconfident."
     )
-    provider: Literal["cuda", "cpu"]
+    provider: RunsOn
 
 
 class ModelList(BaseModel):
@@ -232,7 +233,7 @@ class Live(BaseModel):
 class Ready(BaseModel):
     status: Literal["ready"]
     version: str
-    provider: dict[str, Literal["cuda", "cpu"]] = Field(description="What each model runs on.")
+    provider: dict[str, RunsOn] = Field(description="What each model runs on.")
     classifiers: int | None = Field(
         None, description="Number of classifiers stored; left out if the server requires keys."
     )

@@ -11,8 +11,8 @@ from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, parse_formats
 from comln_serve.logs import LogFormat
+from comln_serve.machine import Provider
 
-Provider = Literal["auto", "cuda", "cpu"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 Duration = Annotated[float, Field(gt=0, le=3600)]
@@ -127,7 +127,8 @@ class Settings(BaseSettings):
     provider: Provider = Field(
         "auto",
         description="Where embeddings are computed: cuda (refuses to start if CUDA does not run), "
-        "cpu, or auto (CUDA where it runs).",
+        "cpu, auto (CUDA where it runs, else cpu), or openvino (on the CPU by OpenVINO instead of ONNX Runtime, in "
+        "bfloat16 where the CPU has it; needs the package openvino).",
     )
     inference_threads: Positive | None = Field(
         None,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
@@ -11,7 +10,7 @@ from comln_serve.engine.bundles import models_folder
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.machine import cpus_of_each
+from comln_serve.machine import RunsOn, cpus_of_each
 
 PREFERRED_MODEL = "photos-efficientnet-lite0"
 
@@ -25,7 +24,7 @@ class Model:
     """
 
     on_this_machine = True
-    provider: Literal["cuda", "cpu"]
+    provider: RunsOn
 
     def __init__(self, bundle: Bundle, batcher: Batcher) -> None:
         self.bundle, self.batcher = bundle, batcher
@@ -58,7 +57,7 @@ class Model:
 
 
 class LocalModel(Model):
-    """Embeds in this process, with ONNX Runtime: in batches, which a CPU embeds one on each core."""
+    """Embeds in this process: in batches, which a CPU embeds one on each core."""
 
     def __init__(self, bundle: Bundle, settings: Settings, processes: int) -> None:
         """Open the backbone. Each of the server's processes uses its share of the CPUs.

@@ -5,8 +5,6 @@ gathers while one is embedded, so batches grow with the load, and a lone request
 `serve.batch` would wait for a fixed time, and counts requests, not images.
 """
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -16,9 +14,9 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.opening import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
-from comln_serve.machine import return_large_memory
+from comln_serve.machine import RunsOn, return_large_memory
 
-Providers = dict[str, Literal["cuda", "cpu"]]
+Providers = dict[str, RunsOn]
 """What each model runs on, by `embedder_sha256`."""
 
 

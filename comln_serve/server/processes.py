@@ -14,7 +14,7 @@ def processes(settings: Settings) -> tuple[int, bool]:
         StartupError: this system cannot do that.
     """
     mode = settings.embedding_process
-    gpu = settings.provider != "cpu" and may_have_gpu()
+    gpu = settings.provider in ("auto", "cuda") and may_have_gpu()
     can_share = hasattr(os, "memfd_create")
     shares = can_share and (mode == "on" or (mode == "auto" and gpu))
     if settings.workers == "auto":

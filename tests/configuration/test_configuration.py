@@ -103,7 +103,7 @@ def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None
         ("image_formats = ['JPG']", ", image_formats: JPG: no such format; list one or more of JPEG, "),
         ("log_level = 'loud'", ", log_level: Input should be 'debug', 'info', 'warning' or 'error', got 'loud'"),
         ("max_queue_seconds = nan", ", max_queue_seconds: Input should be a finite number, got nan"),
-        ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda' or 'cpu', got 'gpu'"),
+        ("provider = 'gpu'", ", provider: Input should be 'auto', 'cuda', 'cpu' or 'openvino', got 'gpu'"),
         ("max_images = 9999", "max_images (9999) must not exceed max_pending_images (2048)"),
         ("port 1", "is not TOML: "),
         ("port = 1\nport = 2", "is not TOML: "),

@@ -5,8 +5,9 @@ import onnxruntime as ort
 import pytest
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding import backbone
-from comln_serve.engine.embedding.backbone import EXACT_PRODUCTS, OnnxBackbone
+from comln_serve.engine.embedding import onnx_session
+from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.engine.embedding.onnx_session import EXACT_PRODUCTS
 from tests.support.image_files import prepare_image
 from tests.support.paths import REPOSITORY
 
@@ -34,9 +35,9 @@ def test_a_network_computes_what_its_graph_says(name: str, least: float) -> None
 @pytest.mark.parametrize("vnni", [False, True])
 def test_exact_products_are_asked_for_where_the_cpu_has_no_vnni(monkeypatch: pytest.MonkeyPatch, vnni: bool) -> None:
     """On CPUs with VNNI they would take twice the time."""
-    monkeypatch.setattr(backbone, "has_vnni", lambda: vnni)
+    monkeypatch.setattr(onnx_session, "has_vnni", lambda: vnni)
     graph = load_bundle(REPOSITORY / "models" / "photos-efficientnet-lite0").backbone
-    options = backbone.open_session(graph, "here", "cpu").get_session_options()
+    options = onnx_session.open_session(graph, "here", "cpu").get_session_options()
     key, value = EXACT_PRODUCTS
     if vnni:
         with pytest.raises(RuntimeError, match=key):
@@ -48,12 +49,12 @@ def test_exact_products_are_asked_for_where_the_cpu_has_no_vnni(monkeypatch: pyt
 @pytest.mark.parametrize("name", [SEVEN_BITS, EIGHT_BITS])
 def test_exact_products_change_nothing_where_they_are_not_needed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Weights of 7 bits never need them, others only on CPUs without VNNI."""
-    if name == EIGHT_BITS and not backbone.has_vnni():
+    if name == EIGHT_BITS and not onnx_session.has_vnni():
         pytest.skip("this CPU has no VNNI: weights of 8 bits need exact products")
     bundle = load_bundle(REPOSITORY / "models" / name)
     size = bundle.manifest.preprocessing.image_size
     images = np.random.default_rng(0).integers(0, 256, (3, size, size, 3), dtype=np.uint8)
-    monkeypatch.setattr(backbone, "has_vnni", lambda: True)
+    monkeypatch.setattr(onnx_session, "has_vnni", lambda: True)
     found = OnnxBackbone(bundle, "cpu").embed(images)
-    monkeypatch.setattr(backbone, "has_vnni", lambda: False)
+    monkeypatch.setattr(onnx_session, "has_vnni", lambda: False)
     assert np.array_equal(OnnxBackbone(bundle, "cpu").embed(images), found)

@@ -174,7 +174,7 @@ def no_bundle(folder: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "altered": (broken_head, "tiny/head.safetensors: 1 bytes; bundle.json says"),
-    "cannot run": (lambda folder: break_backbone(folder / "tiny"), "model tiny: ONNX Runtime cannot run the backbone"),
+    "cannot run": (lambda folder: break_backbone(folder / "tiny"), "model tiny: the backbone cannot be run"),
     "not finite": (lambda folder: poison_backbone(folder / "tiny"), "model tiny: its embeddings hold NaN or infinity"),
     "no graph": (lambda folder: replace_file(folder / "tiny", "backbone", b"x"), "cannot open the backbone"),
     "horizon": (

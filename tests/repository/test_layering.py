@@ -98,6 +98,7 @@ SHARED = (
     "__version__",
     "bundle",
     "engine.embedding.backbone",
+    "engine.embedding.onnx_session",
     "errors",
     "flow",
     "imaging",

@@ -65,7 +65,7 @@ def test_a_process_with_a_wrong_variable_ends_with_status_2() -> None:
     ("flags", "expected"),
     [
         (["--port", "70000"], "flag --port: Input should be less than or equal to 65535"),
-        (["--provider", "gpu"], "'auto', 'cuda' or 'cpu', got 'gpu'"),
+        (["--provider", "gpu"], "'auto', 'cuda', 'cpu' or 'openvino', got 'gpu'"),
         (["--max-images", "0"], "flag --max-images: "),
         (["--max-images", "9999"], "comln-serve: max_images (9999) must not exceed"),
         (["--log-level", "loud"], "flag --log-level: "),

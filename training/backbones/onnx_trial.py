@@ -9,7 +9,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
-from comln_serve.engine.embedding.backbone import open_session
+from comln_serve.engine.embedding.onnx_session import open_session
 from comln_serve.errors import StartupError
 from training.errors import BackboneError
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
+from comln_serve.machine import Provider
 from training.commands.domains import Domain, add_data_arguments
 from training.commands.options import at_least
 from training.commands.subject import Subject, open_subject
@@ -36,6 +38,12 @@ def add_measuring_arguments(
     command.add_argument("--queries", type=at_least(1), default=queries, help=f"per class (default {queries})")
     command.add_argument("--episodes", type=at_least(2), default=episodes, help=f"per task (default {episodes})")
     command.add_argument("--seed", type=at_least(0), default=0)
+    command.add_argument(
+        "--provider",
+        choices=get_args(Provider),
+        default="auto",
+        help="what embeds images for a bundle, as of comln-serve (default auto)",
+    )
 
 
 def _five_ways(_ways: int | None) -> list[Task]:
@@ -50,7 +58,7 @@ def open_measured(
     Args:
         default: tasks if none are asked for, given the number of classes the head is tied to.
     """
-    subject = open_subject(args.bundle)
+    subject = open_subject(args.bundle, args.provider)
     if "record" in args and args.record and subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
     wanted: list[Task] = args.tasks or default(subject.head.ways)
@@ -90,6 +98,7 @@ def repeating_command(name: str, args: argparse.Namespace, domains: Sequence[Dom
         f"comln-train {name} {args.bundle} {data} --split {args.split}"
         f"{''.join(f' --task {task}' for task in tasks)} --queries {args.queries} "
         f"--episodes {args.episodes} --seed {args.seed}"
+        f"{'' if args.provider == 'auto' else f' --provider {args.provider}'}"
     )
 
 

@@ -11,8 +11,9 @@ from comln_serve.bundle import Bundle, BundleError, load_bundle
 from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.engine.embedding.backbone import OnnxBackbone
+from comln_serve.machine import Provider
 from training.checkpoint_names import BEST
-from training.config import Config
+from training.config import Config, ConfigError
 from training.data.images import Embed
 
 
@@ -32,22 +33,31 @@ class Subject:
     bundle: Bundle | None
 
 
-def open_subject(folder: Path) -> Subject:
+def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
     """The bundle or run in `folder`.
+
+    Args:
+        provider: what embeds images, as of the server; only of a bundle.
 
     Raises:
         BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged checkpoint.
         BackboneError: the run's network cannot be built again.
+        StartupError: the provider cannot be used.
+        ConfigError: a provider is chosen for a run.
     """
     if not (folder / MANIFEST).exists():
         if not (folder / BEST).exists():
             if not folder.is_dir():
                 raise BundleError(f"{folder}: there is no such folder; name that of a bundle, or of a run")
             raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
+        if provider != "auto":
+            raise ConfigError(f"{folder} is a run, whose network is torch's; --provider needs a bundle, see export")
         from training.checkpoint import Checkpoint  # noqa: PLC0415 - needs torch, which bundles do not
 
         model = Checkpoint.load(folder / BEST).restore_model()
         return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)
     config = Config.model_validate(bundle.manifest.training.config)
-    return Subject(config, bundle.head, OnnxBackbone(bundle, "auto").embed, bundle)
+    backbone = OnnxBackbone(bundle, provider)
+    backbone.warm()
+    return Subject(config, bundle.head, backbone.embed, bundle)

@@ -20,10 +20,12 @@ import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from comln_serve.machine import RunsOn
 
 _LARGEST = 2**16
 _ALIGNED = 64
@@ -39,7 +41,7 @@ class Opened:
         max_images: images in one batch; `warm` may lower it.
     """
 
-    provider: Literal["cuda", "cpu"]
+    provider: RunsOn
     batches: int
     max_images: int
 
