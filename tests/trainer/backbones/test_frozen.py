@@ -21,7 +21,7 @@ from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
 from training.cli import main
 from training.commands.subject import open_subject
-from training.config import Config
+from training.config import Config, ConfigError
 from training.data import ImageSet, sample_episode
 from training.data.resident import ResidentImages
 from training.errors import BackboneError, ExportError
@@ -189,6 +189,8 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
     checkpoint = Checkpoint.load(tmp_path / "run" / LAST)
 
     measured = open_subject(tmp_path / "run")
+    with pytest.raises(ConfigError, match="run is a run, whose network is torch's; --provider needs a bundle"):
+        open_subject(tmp_path / "run", "openvino")
     np.testing.assert_allclose(measured.embed(data.images), source.embed(images.images), rtol=1e-5, atol=1e-6)
     with pytest.raises(ExportError, match=r"trained on embeddings.*--set backbone\.kind=onnx"):
         export_bundle(checkpoint, tmp_path / "bundle", ABOUT)

@@ -155,6 +155,12 @@ def test_recorded_comparisons_are_data_and_in_the_card(run: Run, bundle: Path) -
     assert ridge.command in card
 
 
+def test_another_provider_is_part_of_the_command_that_measures_it_again(run: Run, bundle: Path) -> None:
+    run("--task", "3x1", "--provider", "openvino", "--record")
+    (found,) = load_bundle(bundle).manifest.accuracy
+    assert found.command.endswith("--seed 0 --provider openvino")
+
+
 def test_comparisons_are_dropped_when_the_bundles_accuracy_changes(run: Run, bundle: Path) -> None:
     def heads() -> list[tuple[object, str]]:
         return [(e.shots, e.head) for e in load_bundle(bundle).manifest.comparisons]
