@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from comln_serve.api.context import current_record
+from comln_serve.api.receive.requests import UNKNOWN_FIELD
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode, ServiceError
 
@@ -88,7 +89,7 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
     problems = [
         {
             "where": ".".join(str(part)[:_MAX_NAME] for part in item["loc"]) or "body",
-            "problem": item["msg"].removeprefix("Value error, "),
+            "problem": _problem(item),
             "received": _received(item),
         }
         for item in error.errors()
@@ -101,10 +102,19 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
     )
 
 
+def _problem(item: Mapping[str, Any]) -> str:
+    """What is wrong, in words of JSON: Pydantic's would name a class of this program."""
+    if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "Input should be an object"
+    return item["msg"].removeprefix("Value error, ")
+
+
 def _received(item: Mapping[str, Any]) -> str:
-    """What was received, shortened. Of an object that lacks a field, the names of its fields: values may be images."""
+    """What was received, shortened. Of an object with a missing or an unknown field, the names of its fields: values
+    may be images.
+    """
     value = item.get("input")
-    if item["type"] == "missing" and isinstance(value, dict):
+    if item["type"] in ("missing", UNKNOWN_FIELD) and isinstance(value, dict):
         value = list(value)
         return f"the fields {_SHOWN.repr(value)[1:-1]}"[:_MAX_SHOWN] if value else "no such field"
     return _SHOWN.repr(value)[:_MAX_SHOWN]

@@ -305,11 +305,42 @@ def test_bodies_without_valid_examples_are_refused(client: TestClient, sent: dic
 
 def test_of_an_object_that_lacks_a_field_its_fields_are_named(client: TestClient) -> None:
     """Not their values, which may be images."""
-    sent = {"support": [{"image": "x" * 1000, "lable": "red"}]}
+    sent = {"support": [{"image": "x" * 1000}]}
     message = check_error(client.post("/adapt", json=sent), ErrorCode.INVALID_REQUEST)["message"]
-    assert message == "support.0.label: Field required; received the fields 'image', 'lable'."
+    assert message == "support.0.label: Field required; received the fields 'image'."
     empty = check_error(client.post("/predict", json={}), ErrorCode.INVALID_REQUEST)["message"]
     assert empty == "classifier: Field required; received no such field."
+
+
+def test_a_field_that_there_is_not_is_refused_by_those_that_there_are(client: TestClient) -> None:
+    """Although another is missing because of it."""
+    sent = {"support": [{"image": "x" * 1000, "lable": "red"}]}
+    message = check_error(client.post("/adapt", json=sent), ErrorCode.INVALID_REQUEST)["message"]
+    assert (
+        message == "support.0: Unknown field 'lable'; allowed are image, label; received the fields 'image', 'lable'."
+    )
+    sent = {"classifier": "x", "image": ["x" * 1000], "topk": 1}
+    message = check_error(client.post("/predict", json=sent), ErrorCode.INVALID_REQUEST)["message"]
+    assert message == (
+        "body: Unknown fields 'image', 'topk'; allowed are classifier, top_k, unknown, examples, partial, images; "
+        "received the fields 'classifier', 'image', 'topk'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "said"),
+    [
+        ("/predict", {"content": "[1]", "headers": {"Content-Type": "application/json"}}, "body: Input should be an "),
+        ("/adapt", {"json": {"support": ["x"]}}, "support.0: Input should be an object; received 'x'."),
+        ("/adapt", {"json": {"support": [], "metadata": ["x"]}}, "metadata: Input should be an object; received "),
+        ("/adapt", {"content": b"", "headers": {}}, "No Content-Type was received; send multipart/form-data or app"),
+        ("/adapt", {**adapt_form(PAIR), "headers": {"Idempotency-Key": "a b"}}, "must be 1 to 255 visible ASCII "),
+        ("/classifiers/x/promote?instead_of=x", {}, "query.instead_of: must be the id of a classifier, clf_..."),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(client: TestClient, path: str, sent: dict[str, Any], said: str) -> None:
+    message = client.post(path, **sent).json()["error"]["message"]
+    assert said in message
 
 
 def keyed(client: TestClient, path: str, key: str, sent: dict[str, Any]) -> Response:

@@ -232,7 +232,7 @@ def test_broken_framing_is_422(server: LiveServer) -> None:
         (message(count=-1, data=[]), None, "send BYTES"),
         (message(data=[1]), None, "should be a valid string"),
         (message(shape=["1"]), None, "should be a valid integer"),
-        (b"[]", None, "valid dictionary"),
+        (b"[]", None, "an object"),
         (b'{"inputs": []}', None, "none. Send one"),
         (b'{"id": "\\ud800", "inputs": []}', None, "hex escape"),
         (b"", None, "empty"),

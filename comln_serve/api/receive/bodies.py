@@ -165,8 +165,8 @@ async def _read_support(
     if len(files) != len(labels):
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one label for "
-            "each image, in the same order.",
+            f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one field 'labels' for "
+            "each image, in the same order. A list in one field is one label.",
             received_images=len(files),
             received_labels=len(labels),
         )
@@ -207,7 +207,8 @@ def _check_content_type(request: Request, *allowed: str) -> str:
         hint = f" {_HINT_FOR_CURL.format(allowed=allowed[-1])}" if kind == "application/x-www-form-urlencoded" else ""
         raise ServiceError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Type is {received[:100]!r}; send {' or '.join(allowed)}.{hint}",
+            f"{f'Content-Type is {received[:100]!r}' if received else 'No Content-Type was received'}; "
+            f"send {' or '.join(allowed)}.{hint}",
             received=received[:100],
             allowed=list(allowed),
         )

@@ -15,6 +15,7 @@ from pydantic import (
     PlainValidator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from comln_serve.bundle.head import MAX_HORIZON, HorizonRule
 from comln_serve.domain.reference import ID_PREFIX, NAME_PATTERN
@@ -28,6 +29,7 @@ MOST_LISTED = 100
 # Examples that are removed or relabelled at once: so many numbers of six digits are a URL of 7 kB; proxies take 8.
 MOST_EXAMPLES = 500
 MOST_NUMBER = 2**31 - 1  # of an example
+UNKNOWN_FIELD = "unknown_field"  # type of Pydantic's error
 
 
 def _not_blank(text: str) -> str:
@@ -151,9 +153,18 @@ class _Request(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > _MAX_FIELDS:
-            raise ValueError(f"holds {len(value)} fields; the fields are {', '.join(cls.model_fields)}")
+    def _known_fields(cls, value: Any) -> Any:
+        """Name a misspelt field, and those that are allowed, rather than one that is missing because of it."""
+        if not isinstance(value, dict):
+            return value
+        allowed = ", ".join(cls.model_fields)
+        if len(value) > _MAX_FIELDS:
+            raise ValueError(f"holds {len(value)} fields; the fields are {allowed}")
+        if unknown := [name[:_MAX_SHOWN] for name in value if name not in cls.model_fields]:
+            names = f"{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}"
+            raise PydanticCustomError(
+                UNKNOWN_FIELD, "Unknown field{names}; allowed are {allowed}", {"names": names, "allowed": allowed}
+            )
         return value
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import AfterValidator, Field
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
@@ -37,6 +38,16 @@ router = APIRouter(tags=["classifiers"])
 
 # Classifiers read at once: each may have megabytes of labels.
 _AT_ONCE = 50
+
+
+def _an_id(text: str) -> str:
+    if not text.startswith(ID_PREFIX):
+        raise ValueError(f"must be the id of a classifier, {ID_PREFIX}...")
+    return text
+
+
+# `pattern` is for the document alone: Pydantic would report it as a regular expression.
+_Id = Annotated[str, AfterValidator(_an_id), Field(json_schema_extra={"pattern": f"^{ID_PREFIX}"})]
 
 
 @router.get(
@@ -144,7 +155,7 @@ async def promote(
     request: Request,
     ref: Ref,
     instead_of: Annotated[
-        str | None, Query(pattern=f"^{ID_PREFIX}", description="Promote only if the name still stands for this id.")
+        _Id | None, Query(description="Promote only if the name still stands for the classifier with this id.")
     ] = None,
 ) -> schemas.ClassifierInfo:
     """Name the version as name@version, or by its id. Refused if its model is not served here, as predictions by the

@@ -1,10 +1,11 @@
 """Error lists, parameters and helpers that several routes share."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
 from fastapi import Header, Path, Request, Response
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import tenant_of
@@ -59,12 +60,21 @@ CHANGE_WITHOUT_IMAGES_ERRORS = (
     ErrorCode.QUEUE_TIMEOUT,
 )
 
+# `pattern` is for the document alone: Pydantic would report it as a regular expression.
+_KEY_PATTERN = "^[!-~]{1,255}$"
+
+
+def _a_key(key: str) -> str:
+    if not re.fullmatch(_KEY_PATTERN, key):
+        raise ValueError("must be 1 to 255 visible ASCII characters, without blanks")
+    return key
+
+
 Ref = Annotated[str, Path(description="Id, name or name@version of a classifier.")]
 KeyHeader = Annotated[
-    str | None,
+    Annotated[str, AfterValidator(_a_key), Field(json_schema_extra={"pattern": _KEY_PATTERN})] | None,
     Header(
         alias="Idempotency-Key",
-        pattern=r"^[!-~]{1,255}$",
         description="1 to 255 visible ASCII characters. A repeated request with the same key makes "
         "nothing new; its answer has the header Idempotency-Replayed.",
     ),
