@@ -14,7 +14,7 @@ from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
 from comln_serve.api.browsers.cors import Cors
 from comln_serve.api.browsers.guard import AllowedHosts, BrowserGuard
-from comln_serve.api.document.openapi import complete_document
+from comln_serve.api.document.openapi import complete_document, operation_id
 from comln_serve.api.document.pages import install_documentation
 from comln_serve.api.errors import install_error_handlers
 from comln_serve.api.observe.metrics import Metrics
@@ -88,6 +88,7 @@ def create_app(
         redirect_slashes=False,  # the 404 says more than an empty 307
         docs_url=None,  # loads scripts from a third party; see `documentation`
         redoc_url=None,
+        generate_unique_id_function=operation_id,
     )
     app.state.engine = engine
     app.state.on_reload = on_reload

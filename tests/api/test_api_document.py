@@ -116,5 +116,47 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     }[path]
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images
+    assert form["additionalProperties"] is False
     assert set(form["required"]) == images | ({"classifier"} & options)
     assert "application/json" in body["content"]
+
+
+def test_operations_have_short_names(service: TestClient) -> None:
+    """Generators of clients name functions by them."""
+    paths = service.get("/openapi.json").json()["paths"]
+    names = {(method, path): operation["operationId"] for path in paths for method, operation in paths[path].items()}
+    assert len(set(names.values())) == len(names)
+    some = [("post", "/predict"), ("get", "/health/live"), ("get", "/v2/health/live"), ("get", "/v2/models/{model}")]
+    assert [names[one] for one in some] == ["predict", "live", "v2_live", "v2_metadata"]
+    assert names["get", "/v2/models/{model}/versions/{version}"] == "v2_metadata_of_version"
+
+
+def test_what_cannot_be_null_is_not_described_so(service: TestClient) -> None:
+    """A part of a path; a field of a form."""
+    paths = service.get("/openapi.json").json()["paths"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            schemas = [item["schema"] for item in operation.get("parameters", []) if item["in"] == "path"]
+            form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
+            schemas += form["schema"]["properties"].values() if form else []
+            for schema in schemas:
+                assert {"type": "null"} not in schema.get("anyOf", []), (method, path, schema)
+    form = paths["/adapt"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert {key: form["expires_in_seconds"][key] for key in ("type", "minimum")} == {"type": "integer", "minimum": 1}
+    assert [kind["type"] for kind in form["horizon"]["anyOf"]] == ["number", "string"]
+
+
+def test_what_is_always_refused_does_not_fit_the_document(service: TestClient) -> None:
+    """So that generators and fuzzers do not make it: no image, a blank label, no change, too much metadata."""
+    schemas = service.get("/openapi.json").json()["components"]["schemas"]
+    fields = {name: schemas[name]["properties"] for name in ("AdaptRequest", "ExamplesRequest", "PredictRequest")}
+    assert fields["AdaptRequest"]["support"]["minItems"] == fields["ExamplesRequest"]["support"]["minItems"] == 1
+    assert fields["PredictRequest"]["images"]["minItems"] == schemas["EditRequest"]["minProperties"] == 1
+    assert schemas["SupportImage"]["properties"]["label"]["pattern"] == r"\S"
+    metadata = fields["AdaptRequest"]["metadata"]["anyOf"][0]
+    assert metadata["maxProperties"] == 32
+    assert "maxLength" not in metadata
+    for name, most in (("RenameRequest", None), ("RelabelRequest", 500)):
+        labels = schemas[name]["properties"]["labels"]
+        assert (labels["minProperties"], labels.get("maxProperties")) == (1, most)
+        assert labels["additionalProperties"]["pattern"] == r"\S"

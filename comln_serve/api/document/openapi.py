@@ -2,12 +2,12 @@
 keys, and the errors that any route may answer with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import RouteContext, iter_route_contexts
+from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -46,20 +46,39 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
         required: whether the request must have a body.
     """
     schema = model.model_json_schema(ref_template=_REFERENCE)
-    options = {name: field for name, field in schema["properties"].items() if name not in ("support", "images")}
+    options = {
+        name: _without_null(field) for name, field in schema["properties"].items() if name not in ("support", "images")
+    }
     kinds = {
-        "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
-        "labels": {"type": "array", "items": {"type": "string"}},
+        "images": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
+        "labels": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1},
     }
     needed = [name for name in schema.get("required", []) if name in options]
     form = {
         "type": "object",
         "properties": {**{name: kinds[name] for name in repeated}, **options},
         "required": [*repeated, *needed],
+        "additionalProperties": False,
     }
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
     content = {MULTIPART: {"schema": form, "encoding": encoding}, **_json_of(model)}
     return {"requestBody": {"required": required, "content": content}}
+
+
+def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an option as a field of a form, which cannot be null: it is left out."""
+    if "anyOf" not in field:
+        return dict(field)
+    kinds = [kind for kind in field["anyOf"] if kind.get("type") != "null"]
+    rest = {key: value for key, value in field.items() if key not in ("anyOf", "default")}
+    return {**kinds[0], **rest} if len(kinds) == 1 else {**rest, "anyOf": kinds}
+
+
+def operation_id(route: APIRoute) -> str:
+    """What generators of clients call an operation: the name of its function, without path and method."""
+    if not route.path.startswith(OPEN_INFERENCE):
+        return route.name
+    return f"v2_{route.name}{'_of_version' * ('{version}' in route.path)}"
 
 
 def openapi_json(model: type[BaseModel]) -> dict[str, Any]:
@@ -99,6 +118,9 @@ def complete_document(app: FastAPI, *, with_keys: bool) -> None:
 
 def _complete_operation(operation: dict[str, Any], method: str, route: RouteContext, with_keys: bool) -> None:
     """Add the scopes that are accepted and the errors of any route."""
+    for parameter in operation.get("parameters", []):
+        if parameter["in"] == "path":  # optional in the function, if another of its routes is without it
+            parameter["schema"] = _without_null(parameter["schema"])
     errors = [ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL]
     if not takes_any_query(route.endpoint):
         errors.append(ErrorCode.INVALID_REQUEST)

@@ -80,12 +80,14 @@ def _not_an_id(name: str) -> str:
     return name
 
 
-Label = Annotated[str, AfterValidator(_not_blank)]
+# `pattern` is for the document alone, here and below: Pydantic would report it as a regular expression.
+_VISIBLE = Field(json_schema_extra={"pattern": r"\S"})
+_NOT_EMPTY = Field(json_schema_extra={"minItems": 1})  # refused later, with what to send
+Label = Annotated[str, AfterValidator(_not_blank), _VISIBLE]
 Base64 = Annotated[
     str,
     Field(description="An image file, base64, or a data URL of it.", json_schema_extra={"contentEncoding": "base64"}),
 ]
-# `pattern` is for the document alone: Pydantic would report it as a regular expression.
 Name = Annotated[str, AfterValidator(_a_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 ClassifierName = Annotated[
     Name,
@@ -134,11 +136,12 @@ Partial = Annotated[
 ]
 Metadata = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
-    BeforeValidator(_few_entries),
+    # The number before the validator: behind it, the document would have it as the length of a text.
     Field(
         max_length=_MAX_METADATA,
         description="Your own notes: at most 32 texts of at most 512 characters, by keys of at most 64.",
     ),
+    BeforeValidator(_few_entries),
 ]
 Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="When the classifier expires; default: never.")]
 TopK = Annotated[int, Field(ge=1, le=MOST_LISTED, description="How many of the likeliest classes to list.")]
@@ -192,7 +195,7 @@ class AdaptForm(AdaptOptions):
 
 
 class AdaptRequest(AdaptOptions):
-    support: Annotated[list[SupportImage], FailFast()]
+    support: Annotated[list[SupportImage], FailFast(), _NOT_EMPTY]
 
 
 class ExamplesOptions(_Request):
@@ -203,7 +206,7 @@ class ExamplesOptions(_Request):
 
 
 class ExamplesRequest(ExamplesOptions):
-    support: Annotated[list[SupportImage], FailFast()]
+    support: Annotated[list[SupportImage], FailFast(), _NOT_EMPTY]
 
 
 class AgainOptions(_Request):
@@ -217,13 +220,13 @@ class RenameRequest(_Request):
     """New labels for classes of a classifier."""
 
     labels: Annotated[
-        dict[str, str],
-        BeforeValidator(_no_blank_label),
+        dict[str, Annotated[str, _VISIBLE]],
         Field(
             min_length=1,
             description="The new label of each class to rename, by the label that it has. Classes that get the same "
             "label, or that of another class, are merged.",
         ),
+        BeforeValidator(_no_blank_label),
     ]
     promote: Promote = True
 
@@ -232,8 +235,7 @@ class RelabelRequest(_Request):
     """New labels for some of a classifier's examples."""
 
     labels: Annotated[
-        dict[int, str],
-        BeforeValidator(_labels_by_number),
+        dict[int, Annotated[str, _VISIBLE]],
         Field(
             min_length=1,
             max_length=MOST_EXAMPLES,
@@ -241,12 +243,15 @@ class RelabelRequest(_Request):
             description="The new label, of a class that there is or of a new one, of each example to relabel, by its "
             "number.",
         ),
+        BeforeValidator(_labels_by_number),
     ]
     promote: Promote = True
 
 
 class EditRequest(_Request):
     """What to change of a classifier, weights and examples apart. A field that is left out changes nothing."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     name: ClassifierName = Field(
         "",
@@ -283,4 +288,4 @@ class PredictOptions(_Request):
 
 
 class PredictRequest(PredictOptions):
-    images: Annotated[list[Base64], FailFast()]
+    images: Annotated[list[Base64], FailFast(), _NOT_EMPTY]
