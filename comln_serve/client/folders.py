@@ -13,7 +13,10 @@ from comln_serve.client.turns import in_turns
 
 Folder: TypeAlias = str | PathLike[str]
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif"),
+    *(".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"),
+)
 _NO_IMAGE = "is no image by its name, which does not end in .jpg, .png, ..."
 _NO_FILE = "is no file that can be read: a broken link, a pipe, a device, or in a folder that may not be entered"
 # Names of the parts of a data set, of which each holds folders of the same classes.

@@ -231,6 +231,12 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
         read_folder(tmp_path / "photos" / "empty")
 
 
+def test_jpegs_as_some_browsers_save_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jfif").write_bytes(image_bytes())
+    paths, _ = read_folder(tmp_path)
+    assert [path.name for path in paths] == ["a.jfif"]
+
+
 @pytest.mark.parametrize(("position", "byte"), [(17, 0), (41, 13)])  # of the entries' numbers and types
 def test_damaged_exif_data_do_not_matter(position: int, byte: int) -> None:
     """As on the server: such a picture is taken as it lies."""

@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from training.data.images import DataError, ImageSet
 
 
+class TooFewClassesError(DataError):
+    """There are fewer classes than the ways of an episode."""
+
+
 @dataclass(frozen=True)
 class Episode:
     """Indices into an `ImageSet`.
@@ -102,7 +106,7 @@ def _can_divide(taken: int, others: list[int], least: int, most: int) -> bool:
 
 def _check_ways(data: ImageSet, ways: int) -> None:
     if ways > data.n_classes:
-        raise DataError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")
+        raise TooFewClassesError(f"{ways}-way episodes need {ways} classes; there are {data.n_classes}")
 
 
 def _check_class(data: ImageSet, name: str, members: NDArray[np.intp], shots: int, queries: int) -> None:

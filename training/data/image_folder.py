@@ -14,7 +14,10 @@ from comln_serve.imaging import Preprocessing
 from training.data.class_lists import ALL, SPLITS, classes_by_share, own_split
 from training.data.images import DataError, ImageSet, build_image_set
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"}
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif"),
+    *(".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm"),
+)
 _EXPECTED = "<class>/<image> or <split>/<class>/<image>"
 
 
@@ -77,6 +80,12 @@ def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing
         (name, [(path.name, path.read_bytes) for path in sorted(folder.iterdir()) if _is_image(path)])
         for name, folder in folders.items()
     ]
+    for name, files in classes:
+        if not files:
+            raise DataError(
+                f"{where}: class {name!r} holds no image, of those ending in {', '.join(SUFFIXES)}; add some, or "
+                "remove the folder"
+            )
     try:
         return build_image_set(classes, preprocessing)
     except DataError as error:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from comln_serve.bundle.manifest import Shots, describe_task
 from training.data import DataError, ImageSet, sample_episode
+from training.data.episodes import TooFewClassesError
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class Task:
 
     def refused(self, error: DataError) -> DataError:
         """The error of data from which the task cannot be drawn, with what to do."""
-        return DataError(
-            f"task {self} with {self.queries} queries a class: {error}. Ask for fewer ways or shots (--task), for "
-            "fewer --queries, or add images"
-        )
+        todo = "fewer ways or shots (--task), for fewer --queries, or add images"
+        if isinstance(error, TooFewClassesError):
+            todo = "fewer ways (--task), or add classes"
+        return DataError(f"task {self} with {self.queries} queries a class: {error}. Ask for {todo}")
 
     def draw(self, data: ImageSet, seed: int, number: int) -> Drawn:
         """Episode `number` of a seed.

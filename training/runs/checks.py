@@ -4,12 +4,16 @@ from collections.abc import Mapping
 
 from training.config import Config, ConfigError
 from training.data import DataError, ImageSet, check_episodes
+from training.data.episodes import TooFewClassesError
 
-# What sets the size of episodes.
-_KEYS = {
-    "training": "episodes.ways, episodes.shots or episodes.queries",
-    "validation": "validation.tasks or validation.queries",
+# What sets the number of classes of an episode, and that of a class's images.
+_WAYS = {"training": "episodes.ways", "validation": "the ways in validation.tasks"}
+_IMAGES = {
+    "training": "episodes.shots or episodes.queries",
+    "validation": "the shots in validation.tasks, or validation.queries,",
 }
+# Data whose classes the trainer divides, if nothing else does.
+_DIVIDED = ("image_folder", "image_csv")
 
 _Sets = Mapping[str | None, ImageSet]
 
@@ -31,10 +35,10 @@ def check_run(config: Config, train: _Sets, val: _Sets, processes: int) -> None:
     for name, data in train.items():
         # With several data sets, tasks of a small one have fewer ways; see draw_batch.
         ways = most if name is None else max(least, min(most, data.n_classes))
-        _check_set("training", name, data, ways, episodes.shots[1], episodes.queries)
+        _check_set("training", name, data, config.data.kind, ways, episodes.shots[1], episodes.queries)
     for name, data in val.items():
         for ways, shots in config.validation.tasks:
-            _check_set("validation", name, data, ways, shots, config.validation.queries)
+            _check_set("validation", name, data, config.data.kind, ways, shots, config.validation.queries)
     if episodes.tasks % processes:
         raise ConfigError(
             f"{processes} processes cannot share {episodes.tasks} tasks an update evenly: set "
@@ -47,9 +51,14 @@ def check_run(config: Config, train: _Sets, val: _Sets, processes: int) -> None:
         )
 
 
-def _check_set(use: str, name: str | None, data: ImageSet, ways: int, shots: int, queries: int) -> None:
+def _check_set(use: str, name: str | None, data: ImageSet, kind: str, ways: int, shots: int, queries: int) -> None:
+    where = use if name is None else f"{use} on {name}"
     try:
         check_episodes(data, ways, shots, queries)
+    except TooFewClassesError as error:
+        divided = " (without splits of their own, data.class_shares divides them)" if kind in _DIVIDED else ""
+        raise DataError(
+            f"{where}: {error}. Lower {_WAYS[use]} in the recipe or with --set, or add classes{divided}"
+        ) from error
     except DataError as error:
-        where = use if name is None else f"{use} on {name}"
-        raise DataError(f"{where}: {error}. Lower {_KEYS[use]} in the recipe or with --set, or add images") from error
+        raise DataError(f"{where}: {error}. Lower {_IMAGES[use]} in the recipe or with --set, or add images") from error

@@ -122,6 +122,12 @@ class TestImageFolder:
         with pytest.raises(DataError, match="'empty'"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
+    def test_jpegs_as_some_browsers_save_them(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 2})
+        image = next((tmp_path / "train" / "a").iterdir())
+        image.rename(image.with_suffix(".jfif"))
+        assert len(load_image_folder(tmp_path, "train", POLICY, SHARES).images) == 2
+
     def test_the_folder_that_contains_images_is_the_class(self, tmp_path: Path) -> None:
         for name in ("fruit/apple", "fruit/pear", "milk"):
             write_folder(tmp_path, {name: 2})
@@ -130,7 +136,7 @@ class TestImageFolder:
         data = load_image_folder(tmp_path, "train", POLICY, SHARES)
         assert data.names[-3:] == ("fruit/apple", "fruit/pear", "milk")
         (tmp_path / "train" / "fruit" / "empty").mkdir()
-        with pytest.raises(DataError, match="'fruit/empty' holds no image"):
+        with pytest.raises(DataError, match=r"'fruit/empty' holds no image, of those ending in \.jpg, .* remove the"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
     def test_all_is_every_class_folder_of_every_split(self, tmp_path: Path) -> None:

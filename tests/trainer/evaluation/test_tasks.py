@@ -117,6 +117,8 @@ def test_impossible_tasks_are_refused(task: tuple[int, int | tuple[int, int], in
 def test_too_few_images_say_what_to_ask_for() -> None:
     with pytest.raises(DataError, match=r"5x1-10 with 25 queries .* 10 \+ 25.*fewer"):
         Task(5, (1, 10), 25).draw(SIX, 0, 0)
+    with pytest.raises(DataError, match=r"7x1 .* need 7 classes; there are 6\. Ask for fewer ways .*, or add classes"):
+        Task(7, 1, 1).draw(SIX, 0, 0)
 
 
 def test_rotated_classes_are_refused() -> None:

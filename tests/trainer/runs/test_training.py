@@ -169,12 +169,19 @@ def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: P
     data = colour_classes(per_class=4)
     fit(config(), data, data, tmp_path / "enough", resume=False)
     with pytest.raises(
-        DataError, match=r"^training: .* 4 images; an episode needs \d \+ 2\. Lower episodes\.ways, .* or add images$"
+        DataError, match=r"^training: .* 4 images; an episode needs \d \+ 2\. Lower episodes\.shots .* or add images$"
     ):
         fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
     validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
     with pytest.raises(
-        DataError, match=r"^validation: .* 4 images; an episode needs \d \+ 2\. Lower validation\.tasks"
+        DataError, match=r"^validation: .* 4 images; an episode needs \d \+ 2\. Lower the shots in validation\.tasks"
+    ):
+        fit(config(validation=validation), data, data, tmp_path, resume=False)
+    ways = data.n_classes + 1
+    validation |= {"tasks": [[ways, 1]]}
+    with pytest.raises(
+        DataError,
+        match=rf"^validation: {ways}-way .* need {ways} classes; there are {ways - 1}\. Lower the ways in .* or add cl",
     ):
         fit(config(validation=validation), data, data, tmp_path, resume=False)
 
