@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from training.checkpoint_names import LOG, NO_RUN, UNMEASURED
 from training.config import Config
 from training.errors import CheckpointError
 from training.model import MetaModel
@@ -59,7 +60,8 @@ class Checkpoint:
             content["config"] = Config.model_validate(content["config"])
             return cls(**content)
         except FileNotFoundError as error:
-            raise CheckpointError(f"{path}: no such checkpoint") from error
+            why = UNMEASURED if (path.parent / LOG).exists() else NO_RUN
+            raise CheckpointError(f"{path}: no such checkpoint; {why}") from error
         except Exception as error:  # torch and pydantic raise many types for a damaged file
             raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
 

@@ -1,3 +1,9 @@
-"""Names of a run's checkpoints in its folder."""
+"""Names of a run's files in its folder."""
 
-LAST, BEST = "last.pt", "best.pt"
+LAST, BEST, PRETRAINING = "last.pt", "best.pt", "pretraining.pt"
+LOG = "log.jsonl"
+
+UNMEASURED = (
+    "this run has not come to its first measurement yet, after which it has one (validation.every in its recipe)"
+)
+NO_RUN = "name the folder that fit got as --out"

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from comln_serve.bundle.manifest import MANIFEST
 from training.bundles.calibration_images import load_calibration_images
 from training.bundles.writer import About
 from training.checkpoint_names import BEST
@@ -78,13 +79,19 @@ def run_export(args: argparse.Namespace) -> int:
     from training.checkpoint import Checkpoint  # noqa: PLC0415
 
     checkpoint = Checkpoint.load(args.run_folder / BEST)
+    replaces = (args.to / MANIFEST).exists()
     if args.overrides:
         checkpoint = with_backbone(checkpoint, tuple(args.overrides))
     if args.int8:
         _export_int8(checkpoint, about, args)
-        return 0
-    difference = export_bundle(checkpoint, args.to, about, half=args.half)
-    print(f"wrote {args.to}; its embeddings differ from the run's by {difference:.1g} at most")
+    else:
+        difference = export_bundle(checkpoint, args.to, about, half=args.half)
+        print(f"wrote {args.to}; its embeddings differ from the run's by {difference:.1g} at most")
+    if replaces:
+        print(
+            "It replaced the bundle that was there, with the accuracies and the calibration recorded in it. "
+            "Classifiers made with another network or preprocessing cannot predict unless that is served again."
+        )
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 
 from training.commands.options import add_overrides
@@ -39,19 +40,28 @@ def run_fit(args: argparse.Namespace) -> int:
     places = ["DATA"]
     if config.data.sets:
         places = [f"{named_path(text)[0]}=DATA" for text in args.data]
-    best = fit(
-        config,
-        train,
-        val,
-        args.out,
-        resume=args.resume,
-        command=shlex.join(
-            ["comln-train", "fit", _shown_recipe(args.recipe)]
-            + [part for place in places for part in ("--data", place)]
-            + ["--out", "RUN"]
-            + [part for override in args.overrides for part in ("--set", override_without_folders(override))]
-        ),
-    )
+    try:
+        best = fit(
+            config,
+            train,
+            val,
+            args.out,
+            resume=args.resume,
+            command=shlex.join(
+                ["comln-train", "fit", _shown_recipe(args.recipe)]
+                + [part for place in places for part in ("--data", place)]
+                + ["--out", "RUN"]
+                + [part for override in args.overrides for part in ("--set", override_without_folders(override))]
+            ),
+        )
+    except KeyboardInterrupt:
+        kept = f"as it was at its last measurement, of those after every {config.validation.every} updates"
+        print(
+            f"{args.out} holds the run {kept}, or after its last epoch of pre-training; the same command with --resume "
+            "continues it from there",
+            file=sys.stderr,
+        )
+        raise
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
     return 0
 

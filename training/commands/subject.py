@@ -12,7 +12,7 @@ from comln_serve.bundle.head import Head
 from comln_serve.bundle.manifest import MANIFEST
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.machine import Provider
-from training.checkpoint_names import BEST
+from training.checkpoint_names import BEST, LOG, UNMEASURED
 from training.config import Config, ConfigError
 from training.data.images import Embed
 
@@ -49,6 +49,8 @@ def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
         if not (folder / BEST).exists():
             if not folder.is_dir():
                 raise BundleError(f"{folder}: there is no such folder; name that of a bundle, or of a run")
+            if (folder / LOG).exists():
+                raise BundleError(f"{folder} has no {BEST}: {UNMEASURED}")
             raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
         if provider != "auto":
             raise ConfigError(f"{folder} is a run, whose network is torch's; --provider needs a bundle, see export")

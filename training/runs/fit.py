@@ -10,7 +10,7 @@ from tqdm import tqdm
 from training.backbones.backbone import Backbone
 from training.backbones.warm_start import warm_start
 from training.checkpoint import Checkpoint, resume_from
-from training.checkpoint_names import BEST, LAST
+from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages
@@ -72,6 +72,10 @@ def _fit(
     check_run(config, train, val, group.size)
     out.mkdir(parents=True, exist_ok=True)
     last = resume_from(out / LAST, config, resume=resume)
+    if group.leads:
+        if resume:
+            print(_continued(config, last, out), flush=True)
+        print(_read(train, val), flush=True)
     torch.manual_seed(config.seed)
     # Channels-last halves the time of a step on CPU, and the images are stored in that order.
     model = MetaModel(config).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -121,6 +125,27 @@ def _train(run: Run, images: list[ResidentImages], group: Group) -> None:
             bar.set_postfix(loss=f"{loss.item():.3f}", T=f"{model.log_T.exp().item():.3g}")
     if log is not None:
         log.close()
+
+
+def _continued(config: Config, last: Checkpoint | None, out: Path) -> str:
+    """Where a run with `--resume` goes on: a misspelt folder would start another one unnoticed."""
+    if last is not None:
+        return f"{out}: continued after update {last.update} of {last.config.updates}"
+    if config.pretraining is not None and (out / PRETRAINING).exists():
+        return f"{out}: no update was saved yet; continued from what was saved of pre-training"
+    return f"{out}: nothing was saved there yet, so a new run is started"
+
+
+def _read(train: _Sets, val: _Sets) -> str:
+    """The classes and images of a run, in words."""
+
+    def counted(sets: _Sets) -> str:
+        return "; ".join(
+            f"{f'{name}: ' if name is not None else ''}{data.n_classes} classes, {len(data.images)} images"
+            for name, data in sets.items()
+        )
+
+    return f"training on {counted(train)}; validation on {counted(val)}"
 
 
 def _statistics_images(config: Config, sets: list[ImageSet]) -> Tensor:

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from torch.utils.tensorboard import SummaryWriter
 
-LOG, EVENTS = "log.jsonl", "tensorboard"
+from training.checkpoint_names import LOG
+
+EVENTS = "tensorboard"
 
 Phase = Literal["pretraining", "episodes"]
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from training.backbones.backbone import Backbone
 from training.checkpoint import resume_from
+from training.checkpoint_names import PRETRAINING
 from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages
@@ -27,8 +28,6 @@ from training.runs.log import RunLog
 from training.runs.optimiser import half_cosine, sgd, weight_decay_groups
 from training.runs.phase import Phase
 from training.runs.validate import validate
-
-PRETRAINING = "pretraining.pt"
 
 # Keeps the random numbers of this phase apart from those of the episodes.
 _STREAM = 2

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from training.checkpoint import Checkpoint
-from training.checkpoint_names import BEST, LAST
-from training.runs.log import LOG, describe, read_log
+from training.checkpoint_names import BEST, LAST, LOG
+from training.runs.log import describe, read_log
 
 REPORT = "report.html"
 

@@ -70,7 +70,16 @@ def test_a_complete_run_whose_log_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
+    with pytest.raises(CheckpointError, match=r"no such checkpoint; name the folder that fit got as --out"):
         write_report(tmp_path)
     assert main(["report", str(tmp_path)]) == 2
     assert "no such checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["report"], ["evaluate", "--data", "."]])
+def test_a_run_that_was_not_measured_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "log.jsonl").touch()
+    assert main([command[0], str(tmp_path), *command[1:]]) == 2
+    assert "this run has not come to its first measurement yet" in capsys.readouterr().err

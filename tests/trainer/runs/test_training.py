@@ -156,6 +156,33 @@ def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pyt
         assert torch.equal(tensor, two.model[key]), key
 
 
+def test_a_run_says_what_it_reads_and_where_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, settings = colour_classes(), config()
+    fit(settings, data, data, tmp_path, resume=True)
+    count = f"{data.n_classes} classes, {len(data.images)} images"
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{tmp_path}: nothing was saved there yet, so a new run is started",
+        f"training on {count}; validation on {count}",
+    ]
+    fit(settings, data, data, tmp_path, resume=True)
+    assert f"{tmp_path}: continued after update 4 of 4" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_says_how_it_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("training.commands.fit.load_training", lambda *_: (None, None))
+    monkeypatch.setattr("training.runs.fit.fit", interrupted)
+    recipe = REPOSITORY / "training" / "recipes" / "image-folder.yaml"
+    with pytest.raises(KeyboardInterrupt):
+        main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path)])
+    assert "every 250 updates" in (said := capsys.readouterr().err)
+    assert "--resume continues it" in said
+
+
 def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     data = colour_classes()
     fit(config(), data, data, tmp_path, resume=False)
@@ -303,23 +330,10 @@ def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.Capture
     run, bundle = tmp_path / "run", tmp_path / "bundle"
     images = str(tmp_path / "images")
     assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
-    assert (
-        main(
-            [
-                "export",
-                str(run),
-                "--to",
-                str(bundle),
-                "--description",
-                "Colours.",
-                "--data-description",
-                "Eight colours.",
-                "--licence",
-                "CC0-1.0",
-            ]
-        )
-        == 0
-    )
+    about = ["--description", "Colours.", "--data-description", "Eight colours.", "--licence", "CC0-1.0"]
+    for again in (False, True):
+        assert main(["export", str(run), "--to", str(bundle), *about]) == 0
+        assert ("It replaced the bundle that was there" in capsys.readouterr().out) == again
     arguments = [
         "evaluate",
         str(bundle),
