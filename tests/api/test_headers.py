@@ -96,6 +96,7 @@ def test_listed_origins_are_allowed(
 
         for refused, what in (
             (preflight(client, ORIGIN, "PUT"), "method"),
+            (preflight(client, ORIGIN, **{"Access-Control-Request-Headers": "x-requested-with"}), "'x-requested-with'"),
             *([] if allowed == "*" else [(preflight(client, "https://evil.example"), "origin")]),
             (preflight(client, "https://evil.example", "PUT"), "method"),
         ):
@@ -103,6 +104,7 @@ def test_listed_origins_are_allowed(
             assert refused.status_code == 422
             assert answer["message"].startswith("Disallowed CORS ")
             assert what in answer["message"]
+            assert "the methods DELETE, GET, PATCH, POST and," in answer["message"]
             check_headers(refused)
 
         if allowed != "*":

@@ -9,6 +9,11 @@ from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.api.errors import to_response
 from comln_serve.errors import ErrorCode, ServiceError
 
+_METHODS = ("DELETE", "GET", "PATCH", "POST")
+_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID_HEADER)
+_ASKED = {"origin": "origin", "method": "access-control-request-method", "headers": "access-control-request-headers"}
+_MAX_SHOWN = 200
+
 
 class Cors(CORSMiddleware):
     """Starlette's middleware, but a refused preflight gets the project's error shape."""
@@ -17,8 +22,8 @@ class Cors(CORSMiddleware):
         super().__init__(
             app,
             allow_origins=origins,
-            allow_methods=["DELETE", "GET", "PATCH", "POST"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID_HEADER],
+            allow_methods=_METHODS,
+            allow_headers=_HEADERS,
             expose_headers=["Idempotency-Replayed", "Retry-After", REQUEST_ID_HEADER],
         )
 
@@ -26,12 +31,16 @@ class Cors(CORSMiddleware):
         response = super().preflight_response(request_headers)
         if response.status_code < 400:
             return response
-        problem = bytes(response.body).decode()
+        received = {name: request_headers.get(header, "")[:_MAX_SHOWN] for name, header in _ASKED.items()}
         refusal = to_response(
             ServiceError(
                 ErrorCode.INVALID_REQUEST,
-                f"{problem}. Pages of other origins may call this server from a browser only as "
-                "its setting --cors-origins allows.",
+                f"{bytes(response.body).decode()}: a page of {received['origin']!r} asks for {received['method']!r} "
+                f"with the headers {received['headers']!r}. Allowed are the origins in the server's setting "
+                f"--cors-origins, the methods {', '.join(_METHODS)} and, beside those that need no "
+                f"permission, the headers {', '.join(_HEADERS)}.",
+                received=received,
+                allowed={"methods": list(_METHODS), "headers": list(_HEADERS)},
             )
         )
         for name, value in response.headers.items():
