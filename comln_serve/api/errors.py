@@ -3,6 +3,7 @@
 Only the Open Inference Protocol has its own body shape: `{"error": message}`.
 """
 
+import json
 from collections.abc import Mapping
 from reprlib import Repr
 from typing import Any
@@ -114,6 +115,8 @@ def _received(item: Mapping[str, Any]) -> str:
     may be images.
     """
     value = item.get("input")
+    if value is None or isinstance(value, bool):
+        return "nothing" if item["type"] == "missing" else json.dumps(value)
     if item["type"] in ("missing", UNKNOWN_FIELD) and isinstance(value, dict):
         value = list(value)
         return f"the fields {_SHOWN.repr(value)[1:-1]}"[:_MAX_SHOWN] if value else "no such field"

@@ -9,6 +9,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
+_MAX_SHOWN = 200
 _DATA_URL = re.compile(r"data:[^,]{0,100};base64,", re.IGNORECASE)
 
 
@@ -40,6 +41,12 @@ def from_base64(where: str, text: str, settings: Settings) -> bytes:
     """
     if url := _DATA_URL.match(text):
         text = text[url.end() :]
+    elif text[:8].lower().startswith(("http://", "https://")):
+        raise ServiceError(
+            ErrorCode.INVALID_REQUEST,
+            f"{where} is a URL, which the server does not fetch. Send the image file itself, in base64 or in a form.",
+            received=text[:_MAX_SHOWN],
+        )
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)
