@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from training.commands.options import add_overrides
-from training.config import load_config
+from training.config import ConfigError, load_config
 from training.config.files import override_without_folders
-from training.data.several import load_training, named_path
+from training.data.several import load_training, named_path, shared_classes
 from training.memory import keep_freed_memory
 
 
@@ -35,7 +35,11 @@ def run_fit(args: argparse.Namespace) -> int:
     from training.runs.report import REPORT  # noqa: PLC0415
 
     keep_freed_memory()
+    if args.out.exists() and not args.out.is_dir():
+        raise ConfigError(f"--out {args.out} is a file; a run is a folder. Name another")
     train, val = load_training(config.data, args.data)
+    for warning in shared_classes(config.data, train, val):
+        print(f"warning: {warning}", file=sys.stderr)
     # The model card must not show where the data were on this machine.
     places = ["DATA"]
     if config.data.sets:

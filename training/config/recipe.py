@@ -28,7 +28,9 @@ def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"the recipe {path} must be a mapping, found {type(tree).__name__}")
+        raise ConfigError(
+            f"the recipe {path} must be a mapping, found {'nothing' if tree is None else type(tree).__name__}"
+        )
     _resolve_paths(tree, path.parent)
     return _validated(tree, overrides, f"the recipe {path}")
 
@@ -58,7 +60,10 @@ def _problem(item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
         *sections, key = map(str, item["loc"])
         return f"  {where}: {no_such(key, 'key', _keys(sections))}"
-    return f"  {where}: {item['msg']}, got {item['input']!r}"
+    said = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
+    if item["type"] == "value_error" and isinstance(item["input"], dict):
+        return said  # which names what is wrong of the section, or of the whole recipe
+    return f"{said}, got {item['input']!r}"
 
 
 def _keys(sections: Sequence[str]) -> Collection[str]:

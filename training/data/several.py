@@ -50,6 +50,30 @@ def load_training(config: DataConfig, given: Sequence[str]) -> tuple[Data, Data]
     return train, val
 
 
+def shared_classes(config: DataConfig, train: Data, val: Data) -> list[str]:
+    """A warning for each data set of folders with names of classes in both splits.
+
+    They may be numbers, of different classes. Mostly they are folders that divide the images of each class, as for an
+    ordinary classifier. Other kinds have their own splits of classes, or labels that are numbers.
+    """
+    kinds = {part.name: part.kind for part in config.sets} | {None: config.kind}
+    warnings: list[str] = []
+    for name, part in by_name(train).items():
+        other = by_name(val).get(name)
+        if (
+            other is not None
+            and kinds[name] == "image_folder"
+            and (shared := sorted(set(part.names) & set(other.names)))
+        ):
+            where = "" if name is None else f"{name}: "
+            warnings.append(
+                f"{where}{len(shared)} of the {len(other.names)} classes of val have the name of one of train, first "
+                f"{shared[0]!r}. If they are the same classes, validation says nothing about new ones: "
+                "put all images of a class into one folder, <class>/<image>, and the trainer divides the classes"
+            )
+    return warnings
+
+
 def _paths(config: DataConfig, given: Sequence[str]) -> dict[str, Path]:
     names = [part.name for part in config.sets]
     wanted = f"the recipe's data sets are {', '.join(names)}: give --data NAME=PATH for each"

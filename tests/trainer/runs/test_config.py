@@ -45,6 +45,7 @@ def test_overrides_are_yaml_and_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("episodes.ways=1", r"episodes: a task has 2 ways or more, got 1$"),
         ("optimiser.lrr=1", r"optimiser\.lrr: there is no such key; the nearest are lr"),
         ("update=2", "update: there is no such key; the nearest are updates"),
         ("data.preprocessing.image_sizes=5", "image_sizes: there is no such key; the nearest are image_size"),

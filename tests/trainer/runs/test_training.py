@@ -174,13 +174,18 @@ def test_an_interrupted_run_says_how_it_is_continued(
     def interrupted(*_arguments: Any, **_options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("training.commands.fit.load_training", lambda *_: (None, None))
+    data = colour_classes()
+    monkeypatch.setattr("training.commands.fit.load_training", lambda *_: (data, data))
     monkeypatch.setattr("training.runs.fit.fit", interrupted)
     recipe = REPOSITORY / "training" / "recipes" / "image-folder.yaml"
     with pytest.raises(KeyboardInterrupt):
         main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path)])
     assert "every 250 updates" in (said := capsys.readouterr().err)
     assert "--resume continues it" in said
+    assert f"warning: {data.n_classes} of the {data.n_classes} classes of val have the name of one of train" in said
+    (tmp_path / "file").touch()
+    assert main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path / "file")]) == 2
+    assert "is a file; a run is a folder" in capsys.readouterr().err
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
