@@ -122,6 +122,11 @@ class TestImageFolder:
         with pytest.raises(DataError, match="'empty'"):
             load_image_folder(tmp_path, "train", POLICY, SHARES)
 
+    def test_a_split_without_a_share_is_told(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "b": 1, "c": 1, "d": 1})
+        with pytest.raises(DataError, match=r"class_shares, 0\.75, 0\.25, 0 of .* leaves none of its 4 for test"):
+            load_image_folder(tmp_path / "train", "test", POLICY, (0.75, 0.25, 0.0))
+
     def test_jpegs_as_some_browsers_save_them(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 2})
         image = next((tmp_path / "train" / "a").iterdir())
