@@ -337,6 +337,11 @@ def test_a_field_that_there_is_not_is_refused_by_those_that_there_are(client: Te
         ("/adapt", {**adapt_form(PAIR), "headers": {"Idempotency-Key": "a b"}}, "must be 1 to 255 visible ASCII "),
         ("/predict", {"json": {"classifier": None, "images": []}}, "a valid string; received null."),
         ("/predict", {"json": {"classifier": "x", "images": ["https://a.org/b.jpg"]}}, "images.0 is a URL, which the "),
+        (
+            "/predict",
+            {"files": {"classifier": (None, "x"), "images": (None, b"x")}},
+            "images.0 is a text field, as its part has no file name; ",
+        ),
         ("/classifiers/x/promote?instead_of=x", {}, "query.instead_of: must be the id of a classifier, clf_..."),
     ],
 )

@@ -110,7 +110,9 @@ def files(form: Form, settings: Settings, *, partial: bool) -> tuple[list[File],
         where = f"images.{position}"
         if not part.is_file:
             raise ServiceError(
-                ErrorCode.INVALID_REQUEST, f"{where} is a text field; send it as a file (curl -F images=@FILE)."
+                ErrorCode.INVALID_REQUEST,
+                f"{where} is a text field, as its part has no file name; send it as a file (curl -F images=@FILE; in "
+                "JavaScript a File or Blob).",
             )
         found.append(read_image(where, part.content, settings, partial=partial))
     return found, [part.file or None for part in parts]
