@@ -73,11 +73,12 @@ def settings(models_dir: Path, tmp_path: Path, empty_database: Path) -> Settings
 
 
 @pytest.fixture
-def make_engine() -> Iterator[MakeEngine]:
-    """Engines that are closed at the end of the test."""
+def make_engine(settings: Settings) -> Iterator[MakeEngine]:
+    """Engines, each with settings of its own, that are closed at the end of the test."""
     engines: list[Engine] = []
 
-    def make(settings: Settings) -> Engine:
+    def make(settings: Settings = settings, **changes: Any) -> Engine:
+        settings = settings.model_copy(update=changes)
         engine = Engine(settings, load_models(settings), Store(settings.database_url))
         engines.append(engine)
         return engine
@@ -89,20 +90,20 @@ def make_engine() -> Iterator[MakeEngine]:
 
 
 @pytest.fixture
-def engine(settings: Settings, make_engine: MakeEngine) -> Engine:
+def engine(make_engine: MakeEngine) -> Engine:
     """A warm engine."""
-    engine = make_engine(settings)
+    engine = make_engine()
     engine.warm()
     return engine
 
 
 @pytest.fixture
-def serve(settings: Settings, make_engine: MakeEngine) -> Iterator[Serve]:
+def serve(make_engine: MakeEngine) -> Iterator[Serve]:
     """Clients of the whole application, in process, each of one with settings of its own."""
     with ExitStack() as stack:
 
-        def make(settings: Settings = settings, **changes: Any) -> TestClient:
-            engine = make_engine(settings.model_copy(update=changes))
+        def make(*settings: Settings, **changes: Any) -> TestClient:
+            engine = make_engine(*settings, **changes)
             client = stack.enter_context(TestClient(create_app(engine), raise_server_exceptions=False))
             engine.warm()  # returns once the application's own warming is done
             return client

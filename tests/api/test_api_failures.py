@@ -11,7 +11,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from comln_serve.api.app import create_app
 from comln_serve.api.receive.intake import Intake
-from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.admission import Admission
@@ -227,8 +226,8 @@ def test_a_store_that_is_gone_is_503(client: TestClient) -> None:
     assert client.get("/models").status_code == 200
 
 
-def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings)
+def test_not_ready_until_warm(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     client = TestClient(create_app(engine))  # not entered: the application has not started
     check_error(client.get("/health/ready"), ErrorCode.NOT_READY)
     assert client.get("/health/live").status_code == 200
@@ -237,14 +236,13 @@ def test_not_ready_until_warm(settings: Settings, make_engine: MakeEngine) -> No
 
 
 def test_a_classifier_of_a_changed_model_is_refused(
-    client: TestClient, settings: Settings, models_dir: Path, make_engine: MakeEngine, tmp_path: Path
+    client: TestClient, models_dir: Path, make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     client.post("/adapt", **adapt_form(name="known"))
     models = tmp_path / "models"
     models.mkdir()
     (models / "other").symlink_to(models_dir / "tiny", target_is_directory=True)
-    update = {"models_dir": models, "default_model": "other"}
-    later = TestClient(create_app(make_engine(settings.model_copy(update=update))))
+    later = TestClient(create_app(make_engine(models_dir=models, default_model="other")))
     error = check_error(later.post("/predict", **predict_form(RED)), ErrorCode.MODEL_CHANGED)
     assert error["detail"]["model"] == "tiny"
 

@@ -40,8 +40,8 @@ def models_dir(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> Engine:
-    return make_engine(settings.model_copy(update={"database_url": database_url}))
+def engine(make_engine: MakeEngine, database_url: str) -> Engine:
+    return make_engine(database_url=database_url)
 
 
 def numbers(engine: Engine, reference: str) -> list[int]:
@@ -250,22 +250,21 @@ def test_changes_that_cannot_be_made_change_nothing(engine: Engine) -> None:
 
 
 def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
-    before = make_engine(settings)
+    before = make_engine()
     before.warm()
     made = before.adapt(FIRST).classifier
     before.close()
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
-    after = make_engine(settings.model_copy(update={"models_dir": models}))
+    after = make_engine(models_dir=models)
     fails(ErrorCode.MODEL_CHANGED, lambda: after.add_examples(made.id, YELLOW))
     fails(ErrorCode.MODEL_CHANGED, lambda: after.change(made.id, RemoveExamples([1])))
     fails(ErrorCode.MODEL_CHANGED, lambda: after.change(made.id, AdaptAgain()))
     assert numbers(after, made.id) == [1, 2, 3, 4, 5, 6], "they can still be looked at"
 
 
-def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: MakeEngine) -> None:
-    limits = {"max_examples": 8, "max_classifiers": 2}
-    engine = make_engine(settings.model_copy(update=limits))
+def test_limits_on_examples_and_on_versions(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_examples=8, max_classifiers=2)
     error = fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.adapt(colour_support(3)))
     assert error.detail == {"received_images": 9, "allowed_images": 8}
     engine.adapt(FIRST, NewClassifier(name="letters"))
@@ -276,8 +275,8 @@ def test_limits_on_examples_and_on_versions(settings: Settings, make_engine: Mak
     assert engine.store.count() == 2
 
 
-def test_limit_on_classes(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_classes": 3}))
+def test_limit_on_classes(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_classes=3)
     error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt([*FIRST, *YELLOW]))
     assert error.detail == {"received_classes": 4, "allowed_classes": 3}
     assert "--max-classes" in error.message
@@ -287,11 +286,8 @@ def test_limit_on_classes(settings: Settings, make_engine: MakeEngine) -> None:
     assert error.detail == {"received_classes": 4, "allowed_classes": 3}
 
 
-def test_no_image_is_decoded_where_the_limit_is_reached(
-    settings: Settings, make_engine: MakeEngine, database_url: str
-) -> None:
-    update = {"max_classifiers": 2, "database_url": database_url}
-    engine = make_engine(settings.model_copy(update=update))
+def test_no_image_is_decoded_where_the_limit_is_reached(make_engine: MakeEngine, database_url: str) -> None:
+    engine = make_engine(max_classifiers=2, database_url=database_url)
     unnamed = engine.adapt(FIRST).classifier
     made = engine.adapt(FIRST, NewClassifier(name="letters"), Caller(idempotency_key="first")).classifier
     broken: Support = [(b"no image", "red"), (b"none either", "green")]
@@ -308,9 +304,9 @@ def test_no_image_is_decoded_where_the_limit_is_reached(
 
 
 def test_the_limit_counts_classifiers_that_others_made_meanwhile(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(settings.model_copy(update={"max_classifiers": 1}))
+    engine = make_engine(max_classifiers=1)
     engine.adapt(FIRST, NewClassifier(name="letters"))
     monkeypatch.setattr(TenantStore, "check_room", lambda *_: None)
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(FIRST))

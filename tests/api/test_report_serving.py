@@ -47,7 +47,7 @@ def calibrated(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> E
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     content = CALIBRATION.model_dump(mode="json")
     edit_manifest(models / "tiny", lambda tree: tree.update(calibration=content, format_version=2))
-    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine = make_engine(models_dir=models)
     engine.warm()
     return engine
 
@@ -144,7 +144,7 @@ def test_an_uncalibrated_model_says_so(client: TestClient) -> None:
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("body", [predict_form, predict_json])
 def test_characters_outside_the_task_are_unknown(
-    settings: Settings, make_engine: MakeEngine, body: Callable[..., dict[str, Any]], shots: int
+    make_engine: MakeEngine, body: Callable[..., dict[str, Any]], shots: int
 ) -> None:
     """Seven characters are the classes; drawings of three others are not among them.
 
@@ -155,8 +155,9 @@ def test_characters_outside_the_task_are_unknown(
     support = [
         (path.read_bytes(), folder.name) for folder in known for path in sorted(folder.glob("support/*.png"))[:shots]
     ]
-    update = {"models_dir": REPOSITORY / "models", "default_model": "omniglot-conv4"}
-    with TestClient(create_app(make_engine(settings.model_copy(update=update)))) as client:
+    with TestClient(
+        create_app(make_engine(models_dir=REPOSITORY / "models", default_model="omniglot-conv4"))
+    ) as client:
         made = client.post("/adapt", **adapt_form(support)).json()
         answers = []
         for folders in (known, strange):
@@ -292,11 +293,9 @@ def test_a_classifier_without_a_report_is_served(calibrated: Engine) -> None:
         assert model["calibration"] == {"split": "val", "episodes": 5, "tasks": []}
 
 
-def test_too_little_time_for_a_report_is_no_failure(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_time_for_a_report_is_no_failure(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline passes between the solve and the report."""
-    engine = make_engine(settings)
+    engine = make_engine()
     solve = Head.adapt
 
     def slow(head: Head, *arguments: Any, cancel: Any = None, **options: Any) -> Any:

@@ -31,7 +31,6 @@ from comln_serve.client import (
     wire,
 )
 from comln_serve.client.results import HeldOut
-from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
 from tests.client.wires import PAIR, Wire, client_on, times
 from tests.support.engines import MakeEngine
@@ -256,9 +255,9 @@ def test_the_client_that_awaits(client: TestClient, tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEngine) -> None:
+def test_a_cancelled_task_leaves_nothing(make_engine: MakeEngine) -> None:
     """It is cancelled while the second of three requests is under way."""
-    engine = make_engine(settings.model_copy(update={"max_images": 2}))
+    engine = make_engine(max_images=2)
     engine.warm()
 
     async def work() -> None:
@@ -285,11 +284,11 @@ def test_a_cancelled_task_leaves_nothing(settings: Settings, make_engine: MakeEn
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_cancelled_scope_leaves_nothing(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     """All that happens in it is cancelled, but for cleaning up, which ends if the server does not answer."""
     monkeypatch.setattr("comln_serve.client.clients._CLEANING_SECONDS", 0.2 if hangs else 30.0)
-    engine = make_engine(settings.model_copy(update={"max_images": 2}))
+    engine = make_engine(max_images=2)
     engine.warm()
 
     async def work() -> None:

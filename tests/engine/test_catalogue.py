@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.classifiers.catalogue import Catalogue, References
 from comln_serve.engine.engine import Engine, NewClassifier
@@ -84,12 +83,10 @@ def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch
     assert used(engine, "cats") == older.id, "the one promoted before"
 
 
-def test_what_another_server_changes_is_seen(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_server_changes_is_seen(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    one, other = make_engine(settings), make_engine(settings)
+    one, other = make_engine(), make_engine()
     older = one.adapt(colour_support(), NewClassifier(name="shared")).classifier
     assert used(other, "shared") == older.id
     newer = one.adapt(colour_support(2), NewClassifier(name="shared")).classifier
@@ -103,9 +100,9 @@ def test_what_another_server_changes_is_seen(
         assert used(one, key) is None
 
 
-def test_another_server_s_promotion_is_seen_before_long(settings: Settings, make_engine: MakeEngine) -> None:
+def test_another_server_s_promotion_is_seen_before_long(make_engine: MakeEngine) -> None:
     assert References.seconds <= 0.5
-    one, other = make_engine(settings), make_engine(settings)
+    one, other = make_engine(), make_engine()
     one.adapt(colour_support(), NewClassifier(name="shared"))
     assert used(other, "shared") is not None
     newer = one.adapt(colour_support(2), NewClassifier(name="shared")).classifier

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.comparing import _MOST
@@ -68,8 +67,8 @@ def test_who_waits_leaves_with_its_client(engine: Engine) -> None:
     assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)
 
 
-def test_nobody_waits_for_ever_and_not_many_do(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.3}))
+def test_nobody_waits_for_ever_and_not_many_do(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_queue_seconds=0.3)
     made = engine.adapt(SUPPORT).classifier
     with engine._comparisons._turn:
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, FILES, made.id, examples=True))

@@ -113,7 +113,7 @@ def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: P
     """A bundle that allows a single step."""
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda content: content["solver"].update(max_steps=1))
-    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine = make_engine(models_dir=models)
     error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), NewClassifier(horizon=1e6)))
     assert "shorter horizon" in error.message
     assert error.detail == {"horizon": 1e6}
@@ -138,7 +138,7 @@ def test_equal_images_under_different_labels(engine: Engine) -> None:
 def test_a_classifier_of_another_backbone_is_not_used(
     settings: Settings, tmp_path: Path, make_engine: MakeEngine, change: str
 ) -> None:
-    engine = make_engine(settings)
+    engine = make_engine()
     engine.warm()
     adapted = engine.adapt(colour_support(), NewClassifier(model="tiny")).classifier
     engine.close()
@@ -152,8 +152,7 @@ def test_a_classifier_of_another_backbone_is_not_used(
         graph = onnx.load_from_string((models / "tiny" / "backbone.onnx").read_bytes())
         graph.doc_string = "retrained"
         replace_file(models / "tiny", "backbone", graph.SerializeToString())
-    update = {"models_dir": models, "default_model": "tiny-prototype"}
-    changed = make_engine(settings.model_copy(update=update))
+    changed = make_engine(models_dir=models, default_model="tiny-prototype")
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(changed, [image_bytes()], adapted.id))
     assert error.detail["model"] == "tiny"
     assert changed.classifiers.find(adapted.id).id == adapted.id, "it can still be looked at"
@@ -181,13 +180,11 @@ def test_a_bad_image_is_named_by_its_position(engine: Engine, position: int) -> 
     assert engine.images.pending == 0
 
 
-def test_some_format_has_to_be_readable(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_format_has_to_be_readable(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    assert make_engine(settings.model_copy(update={"image_formats": "HEIC,PNG"})).formats == ("PNG",)
+    assert make_engine(image_formats="HEIC,PNG").formats == ("PNG",)
     with pytest.raises(StartupError, match="image_formats is HEIC, and no decoder of these is installed"):
-        make_engine(settings.model_copy(update={"image_formats": "HEIC"}))
+        make_engine(image_formats="HEIC")
 
 
 def test_bundles_are_found_without_being_told_where(
@@ -209,15 +206,15 @@ def test_bundles_are_found_without_being_told_where(
 
 
 def test_default_model(settings: Settings, make_engine: MakeEngine) -> None:
-    assert make_engine(settings).adapt(colour_support()).classifier.model == "tiny"
+    assert make_engine().adapt(colour_support()).classifier.model == "tiny"
     unnamed = settings.model_copy(update={"default_model": None})
     assert make_engine(unnamed).models.default == "tiny", "the first by name"
     with pytest.raises(StartupError, match="'absent' is not in"):
-        make_engine(settings.model_copy(update={"default_model": "absent"}))
+        make_engine(default_model="absent")
 
 
-def test_ready_between_warm_and_close(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings)
+def test_ready_between_warm_and_close(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     states = [engine.ready]
     engine.warm()
     states.append(engine.ready)
@@ -230,7 +227,7 @@ def test_a_backbone_that_gives_nan_never_gets_ready(
 ) -> None:
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     poison_backbone(models / "tiny")
-    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine = make_engine(models_dir=models)
     engine.warm()
     assert not engine.ready
     assert "NaN" in str(engine.failure)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import Head
-from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
@@ -63,11 +62,11 @@ def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_fifty_adaptations_at_once_do_not_mix(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, together: bool
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     """Whether batches are as on a GPU or as on a CPU, each classifier is the one it would be alone."""
     monkeypatch.setattr(OnnxBackbone, "on_gpu", together)
-    engine = make_engine(settings)
+    engine = make_engine()
     engine.warm()
 
     def support(task: int) -> list[tuple[bytes, str]]:
@@ -95,8 +94,8 @@ def test_fifty_adaptations_at_once_do_not_mix(
 
 
 @pytest.mark.usefixtures("batched")
-def test_one_batch_answers_for_many_classifiers(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings)
+def test_one_batch_answers_for_many_classifiers(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.warm()
     made = [engine.adapt(colour_support(), NewClassifier(horizon=10.0 * (i + 1))).classifier for i in range(8)]
     queries = [image_bytes(COLOURS[i % 5], seed=50 + i) for i in range(8)]
@@ -123,9 +122,8 @@ def test_one_batch_answers_for_many_classifiers(settings: Settings, make_engine:
         np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
 
 
-def test_a_request_that_waits_too_long_for_its_batch(settings: Settings, make_engine: MakeEngine) -> None:
-    update = {"max_queue_seconds": 0.2, "inference_threads": 2}
-    engine = make_engine(settings.model_copy(update=update))
+def test_a_request_that_waits_too_long_for_its_batch(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_queue_seconds=0.2, inference_threads=2)
     adapted = engine.adapt(colour_support()).classifier
     count, running, blocked = 2, Semaphore(0), Event()
 
@@ -149,11 +147,10 @@ def test_a_request_that_waits_too_long_for_its_batch(settings: Settings, make_en
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_request_that_waits_too_long_for_a_decoder(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, count: int
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """It is told so in time, though no decoder ever looks at it."""
-    update = {"max_queue_seconds": 0.2, "decode_threads": 1}
-    engine = make_engine(settings.model_copy(update=update))
+    engine = make_engine(max_queue_seconds=0.2, decode_threads=1)
     adapted = engine.adapt(colour_support()).classifier
     running, blocked = Event(), Event()
 
@@ -237,16 +234,16 @@ def test_large_requests_leave_room_for_small_ones() -> None:
         pass
 
 
-def test_predictions_of_single_images_go_on_beside_large_requests(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 16}))
+def test_predictions_of_single_images_go_on_beside_large_requests(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_images=9, max_pending_images=16)
     adapted = engine.adapt(colour_support()).classifier
     with engine.images.admit(14):
         fails(ErrorCode.OVERLOADED, lambda: predict(engine, [image_bytes()] * 2, adapted.id))
         assert predict(engine, [image_bytes()], adapted.id).probabilities.shape == (1, 3)
 
 
-def test_overload_counts_images_not_requests(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 9}))
+def test_overload_counts_images_not_requests(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_images=9, max_pending_images=9)
     adapted = engine.adapt(colour_support()).classifier
     with engine.images.admit(7):
         assert predict(engine, [image_bytes()] * 2, adapted.id).probabilities.shape == (2, 3)
@@ -270,11 +267,9 @@ def test_a_listener_that_fails_ends_no_thread(engine: Engine, caplog: pytest.Log
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_ended_is_told(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_has_ended_is_told(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ended it, requests would wait for it in vain."""
-    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.2}))
+    engine = make_engine(max_queue_seconds=0.2)
     engine.warm()
     adapted = engine.adapt(colour_support()).classifier
     engine.check()

@@ -16,7 +16,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, ModelsReloaded, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ErrorCode
@@ -37,9 +36,9 @@ def folder(models_dir: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def live(settings: Settings, make_engine: MakeEngine, folder: Path) -> Engine:
+def live(make_engine: MakeEngine, folder: Path) -> Engine:
     """An engine that serves them, by the default rule for the default model."""
-    engine = make_engine(settings.model_copy(update={"models_dir": folder, "default_model": None}))
+    engine = make_engine(models_dir=folder, default_model=None)
     engine.warm()
     return engine
 
@@ -204,10 +203,8 @@ def test_a_bad_bundle_changes_nothing(
     assert names(embedding_threads()) == {"embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"}
 
 
-def test_the_default_model_of_the_settings_has_to_stay(
-    settings: Settings, make_engine: MakeEngine, folder: Path
-) -> None:
-    engine = make_engine(settings.model_copy(update={"models_dir": folder}))
+def test_the_default_model_of_the_settings_has_to_stay(make_engine: MakeEngine, folder: Path) -> None:
+    engine = make_engine(models_dir=folder)
     shutil.rmtree(folder / "tiny")
     assert "default model 'tiny' is not in" in fails(ErrorCode.CANNOT_RELOAD, engine.reload).message
     assert "tiny" in engine.models

@@ -45,8 +45,8 @@ EXPECTED = ("green", "red", "yellow ", "'blue'", "a \N{CAT FACE}")
 
 
 @pytest.fixture
-def engine(settings: Settings, make_engine: MakeEngine, database_url: str) -> Engine:
-    return make_engine(settings.model_copy(update={"database_url": database_url}))
+def engine(make_engine: MakeEngine, database_url: str) -> Engine:
+    return make_engine(database_url=database_url)
 
 
 def renamed_support(support: Support, labels: Mapping[str, str]) -> Support:
@@ -233,8 +233,8 @@ def test_other_servers_see_it(
     assert after.probabilities.tobytes() == before.probabilities.tobytes()
 
 
-def test_thumbnails_stay_with_their_examples(settings: Settings, make_engine: MakeEngine, database_url: str) -> None:
-    engine = make_engine(settings.model_copy(update={"keep_thumbnails": True, "database_url": database_url}))
+def test_thumbnails_stay_with_their_examples(make_engine: MakeEngine, database_url: str) -> None:
+    engine = make_engine(keep_thumbnails=True, database_url=database_url)
 
     def shown(reference: str) -> dict[str, int | None]:
         return {one.label: one.thumbnail for one in engine.classifiers.of().describe(reference).classes}
@@ -298,7 +298,7 @@ def test_a_classifier_that_has_expired(settings: Settings, database_url: str) ->
 def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
     """New labels do not depend on it; adapting again does."""
     models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
-    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine = make_engine(models_dir=models)
     made = engine.adapt(colour_support(2)).classifier
     predicted = predict(engine, QUERIES, made.id)
     edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
@@ -326,8 +326,8 @@ def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     assert renamed.labels == ("class 0", "class 2", "class 1", "class 3", "class 4")
 
 
-def test_limit_on_versions(settings: Settings, make_engine: MakeEngine) -> None:
-    engine = make_engine(settings.model_copy(update={"max_classifiers": 2}))
+def test_limit_on_versions(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_classifiers=2)
     engine.adapt(colour_support(1), NewClassifier(name="letters"))
     unnamed = engine.adapt(colour_support(1)).classifier
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RenameClasses({"red": "Red"})))

@@ -48,11 +48,9 @@ def test_it_adapts_to_what_it_stores(halved: Settings, make_engine: MakeEngine) 
     np.testing.assert_array_equal(again.W, made.W)
 
 
-def test_a_classifier_of_before_keeps_its_examples_whole(
-    settings: Settings, halved: Settings, make_engine: MakeEngine
-) -> None:
+def test_a_classifier_of_before_keeps_its_examples_whole(halved: Settings, make_engine: MakeEngine) -> None:
     """The setting does not change what the model is."""
-    before = make_engine(settings.model_copy(update={"default_model": "tiny-prototype"}))
+    before = make_engine(default_model="tiny-prototype")
     made = before.adapt(colour_support(2)).classifier
     whole = embeddings(before, made.id)
     assert to_int16(whole) is None

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.changes import RemoveExamples
@@ -133,11 +132,11 @@ def test_removals_at_once_are_made_one_after_another(
 
 
 def test_a_solve_has_its_whole_time_however_long_it_waited(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for others is not told that its images cannot be adapted to."""
     monkeypatch.setattr(adaptation, "usable_cpus", lambda: 1)
-    engine = make_engine(settings.model_copy(update={"max_queue_seconds": 0.5}))
+    engine = make_engine(max_queue_seconds=0.5)
     engine.warm()
     begun, release, fit = Event(), Event(), adaptation.fit
 
@@ -158,10 +157,10 @@ def test_a_solve_has_its_whole_time_however_long_it_waited(
 
 @pytest.mark.parametrize("extends", [False, True], ids=["adapt", "examples"])
 def test_images_of_solves_that_wait_keep_no_others_out(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, extends: bool
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, extends: bool
 ) -> None:
     """Once they are embedded, nothing is left to do for them."""
-    engine = make_engine(settings.model_copy(update={"max_images": 9, "max_pending_images": 9}))
+    engine = make_engine(max_images=9, max_pending_images=9)
     known = engine.adapt(colour_support()).classifier
     begun, release, fit = Event(), Event(), adaptation.fit
 

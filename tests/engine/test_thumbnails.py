@@ -126,14 +126,12 @@ def test_a_repeated_request_is_answered_with_the_same(engine: Engine) -> None:
     assert again.classifier.thumbnails == first.classifier.thumbnails == (1, 3)
 
 
-def test_a_server_that_keeps_none(
-    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_keeps_none(make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object) -> bytes:
         raise AssertionError("nothing is to be made")
 
     monkeypatch.setattr("comln_serve.engine.adapting.seen.thumbnail", fail)
-    engine = make_engine(settings.model_copy(update={"database_url": database_url}))
+    engine = make_engine(database_url=database_url)
     made = engine.adapt(PAIR).classifier
     assert shown(made) == {"red": None, "green": None}
     assert stored(database_url) == 0

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from comln_serve.bundle import Bundle, find_bundles, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.bundles import models_folder
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
 from comln_serve.export.onnx_file import onnx_file
@@ -34,7 +32,7 @@ from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, pixel_views
 from examples.run_exported import decode
 from tests.support.bundles import edit_manifest
-from tests.support.engines import Serve
+from tests.support.engines import MakeEngine, Serve
 from tests.support.image_files import colour_support
 from tests.support.messages import adapt_form, engine_of
 from tests.support.paths import REPOSITORY
@@ -204,16 +202,12 @@ def test_shipped_bundles_answer_as_predict(model: str, tmp_path: Path, serve: Se
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["photos-efficientnet-lite0", "miniimagenet-conv4"])
 def test_the_documented_way_from_a_photo_to_probabilities(
-    model: str,
-    tmp_path: Path,
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, tmp_path: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block of docs/export.md computes what `/predict` answers, from a file of the head alone."""
     (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "export.md").read_text(), flags=re.DOTALL)
     groceries = sorted(path for path in (REPOSITORY / "examples" / "groceries").iterdir() if path.is_dir())
-    engine = make_engine(settings.model_copy(update={"models_dir": REPOSITORY / "models", "default_model": model}))
+    engine = make_engine(models_dir=REPOSITORY / "models", default_model=model)
     (tmp_path / "models").symlink_to(REPOSITORY / "models")
     monkeypatch.chdir(tmp_path)
     queries = [path for folder in groceries for path in sorted((folder / "query").iterdir())]
@@ -305,8 +299,8 @@ def header_of(file: bytes) -> dict[str, str]:
     return header
 
 
-def test_a_safetensors_export_holds_the_weights(settings: Settings, make_engine: Callable[[Settings], Engine]) -> None:
-    engine = make_engine(settings)
+def test_a_safetensors_export_holds_the_weights(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     adapted = engine.adapt(colour_support())
     with TestClient(create_app(engine)) as client:
         tensors = safetensors.numpy.load(export(client, adapted.classifier.id, "safetensors"))
@@ -346,13 +340,13 @@ def backbone_with(opset: int) -> bytes:
 
 
 @pytest.fixture
-def odd(settings: Settings, make_engine: Callable[[Settings], Engine]) -> tuple[Classifier, Bundle]:
+def odd(settings: Settings, make_engine: MakeEngine) -> tuple[Classifier, Bundle]:
     """A classifier of embeddings that are the 8 x 8 pixels themselves, without a backbone."""
     bundle = load_bundle(models_folder(settings) / "tiny")
     preprocessing = bundle.manifest.preprocessing.model_copy(update={"image_size": 8})
     update = {"preprocessing": preprocessing, "embedding_size": 192}
     W = np.random.default_rng(0).normal(size=(3, 192)).astype(np.float32)
-    classifier = replace(make_engine(settings).adapt(colour_support()).classifier, W=W)
+    classifier = replace(make_engine().adapt(colour_support()).classifier, W=W)
     return classifier, replace(bundle, manifest=bundle.manifest.model_copy(update=update))
 
 
@@ -419,9 +413,7 @@ def test_exports_that_cannot_be_made_are_refused(client: TestClient, named: str)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
-def test_a_changed_model_is_not_exported(
-    tmp_path: Path, settings: Settings, make_engine: Callable[[Settings], Engine]
-) -> None:
+def test_a_changed_model_is_not_exported(tmp_path: Path, settings: Settings, make_engine: MakeEngine) -> None:
     models = tmp_path / "models"
     shutil.copytree(models_folder(settings) / "tiny", models / "tiny")
     settings = settings.model_copy(update={"models_dir": models})

@@ -26,10 +26,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.variables import OF_RAY
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from tests.support import http
 from tests.support.bundles import edit_manifest
+from tests.support.engines import MakeEngine
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import free_port
 from tests.support.messages import adapt_form, check_error, predict_form
@@ -180,9 +180,9 @@ def application(deployed: Application) -> Application:
 
 
 @pytest.fixture
-def local(settings: Settings, models: Path, make_engine: Callable[[Settings], Engine]) -> np.ndarray[Any, Any]:
+def local(models: Path, make_engine: MakeEngine) -> np.ndarray[Any, Any]:
     """Probabilities (7, 3) of QUERIES by an engine in this process."""
-    engine = make_engine(settings.model_copy(update={"models_dir": models}))
+    engine = make_engine(models_dir=models)
     known = engine.adapt(SUPPORT).classifier
     return asyncio.run(engine.predict(QUERIES, known.id)).probabilities
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, NewClassifier
 from tests.support.bundles import edit_manifest, edit_tensors
 from tests.support.engines import MakeEngine, predict
@@ -26,7 +25,7 @@ def head_learned_without(name: str) -> tuple[float, ...]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, settings: Settings, make_engine: MakeEngine) -> Engine:
+def engine(tmp_path: Path, make_engine: MakeEngine) -> Engine:
     """The shipped bundle, and the same with the head that was learned without the groceries."""
     models = tmp_path / "models"
     for name in (SHIPPED, LEFT_OUT):
@@ -46,7 +45,7 @@ def engine(tmp_path: Path, settings: Settings, make_engine: MakeEngine) -> Engin
     edit_tensors(models / LEFT_OUT, lambda found: found.update(tensors))
     edit_manifest(models / LEFT_OUT, lambda content: content["head"].update(head))
     edit_manifest(models / LEFT_OUT, lambda content: content.update(calibration=None))
-    made = make_engine(settings.model_copy(update={"models_dir": models, "default_model": SHIPPED}))
+    made = make_engine(models_dir=models, default_model=SHIPPED)
     made.warm()
     return made
 

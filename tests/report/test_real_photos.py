@@ -6,7 +6,6 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.domain.report import Report
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine, NewClassifier
@@ -22,10 +21,9 @@ WAYS = FRAMES = 5
 
 
 @pytest.fixture
-def photos(settings: Settings, make_engine: MakeEngine) -> Engine:
+def photos(make_engine: MakeEngine) -> Engine:
     """The model of photos."""
-    update = {"models_dir": REPOSITORY / "models", "default_model": "photos-efficientnet-lite0"}
-    engine = make_engine(settings.model_copy(update=update))
+    engine = make_engine(models_dir=REPOSITORY / "models", default_model="photos-efficientnet-lite0")
     engine.warm()
     return engine
 

@@ -43,8 +43,8 @@ def asked(url: str, client: int, **options: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [None, "shared"])
 def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine: MakeEngine, name: str | None) -> None:
     """Each predicts to the last bit as one that was made alone; under one name as well."""
-    alone = make_engine(settings.model_copy(update={"database_url": settings.database_url + "1"}))
-    together = make_engine(settings)
+    alone = make_engine(database_url=settings.database_url + "1")
+    together = make_engine()
     start = Barrier(CLIENTS)
     options = {} if name is None else {"name": name}
 
@@ -61,11 +61,9 @@ def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine
         assert found[client] == [dict(zip(made.labels, row, strict=True)) for row in expected.probabilities]
 
 
-def test_examples_added_at_the_same_time_are_all_there(
-    settings: Settings, make_engine: MakeEngine, database_url: str
-) -> None:
+def test_examples_added_at_the_same_time_are_all_there(make_engine: MakeEngine, database_url: str) -> None:
     """One classifier that changes in place: no change is lost, and none is made twice."""
-    engine = make_engine(settings.model_copy(update={"database_url": database_url}))
+    engine = make_engine(database_url=database_url)
     engine.warm()
     made = engine.adapt(support_of(0)).classifier
     start = Barrier(12)

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine
 from tests.support import http
-from tests.support.engines import predict
+from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
@@ -150,7 +149,7 @@ def check_versions(session: httpx2.Client, ledger: Ledger) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments_of_adapting(
-    models_dir: Path, tmp_path: Path, database_url: str, settings: Settings, make_engine: Callable[[Settings], Engine]
+    models_dir: Path, tmp_path: Path, database_url: str, make_engine: MakeEngine
 ) -> None:
     moments = random.Random(0)
     ledger = Ledger()
@@ -163,10 +162,10 @@ def test_killed_at_random_moments_of_adapting(
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.05))
     assert len(ledger.made) >= 320
-    survivor = make_engine(settings.model_copy(update={"database_url": database_url}))
+    survivor = make_engine(database_url=database_url)
     with served(survivor) as url, http.session(base_url=url) as session:
         while ledger.unanswered:
             number = ledger.unanswered.pop()
             ledger.acknowledge(number, send(session, number))
-        check_all_there(session, ledger, expected_predictions(make_engine(settings)))
+        check_all_there(session, ledger, expected_predictions(make_engine()))
         check_versions(session, ledger)

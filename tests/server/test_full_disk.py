@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
 from comln_serve.storage import Store
@@ -70,13 +69,11 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_writes_are_refused_on_a_full_file_system(
-    settings: Settings, make_engine: MakeEngine, small_disk: Path
-) -> None:
+def test_writes_are_refused_on_a_full_file_system(make_engine: MakeEngine, small_disk: Path) -> None:
     url = f"sqlite:///{small_disk / 'classifiers.db'}"
     filler = small_disk / "filler"
     filler.write_bytes(bytes(150_000))
-    with served(make_engine(settings.model_copy(update={"database_url": url}))) as url:
+    with served(make_engine(database_url=url)) as url:
         adapt(url, "known").raise_for_status()
         made = fill_up(url)
         check_full(url, made)

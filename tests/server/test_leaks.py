@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from comln_serve.configuration.settings import Settings
-from comln_serve.engine.engine import Engine
 from tests.support import http
+from tests.support.engines import MakeEngine
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, adapt_json, predict_form
@@ -112,12 +111,9 @@ def test_hundreds_of_requests_leave_nothing_open(server: LiveServer) -> None:
         assert f"\n{gauge} 0.0\n" in metrics
 
 
-def test_requests_that_run_out_of_time_leave_nothing_open(
-    settings: Settings, make_engine: Callable[[Settings], Engine]
-) -> None:
+def test_requests_that_run_out_of_time_leave_nothing_open(make_engine: MakeEngine) -> None:
     """In this process, whose backbone can be held: the first batch takes too long, others wait."""
-    limits = {"max_queue_seconds": 0.3, "max_inference_seconds": 0.6, "max_batch_size": 1}
-    engine = make_engine(settings.model_copy(update=limits))
+    engine = make_engine(max_queue_seconds=0.3, max_inference_seconds=0.6, max_batch_size=1)
     held = Held(engine)
 
     def storm() -> set[int]:

@@ -95,14 +95,12 @@ def there(make_url: MakeUrl) -> str:
 
 
 @pytest.fixture
-def server(
-    settings: Settings, make_engine: MakeEngine, there: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Relay]]:
+def server(make_engine: MakeEngine, there: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Relay]]:
     """A server whose way to PostgreSQL can be cut, with two versions of `known`."""
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.5)
     relay = Relay()
     relayed = there.replace(":5432", f":{relay.port}")
-    with served(make_engine(settings.model_copy(update={"database_url": relayed}))) as url:
+    with served(make_engine(database_url=relayed)) as url:
         make_two(url)
         http.post(f"{url}/predict", **predict_form(RED)).raise_for_status()  # it is cached now
         yield url, relay
@@ -127,7 +125,7 @@ def test_a_server_recovers_when_its_sqlite_file_is_put_back(
 ) -> None:
     """Nothing is acknowledged that nobody would find again, and no other file is made."""
     file = Path(settings.database_url.removeprefix("sqlite:///"))
-    with served(make_engine(settings)) as url:
+    with served(make_engine()) as url:
         make_two(url)
         with moved_away(file):
             for _ in range(2):
@@ -147,7 +145,7 @@ def test_another_file_in_the_place_of_sqlite_s_is_not_used(
     settings: Settings, make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     file = Path(settings.database_url.removeprefix("sqlite:///"))
-    with served(make_engine(settings)) as url:
+    with served(make_engine()) as url:
         make_two(url)
         with moved_away(file):
             shutil.copy(tmp_path / f"away-{file.name}", file)

@@ -35,11 +35,11 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def small(settings: Settings, make_engine: MakeEngine, batches: bool) -> Iterator[tuple[str, Engine, Held]]:
+def small(make_engine: MakeEngine, batches: bool) -> Iterator[tuple[str, Engine, Held]]:
     """A server that takes 8 images at a time, in batches of 4, with a classifier `known`."""
     limits = {"max_images": 8, "max_pending_images": 8, "max_batch_size": 4, "inference_threads": 1}
     patience = {"max_queue_seconds": 300.0, "max_inference_seconds": 300.0}  # on slow machines
-    engine = make_engine(settings.model_copy(update=limits | patience))
+    engine = make_engine(**(limits | patience))
     held = Held(engine)
     with served(engine) as url:
         http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
@@ -127,9 +127,9 @@ def test_images_of_every_kind_of_request_count_the_same(
         assert send_two(url, kind).is_success
 
 
-def test_requests_beyond_the_limit_are_429(settings: Settings, make_engine: MakeEngine) -> None:
+def test_requests_beyond_the_limit_are_429(make_engine: MakeEngine) -> None:
     """Also those that bring no images count while they are worked on."""
-    engine = make_engine(settings.model_copy(update={"max_pending_requests": 3, "max_queue_seconds": 300.0}))
+    engine = make_engine(max_pending_requests=3, max_queue_seconds=300.0)
     held = Held(engine)
     with served(engine) as url:
         http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
@@ -223,11 +223,9 @@ def test_a_batch_that_fails_is_a_500_for_its_own_requests(
     [("max_queue_seconds", ErrorCode.QUEUE_TIMEOUT), ("max_inference_seconds", ErrorCode.INFERENCE_TIMEOUT)],
 )
 @pytest.mark.usefixtures("batches")
-def test_requests_beyond_their_deadline_are_503_or_504(
-    settings: Settings, make_engine: MakeEngine, setting: str, code: ErrorCode
-) -> None:
+def test_requests_beyond_their_deadline_are_503_or_504(make_engine: MakeEngine, setting: str, code: ErrorCode) -> None:
     update = {setting: 0.3, "max_batch_size": 1, "inference_threads": 1}
-    engine = make_engine(settings.model_copy(update=update))
+    engine = make_engine(**update)
     held = Held(engine)
     with served(engine) as url:
         http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
@@ -249,7 +247,7 @@ def test_requests_beyond_their_deadline_are_503_or_504(
 
 
 def test_predictions_wait_for_a_warming_server_and_probes_do_not(
-    settings: Settings, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for it; the event loop does not."""
     warm, warming = Event(), Event()
@@ -259,7 +257,7 @@ def test_predictions_wait_for_a_warming_server_and_probes_do_not(
         assert warm.wait(60)
 
     monkeypatch.setattr("comln_serve.engine.engine.compile_flow", slow)
-    engine = make_engine(settings)
+    engine = make_engine()
     with served(engine, wait=False) as url, ThreadPoolExecutor(1) as pool:
         assert warming.wait(60)
         try:
@@ -280,7 +278,7 @@ def test_readers_are_served_while_writers_wait_for_the_database(
     monkeypatch.setattr(database, "LOCK_SECONDS", 60.0)
     monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 60.0)
     file = settings.database_url.removeprefix("sqlite:///")
-    engine = make_engine(settings)
+    engine = make_engine()
     with served(engine) as url, ThreadPoolExecutor(60) as pool:
         http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
         with closing(sqlite3.connect(file)) as other:

@@ -1,6 +1,6 @@
 """Expired classifiers are gone at once, and their rows soon after."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fastapi.testclient import TestClient
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers import housekeeping
-from comln_serve.engine.engine import Engine, NewClassifier
+from comln_serve.engine.engine import NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import ChangedError, IdempotencyKey, Store, TenantStore
 from comln_serve.storage import store as store_module
@@ -18,7 +17,7 @@ from comln_serve.storage.database import Database
 from comln_serve.storage.idempotency import claim
 from tests.support.classifiers import add, classifier, ids, support
 from tests.support.databases import execute
-from tests.support.engines import fails, predict
+from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import check_error, engine_of
 from tests.support.waiting import wait_until
@@ -127,11 +126,9 @@ def test_a_key_that_is_claimed_anew_while_it_is_purged_is_kept(
     assert mine.made_by(again) == ("clf_new", ())
 
 
-def test_a_server_purges_by_itself(
-    settings: Settings, make_engine: Callable[[Settings], Engine], monkeypatch: pytest.MonkeyPatch, database_url: str
-) -> None:
+def test_a_server_purges_by_itself(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
-    engine = make_engine(settings.model_copy(update={"database_url": database_url}))
+    engine = make_engine(database_url=database_url)
     made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=3600)).classifier
     assert made.expires_at == made.created_at + timedelta(hours=1)
     kept = engine.adapt(colour_support(1)).classifier
@@ -142,10 +139,10 @@ def test_a_server_purges_by_itself(
 
 
 def test_a_server_goes_on_purging_after_the_database_was_away(
-    settings: Settings, make_engine: Callable[[Settings], Engine], monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
-    engine = make_engine(settings)
+    engine = make_engine()
     engine.warm()
     engine.store._database._closed = True
     calls: list[None] = []
@@ -155,13 +152,10 @@ def test_a_server_goes_on_purging_after_the_database_was_away(
 
 
 def test_a_server_goes_on_purging_after_a_bug(
-    settings: Settings,
-    make_engine: Callable[[Settings], Engine],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(housekeeping, "_EVERY_SECONDS", 0.01)
-    engine = make_engine(settings)
+    engine = make_engine()
     calls: list[None] = []
 
     def purge() -> int:

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.embedding.decoders import File
 from comln_serve.engine.engine import Engine, Predicted
 from comln_serve.errors import ErrorCode, ServiceError
 
-MakeEngine = Callable[[Settings], Engine]
+MakeEngine = Callable[..., Engine]
 Serve = Callable[..., TestClient]
 
 

@@ -81,11 +81,11 @@ def test_the_card_says_that_nothing_was_trained(tmp_path: Path) -> None:
     ],
 )
 def test_support_images_have_views(
-    tmp_path: Path, make_engine: MakeEngine, settings: Settings, flags: tuple[str, ...], shares: tuple[float, ...]
+    tmp_path: Path, make_engine: MakeEngine, flags: tuple[str, ...], shares: tuple[float, ...]
 ) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx"), *flags)
     assert load_bundle(bundle).manifest.preprocessing.shares == shares
-    engine = make_engine(settings.model_copy(update={"models_dir": bundle.parent, "default_model": None}))
+    engine = make_engine(models_dir=bundle.parent, default_model=None)
     made = engine.adapt(colour_support(2)).classifier
     (_, support), width = engine.classifiers.of().support(made.id), made.W.shape[1]
     assert support.embeddings.shape == (len(colour_support(2)), len(shares) * width)

@@ -11,7 +11,6 @@ import torch
 
 from comln_serve.bundle import load_bundle
 from comln_serve.bundle.views import as_examples
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import NewClassifier
 from comln_serve.imaging import Preprocessing, prepare_views
 from tests.support.engines import MakeEngine
@@ -112,7 +111,7 @@ def test_training_on_embeddings_of_views_equals_training_on_images(tmp_path: Pat
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-def test_a_model_is_measured_as_it_is_served(tmp_path: Path, settings: Settings, make_engine: MakeEngine) -> None:
+def test_a_model_is_measured_as_it_is_served(tmp_path: Path, make_engine: MakeEngine) -> None:
     tree = view_config().model_dump(mode="json")
     tree["data"]["preprocessing"] = POLICY.model_dump(mode="json")
     config = Config.model_validate(tree)
@@ -123,7 +122,7 @@ def test_a_model_is_measured_as_it_is_served(tmp_path: Path, settings: Settings,
     manifest = load_bundle(bundle).manifest
     assert manifest.format_version == 6
     assert manifest.preprocessing == POLICY
-    engine = make_engine(settings.model_copy(update={"models_dir": bundle.parent, "default_model": "views"}))
+    engine = make_engine(models_dir=bundle.parent, default_model="views")
     support = colour_support(3)
     made = engine.adapt(support, NewClassifier(model="views")).classifier
     model = best.restore_model()
