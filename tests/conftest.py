@@ -98,6 +98,12 @@ def engine(make_engine: MakeEngine) -> Engine:
 
 
 @pytest.fixture
+def servers(make_engine: MakeEngine, database_url: str) -> tuple[Engine, Engine]:
+    """The engines of two servers that share a database of either kind."""
+    return make_engine(database_url=database_url), make_engine(database_url=database_url)
+
+
+@pytest.fixture
 def serve(make_engine: MakeEngine) -> Iterator[Serve]:
     """Clients of the whole application, in process, each of one with settings of its own."""
     with ExitStack() as stack:

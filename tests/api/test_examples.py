@@ -1,9 +1,7 @@
 """Adding and removing examples: the result is that of adapting to them from the start."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from comln_serve.storage import TenantStore
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import at_once
 
 Support = list[tuple[bytes, str]]
 
@@ -107,11 +106,10 @@ def test_a_name_gets_versions_and_the_old_ones_stay(engine: Engine) -> None:
 
 
 def test_without_a_name_it_changes_in_place_and_other_servers_see_it(
-    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    servers: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    shared = settings.model_copy(update={"database_url": database_url})
-    one, other = make_engine(shared), make_engine(shared)
+    one, other = servers
     made = one.adapt(FIRST).classifier
     assert predict(other, [image_bytes()], made.id).probabilities.shape == (1, 3)
     added = one.add_examples(made.id, YELLOW).classifier
@@ -315,31 +313,24 @@ def test_the_limit_counts_classifiers_that_others_made_meanwhile(
 
 
 @pytest.mark.parametrize("name", [None, "letters"])
-def test_changes_at_the_same_time_lose_nothing(
-    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
-) -> None:
+def test_changes_at_the_same_time_lose_nothing(servers: tuple[Engine, Engine], name: str | None) -> None:
     """Eight threads on two servers; each change is there in the end, and counted once."""
-    shared = settings.model_copy(update={"database_url": database_url})
-    engines = [make_engine(shared), make_engine(shared)]
-    made = engines[0].adapt(FIRST, NewClassifier(name=name)).classifier
+    made = servers[0].adapt(FIRST, NewClassifier(name=name)).classifier
     reference = name or made.id
-    start = Barrier(8)
 
     def work(thread: int) -> None:
-        start.wait()
-        engine = engines[thread % 2]
+        engine = servers[thread % 2]
         if thread < 2:
             engine.change(reference, RemoveExamples([1 + thread]))
         else:
             engine.add_examples(reference, [(image_bytes(seed=thread), f"class {thread}")])
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    found, support = engines[0].classifiers.of().support(reference)
+    at_once(work, range(8))
+    found, support = servers[0].classifiers.of().support(reference)
     assert set(support.labels) == {"green", "blue", *(f"class {n}" for n in range(2, 8))}
     assert support.numbers == (3, 4, 5, 6, *range(7, 13))
     assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
-    loaded = engines[1].classifiers.find(reference)
+    loaded = servers[1].classifiers.find(reference)
     phi = support.embeddings.astype(np.float64)
     right = (loaded.probabilities(phi).argmax(axis=1) == support.class_indices()).mean()
     assert right == found.support_accuracy, "classifier and support set are of one revision"

@@ -1,14 +1,11 @@
 """Requests with the same Idempotency-Key and the same content make one classifier."""
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
 from typing import Any
 
 import pytest
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.adaptation import fingerprint
 from comln_serve.engine.adapting.changes import AdaptAgain
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
@@ -17,19 +14,15 @@ from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
 from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import at_once
 
 KEY = "order-7!"
 SUPPORT = colour_support(1)
 
 
 @pytest.fixture
-def shared(settings: Settings, database_url: str) -> Settings:
-    return settings.model_copy(update={"database_url": database_url})
-
-
-@pytest.fixture
-def engine(shared: Settings, make_engine: MakeEngine) -> Engine:
-    return make_engine(shared)
+def engine(make_engine: MakeEngine, database_url: str) -> Engine:
+    return make_engine(database_url=database_url)
 
 
 def adapt(engine: Engine, *, key: str | None = KEY, tenant: str = "", **options: Any) -> Adapted:
@@ -98,22 +91,14 @@ def test_failed_requests_are_not_remembered(engine: Engine) -> None:
     assert not adapt(engine).replayed
 
 
-def test_threads_on_two_servers_with_one_key_make_one_classifier(shared: Settings, make_engine: MakeEngine) -> None:
-    engines = [make_engine(shared), make_engine(shared)]
-    for engine in engines:
+def test_threads_on_two_servers_with_one_key_make_one_classifier(servers: tuple[Engine, Engine]) -> None:
+    for engine in servers:
         engine.warm()
-    start = Barrier(8)
-
-    def work(thread: int) -> Adapted:
-        start.wait()
-        return adapt(engines[thread % 2])
-
-    with ThreadPoolExecutor(8) as pool:
-        done = list(pool.map(work, range(8)))
+    done = at_once(adapt, 4 * servers)
     assert [item.replayed for item in done].count(False) == 1
     assert len({item.classifier.id for item in done}) == 1
     assert {item.classifier.version for item in done} == {1}
-    assert engines[0].store.count() == 1
+    assert servers[0].store.count() == 1
 
 
 @pytest.mark.parametrize("name", [None, "letters"])
@@ -121,14 +106,7 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
     made = engine.adapt(SUPPORT, NewClassifier(name=name)).classifier
     reference = name or made.id
     more = [(image_bytes(), "more")]
-    start = Barrier(4)
-
-    def work(_: int) -> Adapted:
-        start.wait()
-        return engine.add_examples(reference, more, Caller(idempotency_key=KEY))
-
-    with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(work, range(4)))
+    done = at_once(lambda key: engine.add_examples(reference, more, Caller(idempotency_key=key)), [KEY] * 4)
     assert [item.replayed for item in done].count(False) == 1
     assert len({item.classifier.id for item in done}) == 1
     assert len(engine.classifiers.of().support(reference)[1]) == 4

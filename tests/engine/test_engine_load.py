@@ -1,7 +1,7 @@
 """The engine with many requests at once: results do not mix, waiting is bounded, overload is refused."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event, Semaphore
+from threading import Event, Semaphore
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.imaging import ImageFile, Preprocessing, fit_views
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.waiting import wait_until
+from tests.support.waiting import at_once, wait_until
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -44,18 +44,15 @@ def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
         return adapted.labels, adapted.W, predicted.probabilities
 
     alone = [work(thread) for thread in range(8)]
-    start = Barrier(8)
 
     def together(thread: int) -> None:
-        start.wait()
         for _ in range(4):
             labels, W, probabilities = work(thread)
             assert labels == alone[thread][0]
             np.testing.assert_array_equal(W, alone[thread][1])
             np.testing.assert_array_equal(probabilities, alone[thread][2])
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(together, range(8)))
+    at_once(together, range(8))
     assert engine.store.count() == 8 * 5
     assert engine.images.pending == 0
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples, RenameClasses
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier, load_models
-from comln_serve.errors import ErrorCode
+from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import Store, TenantStore
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import at_once
 
 Support = list[tuple[bytes, str]]
 
@@ -219,12 +220,9 @@ def test_versions_stay_and_can_be_rolled_back_to(engine: Engine) -> None:
     assert engine.classifiers.of().support("letters@1")[1].classes == ("red", "green", "blue")
 
 
-def test_other_servers_see_it(
-    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_servers_see_it(servers: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    shared = settings.model_copy(update={"database_url": database_url})
-    one, other = make_engine(shared), make_engine(shared)
+    one, other = servers
     made = one.adapt(colour_support(2)).classifier
     before = predict(other, QUERIES, made.id)
     one.change(made.id, RenameClasses({"red": "Red"}))
@@ -336,51 +334,32 @@ def test_limit_on_versions(make_engine: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "letters"])
-def test_renamings_at_the_same_time_lose_nothing(
-    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
-) -> None:
+def test_renamings_at_the_same_time_lose_nothing(servers: tuple[Engine, Engine], name: str | None) -> None:
     """Eight threads on two servers; each makes one version."""
-    shared = settings.model_copy(update={"database_url": database_url})
-    engines = [make_engine(shared), make_engine(shared)]
-    made = engines[0].adapt([(image_bytes(seed=i), str(i)) for i in range(8)], NewClassifier(name=name)).classifier
+    made = servers[0].adapt([(image_bytes(seed=i), str(i)) for i in range(8)], NewClassifier(name=name)).classifier
     reference = name or made.id
-    start = Barrier(8)
-
-    def work(thread: int) -> None:
-        start.wait()
-        engines[thread % 2].change(reference, RenameClasses({str(thread): f"class {thread}"}))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    found, examples = engines[0].classifiers.of().support(reference)
+    at_once(lambda i: servers[i % 2].change(reference, RenameClasses({str(i): f"class {i}"})), range(8))
+    found, examples = servers[0].classifiers.of().support(reference)
     assert found.labels == examples.classes == tuple(f"class {i}" for i in range(8))
     assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
     assert found.W.tobytes() == made.W.tobytes()
-    assert engines[0].store.count() == (1 if name is None else 9)
+    assert servers[0].store.count() == (1 if name is None else 9)
 
 
 @pytest.mark.parametrize("name", [None, "letters"])
-def test_one_of_two_renamings_of_a_class_is_done(
-    settings: Settings, make_engine: MakeEngine, database_url: str, name: str | None
-) -> None:
-    shared = settings.model_copy(update={"database_url": database_url})
-    engines = [make_engine(shared), make_engine(shared)]
-    made = engines[0].adapt(colour_support(1), NewClassifier(name=name)).classifier
+def test_one_of_two_renamings_of_a_class_is_done(servers: tuple[Engine, Engine], name: str | None) -> None:
+    made = servers[0].adapt(colour_support(1), NewClassifier(name=name)).classifier
     reference = name or made.id
-    start = Barrier(2)
 
-    def work(engine: Engine) -> ErrorCode | None:
-        start.wait()
+    def rename(engine: Engine) -> ErrorCode | None:
         try:
             engine.change(reference, RenameClasses({"red": "Red"}))
-        except Exception as error:  # noqa: BLE001 - looked at below
-            return getattr(error, "code", None)
+        except ServiceError as error:
+            return error.code
         return None
 
-    with ThreadPoolExecutor(2) as pool:
-        results = set(pool.map(work, engines))
-    assert results == {None, ErrorCode.INVALID_REQUEST}
-    found = engines[1].classifiers.of().find(reference)
+    assert set(at_once(rename, servers)) == {None, ErrorCode.INVALID_REQUEST}
+    found = servers[1].classifiers.of().find(reference)
     assert (found.revision, found.version) == ((2, None) if name is None else (1, 2))
 
 

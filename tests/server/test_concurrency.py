@@ -1,7 +1,5 @@
 """Clients that adapt at the same time get the classifiers they asked for."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, predict_form
 from tests.support.serving import served
+from tests.support.waiting import at_once
 
 Support = list[tuple[bytes, str]]
 CLIENTS = 50
@@ -45,15 +44,9 @@ def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine
     """Each predicts to the last bit as one that was made alone; under one name as well."""
     alone = make_engine(database_url=settings.database_url + "1")
     together = make_engine()
-    start = Barrier(CLIENTS)
     options = {} if name is None else {"name": name}
-
-    def work(client: int) -> list[dict[str, Any]]:
-        start.wait()
-        return asked(url, client, **options)
-
-    with served(together) as url, ThreadPoolExecutor(CLIENTS) as pool:
-        found = list(pool.map(work, range(CLIENTS)))
+    with served(together) as url:
+        found = at_once(lambda client: asked(url, client, **options), range(CLIENTS))
         assert together.store.count() == CLIENTS
     for client in range(CLIENTS):
         made = alone.adapt(support_of(client)).classifier
@@ -66,19 +59,11 @@ def test_examples_added_at_the_same_time_are_all_there(make_engine: MakeEngine, 
     engine = make_engine(database_url=database_url)
     engine.warm()
     made = engine.adapt(support_of(0)).classifier
-    start = Barrier(12)
-
-    def work(client: int) -> int:
-        start.wait()
-        more = [(image_bytes(seed=client), f"more {client}")]
-        return engine.add_examples(made.id, more).classifier.revision
-
-    with ThreadPoolExecutor(12) as pool:
-        revisions = list(pool.map(work, range(1, 13)))
-    assert sorted(revisions) == list(range(2, 14))
-    labels = engine.classifiers.of().support(made.id)[1].labels
-    assert sorted(labels[2:]) == sorted(f"more {client}" for client in range(1, 13))
-    # The order is that of the changes, and the weights are those of adapting to all at once.
     images = {f"more {client}": image_bytes(seed=client) for client in range(1, 13)}
+    added = at_once(lambda label: engine.add_examples(made.id, [(images[label], label)]), list(images))
+    assert sorted(one.classifier.revision for one in added) == list(range(2, 14))
+    labels = engine.classifiers.of().support(made.id)[1].labels
+    assert sorted(labels[2:]) == sorted(images)
+    # The order is that of the changes, and the weights are those of adapting to all at once.
     anew = support_of(0) + [(images[label], label) for label in labels[2:]]
     assert engine.adapt(anew).classifier.W.tobytes() == engine.classifiers.find(made.id).W.tobytes()

@@ -1,21 +1,18 @@
 """Counts of classifiers are kept with every change; no statement of a request reads a whole table."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import ChangedError, IdempotencyKey, Store
+from comln_serve.storage import ChangedError, IdempotencyKey, Store, TenantStore
 from comln_serve.storage import store as store_module
-from tests.support.classifiers import add, classifier, ids, support
-from tests.support.databases import execute, insert_classifier, insert_row, migrate_to
+from tests.support.classifiers import add, classifier, support
+from tests.support.databases import execute, insert_classifier, insert_row, migrate_to, statements_of
 from tests.support.engines import fails
+from tests.support.waiting import at_once
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PAST = NOW - timedelta(seconds=1)
@@ -55,8 +52,7 @@ def test_what_is_added_deleted_and_purged_is_counted(
     assert store.count() == 3
 
 
-def test_what_is_not_added_is_not_counted(store: Store, database_url: str) -> None:
-    mine = store.for_tenant("")
+def test_what_is_not_added_is_not_counted(mine: TenantStore, store: Store, database_url: str) -> None:
     add(mine, "clf_a")
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: add(mine, "clf_b", limit=1))
     resolved = mine.resolve("clf_a")
@@ -71,9 +67,8 @@ def test_what_is_not_added_is_not_counted(store: Store, database_url: str) -> No
     assert store.count() == 0
 
 
-def test_room_is_made_by_what_has_expired(store: Store) -> None:
+def test_room_is_made_by_what_has_expired(mine: TenantStore) -> None:
     """Before it is purged, too."""
-    mine = store.for_tenant("")
     add(mine, "clf_a", expires_at=PAST)
     add(mine, "clf_b")
     mine.check_room(2)
@@ -82,37 +77,31 @@ def test_room_is_made_by_what_has_expired(store: Store) -> None:
     assert error.detail["stored"] == 2
 
 
-def test_counts_of_servers_that_purge_add_and_delete_at_once(database_url: str) -> None:
-    with closing(Store(database_url, clock=lambda: NOW)) as store:
-        for tenant in ("a", "b"):
-            for i in range(20):
-                add(store.for_tenant(tenant), f"clf_{tenant}_{i}", expires_at=PAST if i % 2 else None)
-    start = Barrier(4)
+def test_counts_of_servers_that_purge_add_and_delete_at_once(store: Store, database_url: str) -> None:
+    for tenant in ("a", "b"):
+        for i in range(20):
+            add(store.for_tenant(tenant), f"clf_{tenant}_{i}", expires_at=PAST if i % 2 else None)
 
-    def purge(_: int) -> int:
-        with closing(Store(database_url, clock=lambda: NOW)) as store:
-            start.wait()
+    def work(server: tuple[Store, str | None]) -> int:
+        """Purge; for a tenant, delete and add instead."""
+        store, tenant = server
+        if tenant is None:
             return store.purge()
+        for i in range(0, 20, 4):
+            store.for_tenant(tenant).delete(f"clf_{tenant}_{i}")
+            add(store.for_tenant(tenant), f"clf_new_{tenant}_{i}", "cats")
+        return 0
 
-    def change(tenant: str) -> None:
-        with closing(Store(database_url, clock=lambda: NOW)) as store:
-            start.wait()
-            for i in range(0, 20, 4):
-                store.for_tenant(tenant).delete(f"clf_{tenant}_{i}")
-                add(store.for_tenant(tenant), f"clf_new_{tenant}_{i}", "cats")
-
-    with ThreadPoolExecutor(4) as pool:
-        purges = [pool.submit(purge, i) for i in range(2)]
-        changes = [pool.submit(change, tenant) for tenant in ("a", "b")]
-        assert sum(purge.result() for purge in purges) == 20
-        for done in changes:
-            done.result()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(Store(database_url, clock=lambda: NOW))) for _ in range(4)]
+        assert sum(at_once(work, list(zip(stores, (None, None, "a", "b"), strict=True)))) == 20
     assert counted(database_url) == {"a": 10, "b": 10}
 
 
-def test_keys_are_purged_in_parts(store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_purged_in_parts(
+    mine: TenantStore, store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "_AT_ONCE", 2)
-    mine = store.for_tenant("")
     for i in range(5):
         add(mine, f"clf_{i}", key=IdempotencyKey(f"key {i}", "print", PAST if i else NOW + timedelta(seconds=1)))
     assert store.purge() == 0
@@ -128,14 +117,6 @@ def test_classifiers_of_before_are_counted(database_url: str) -> None:
     with closing(Store(database_url)) as store:
         assert counted(database_url) == {"": 2, "theirs": 1, "gone": 0}
         assert store.count() == 3
-
-
-def test_lists_are_filtered_by_name_and_model_together(store: Store) -> None:
-    mine = store.for_tenant("")
-    for i, (name, model) in enumerate([("cats", "new"), ("cats", "old"), ("dogs", "new"), (None, "new")]):
-        add(mine, f"clf_{i}", name, model=model)
-    assert ids(mine, name="cats", model="new") == ["clf_0"]
-    assert ids(mine, model="new") == ["clf_3", "clf_2", "clf_0"]
 
 
 # --- Plans ---------------------------------------------------------------------------------------
@@ -188,21 +169,14 @@ def test_no_table_is_read_or_sorted_as_a_whole(store: Store, call: str) -> None:
 
 def plans_of(store: Store, call: Callable[[], object]) -> list[str]:
     """How the database carries out each statement of a call."""
-    database, statements = store._database, list[tuple[str, Any]]()
-
-    def note(_c: object, _cursor: object, statement: str, parameters: Any, _context: object, _many: bool) -> None:
-        if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):
-            statements.append((statement, parameters))
-
-    event.listen(database._engine, "before_cursor_execute", note)
-    call()
-    event.remove(database._engine, "before_cursor_execute", note)
+    database, statements = store._database, statements_of(store, call)
     plans: list[str] = []
     with database.connection() as connection:
         if not database.is_sqlite:  # a table of few rows is quicker to scan
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
         for statement, parameters in statements:
-            found = connection.exec_driver_sql(f"{explain} {statement}", parameters)
-            plans.append("\n".join(str(row[-1]) for row in found))
+            if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):
+                found = connection.exec_driver_sql(f"{explain} {statement}", parameters)
+                plans.append("\n".join(str(row[-1]) for row in found))
     return plans

@@ -4,13 +4,12 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
-from threading import Barrier
 
 import numpy as np
 import psycopg
@@ -24,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from comln_serve.domain.classifier import HeldOutInfo
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
-from comln_serve.storage import IdempotencyKey, Store, TenantStore, database, schema
+from comln_serve.storage import IdempotencyKey, Store, database, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
@@ -33,6 +32,7 @@ from tests.support.classifiers import add, classifier, same, support
 from tests.support.databases import administer, execute, insert_classifier, insert_row, migrate_to
 from tests.support.engines import fails
 from tests.support.relay import Relay
+from tests.support.waiting import at_once
 
 MakeUrl = Callable[[str], str]
 
@@ -69,17 +69,6 @@ def every_method(store: Store) -> list[Callable[[], object]]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "classifiers.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with closing(Store(f"sqlite:///{path}")) as store:
-        yield store
-
-
-@pytest.fixture
-def mine(store: Store) -> TenantStore:
-    return store.for_tenant("")
 
 
 # --- URLs ----------------------------------------------------------------------------------------
@@ -224,15 +213,11 @@ def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: s
 
 
 def test_servers_that_start_together_share_a_new_database(database_url: str) -> None:
-    start = Barrier(4)
-
     def work(server: int) -> None:
-        start.wait()
         with closing(Store(database_url)) as store:
             add(store.for_tenant(""), f"clf_{server}")
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
+    at_once(work, range(4))
     with closing(Store(database_url)) as store:
         assert store.count() == 4
 
@@ -334,12 +319,13 @@ def test_postgresql_that_is_not_there() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_connection_flushes_at_every_commit(store: Store, path: Path) -> None:
-    with store._database.connection() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
-    with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+def test_a_connection_flushes_at_every_commit(path: Path) -> None:
+    with closing(Store(f"sqlite:///{path}")) as store:
+        with store._database.connection() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 # --- While it cannot be used ---------------------------------------------------------------------
@@ -363,10 +349,7 @@ def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
                 assert says in unavailable(action)
 
 
-def test_locked_file_is_unavailable_to_writers_only(
-    mine: TenantStore, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.close()
+def test_locked_file_is_unavailable_to_writers_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 0.02)  # instead of five seconds
     with closing(Store(f"sqlite:///{path}")) as impatient:
         mine = impatient.for_tenant("")
@@ -393,14 +376,11 @@ def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monke
         assert mine.delete("clf_a")
 
 
-def test_a_full_disk_is_unavailable_to_writers_only(
-    mine: TenantStore, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_unavailable_to_writers_only(path: Path) -> None:
     """SQLite's own limit on pages gives the error of a disk without room; on every connection."""
-    made = add(mine, "clf_a")
-    store.close()
     with closing(Store(f"sqlite:///{path}")) as full:
         mine = full.for_tenant("")
+        made = add(mine, "clf_a")
         with full._database.connection() as connection:  # the only one there is so far
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")

@@ -46,11 +46,6 @@ def store(database_url: str, clock: Clock) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture
-def mine(store: Store) -> TenantStore:
-    return store.for_tenant("")
-
-
 def in_seconds(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 

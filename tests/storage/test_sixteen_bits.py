@@ -1,6 +1,5 @@
 """Embeddings rounded to 16 bits are stored in half the room, and come back to the last bit."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from comln_serve.domain.sixteen_bits import from_int16, rounded, to_int16
-from comln_serve.storage import Store
+from comln_serve.storage import Store, TenantStore
 from tests.support.classifiers import LABELS, add, classifier, support
 from tests.support.databases import execute, migrate_to
 
@@ -74,14 +73,8 @@ def test_embeddings_that_are_not_rounded_are_told_apart() -> None:
     assert to_int16(phi[:0]) is None
 
 
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    with closing(Store(database_url)) as store:
-        yield store
-
-
-def test_the_store_takes_half_the_room_where_nothing_is_lost(store: Store, database_url: str) -> None:
-    mine, phi = store.for_tenant(""), embeddings(len(LABELS))
+def test_the_store_takes_half_the_room_where_nothing_is_lost(mine: TenantStore, database_url: str) -> None:
+    phi = embeddings(len(LABELS))
     for id_, matrix in (("clf_whole", phi), ("clf_rounded", rounded(phi))):
         mine.add(classifier(id_), replace(support(), embeddings=matrix), limit=10)
         found = mine.support(id_)[1].embeddings
@@ -91,8 +84,8 @@ def test_the_store_takes_half_the_room_where_nothing_is_lost(store: Store, datab
     assert sizes == [(4 * phi.size, None), (2 * phi.size, 4 * len(LABELS))]
 
 
-def test_a_changed_support_set_is_stored_by_what_it_is_now(store: Store, database_url: str) -> None:
-    mine, phi = store.for_tenant(""), embeddings(len(LABELS))
+def test_a_changed_support_set_is_stored_by_what_it_is_now(mine: TenantStore, database_url: str) -> None:
+    phi = embeddings(len(LABELS))
     mine.add(classifier("clf_a"), replace(support(), embeddings=rounded(phi)), limit=10)
     for revision, matrix, scaled in ((2, phi, False), (3, rounded(phi), True)):
         mine.replace(classifier("clf_a", revision=revision), replace(support(), embeddings=matrix))

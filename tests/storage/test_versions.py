@@ -1,23 +1,20 @@
 """Versions of a name: how they are numbered, and which of them the name stands for."""
 
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from threading import Barrier
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import Edit, Store
+from comln_serve.storage import Edit, Store, TenantStore
 from tests.support.classifiers import add
-from tests.support.engines import MakeEngine, fails, predict
+from tests.support.engines import fails, predict
 from tests.support.image_files import colour_support, image_bytes
+from tests.support.waiting import at_once
 
 NAME = "letters"
 
@@ -97,105 +94,83 @@ class Versions(RuleBasedStateMachine):
         assert all(self.mine.resolve(f"{NAME}@{version}") for version in self.there)
 
 
-def test_a_name_stands_for_what_a_list_says(database_url: str) -> None:
-    with closing(Store(database_url)) as store:
-        run_state_machine_as_test(
-            type("Machine", (Versions,), {"store": store}),
-            settings=settings(
-                max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-            ),
-        )
+def test_a_name_stands_for_what_a_list_says(store: Store) -> None:
+    run_state_machine_as_test(
+        type("Machine", (Versions,), {"store": store}),
+        settings=settings(
+            max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        ),
+    )
 
 
-def test_threads_that_adapt_under_one_name_get_every_number_once(database_url: str) -> None:
-    start = Barrier(20)
-    with closing(Store(database_url)) as store:
-        mine = store.for_tenant("")
-
-        def work(thread: int) -> int | None:
-            start.wait()
-            return add(mine, f"clf_{thread}", NAME).version
-
-        with ThreadPoolExecutor(20) as pool:
-            versions = list(pool.map(work, range(20)))
-        assert sorted(versions) == list(range(1, 21))
-        promoted = [item.version for item in mine.page(limit=50)[0] if item.promoted]
-        assert promoted == [20]
+def test_threads_that_adapt_under_one_name_get_every_number_once(mine: TenantStore) -> None:
+    versions = at_once(lambda thread: add(mine, f"clf_{thread}", NAME).version or 0, range(20))
+    assert sorted(versions) == list(range(1, 21))
+    promoted = [item.version for item in mine.page(limit=50)[0] if item.promoted]
+    assert promoted == [20]
 
 
-def test_of_threads_that_promote_instead_of_one_version_one_does(database_url: str) -> None:
-    start = Barrier(12)
-    with closing(Store(database_url)) as store:
-        mine = store.for_tenant("")
-        before = add(mine, "clf_before", NAME)
-        for thread in range(12):
-            add(mine, f"clf_{thread}", NAME, promote=False)
+def test_of_threads_that_promote_instead_of_one_version_one_does(mine: TenantStore) -> None:
+    before = add(mine, "clf_before", NAME)
+    for thread in range(12):
+        add(mine, f"clf_{thread}", NAME, promote=False)
 
-        def work(thread: int) -> ErrorCode | None:
-            start.wait()
-            try:
-                mine.promote(f"clf_{thread}", instead_of=before.id)
-            except ServiceError as error:
-                return error.code
-            return None
+    def work(thread: int) -> ErrorCode | None:
+        try:
+            mine.promote(f"clf_{thread}", instead_of=before.id)
+        except ServiceError as error:
+            return error.code
+        return None
 
-        with ThreadPoolExecutor(12) as pool:
-            done = list(pool.map(work, range(12)))
-        assert sorted(map(str, done)) == [str(None)] + [str(ErrorCode.NAME_MOVED)] * 11
-        assert mine.describe(NAME).id == f"clf_{done.index(None)}"
+    done = at_once(work, range(12))
+    assert sorted(map(str, done)) == [str(None)] + [str(ErrorCode.NAME_MOVED)] * 11
+    assert mine.describe(NAME).id == f"clf_{done.index(None)}"
 
 
-def test_names_are_changed_while_others_change_them(database_url: str) -> None:
+def test_names_are_changed_while_others_change_them(mine: TenantStore) -> None:
     """Nobody waits for somebody who waits for them, and no number is given twice."""
-    start, names = Barrier(12), ("a", "b", "c")
-    with closing(Store(database_url)) as store:
-        mine = store.for_tenant("")
-        for name in names:
-            add(mine, f"clf_{name}", name)
+    names = ("a", "b", "c")
+    for name in names:
+        add(mine, f"clf_{name}", name)
 
-        def work(thread: int) -> None:
-            start.wait()
-            for turn in range(12):
-                old, new = names[(thread + turn) % 3], names[(thread + 2 * turn + 1) % 3]
-                try:
-                    if thread % 3 == 0:
-                        mine.edit(old, Edit(name=new))
-                    elif thread % 3 == 1:
-                        mine.promote(old)
-                        mine.edit(add(mine, f"clf_{thread}_{turn}").id, Edit(name=old))
-                    else:
-                        mine.edit(old, Edit(metadata={"by": str(thread)}))
-                        mine.roll_back(old)
-                except ServiceError as error:
-                    expected = (ErrorCode.NAME_TAKEN, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.NOTHING_TO_ROLL_BACK_TO)
-                    if error.code not in expected:
-                        raise
+    def work(thread: int) -> None:
+        for turn in range(12):
+            old, new = names[(thread + turn) % 3], names[(thread + 2 * turn + 1) % 3]
+            try:
+                if thread % 3 == 0:
+                    mine.edit(old, Edit(name=new))
+                elif thread % 3 == 1:
+                    mine.promote(old)
+                    mine.edit(add(mine, f"clf_{thread}_{turn}").id, Edit(name=old))
+                else:
+                    mine.edit(old, Edit(metadata={"by": str(thread)}))
+                    mine.roll_back(old)
+            except ServiceError as error:
+                expected = (ErrorCode.NAME_TAKEN, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.NOTHING_TO_ROLL_BACK_TO)
+                if error.code not in expected:
+                    raise
 
-        with ThreadPoolExecutor(12) as pool:
-            list(pool.map(work, range(12)))
-        page = mine.page(limit=500)[0]
-        assert len({(item.name, item.version) for item in page}) == len(page) > len(names)
-        for name in {item.name for item in page}:
-            assert name is None or sum(item.promoted for item in page if item.name == name) == 1
+    at_once(work, range(12))
+    page = mine.page(limit=500)[0]
+    assert len({(item.name, item.version) for item in page}) == len(page) > len(names)
+    for name in {item.name for item in page}:
+        assert name is None or sum(item.promoted for item in page if item.name == name) == 1
 
 
-def test_what_has_no_name_has_no_versions(database_url: str) -> None:
-    with closing(Store(database_url)) as store:
-        mine = store.for_tenant("")
-        add(mine, "clf_a")
-        add(mine, "clf_b", NAME)
-        error = fails(ErrorCode.INVALID_REQUEST, lambda: mine.promote("clf_a"))
-        assert "has no name" in error.message
-        for reference in ("clf_b", f"{NAME}@1"):
-            fails(ErrorCode.INVALID_REQUEST, lambda reference=reference: mine.roll_back(reference))
+def test_what_has_no_name_has_no_versions(mine: TenantStore) -> None:
+    add(mine, "clf_a")
+    add(mine, "clf_b", NAME)
+    error = fails(ErrorCode.INVALID_REQUEST, lambda: mine.promote("clf_a"))
+    assert "has no name" in error.message
+    for reference in ("clf_b", f"{NAME}@1"):
+        fails(ErrorCode.INVALID_REQUEST, lambda reference=reference: mine.roll_back(reference))
 
 
 def test_two_servers_see_each_others_promotions(
-    settings: Settings, make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    servers: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    shared = settings.model_copy(update={"database_url": database_url})
-    one, other = make_engine(shared), make_engine(shared)
+    one, other = servers
 
     def answers(engine: Engine, reference: str = NAME) -> int | None:
         return predict(engine, [image_bytes()], reference).classifier.version

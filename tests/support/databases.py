@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from comln_serve.storage import Store
 from comln_serve.storage.database import Database
 from comln_serve.storage.schema import migrate
 
@@ -70,6 +71,22 @@ def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, .
             return [tuple(row) for row in result] if result.returns_rows else []
     finally:
         engine.dispose()
+
+
+def statements_of(store: Store, call: Callable[[], object]) -> list[tuple[str, Any]]:
+    """The statements that a call sends to the database, each with its parameters."""
+    from sqlalchemy import event  # noqa: PLC0415 - not needed by whole sessions
+
+    sent: list[tuple[str, Any]] = []
+
+    def note(_c: object, _cursor: object, statement: str, parameters: Any, _context: object, _many: bool) -> None:
+        sent.append((statement, parameters))
+
+    engine = store._database._engine
+    event.listen(engine, "before_cursor_execute", note)
+    call()
+    event.remove(engine, "before_cursor_execute", note)
+    return sent
 
 
 def migrate_to(url: str, revision: str) -> None:
