@@ -35,7 +35,7 @@ from tests.support.messages import (
 def test_a_failing_request_gets_its_documented_error(service: TestClient, failure: Failure) -> None:
     """One shape, the documented status, nothing stored, and the server goes on."""
     stored = service.get("/classifiers").json()
-    answer = service.request(failure.method, failure.path, **failure.request())
+    answer = service.request(failure.method, failure.path, **failure.request)
     error = check_error(answer, failure.code)
     assert failure.says in error["message"]
     assert failure.detail.items() <= error["detail"].items()
