@@ -39,14 +39,24 @@ def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Fi
     return certificate, key
 
 
+@pytest.fixture
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    """What a client takes that trusts the authority."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def flags(files: Files) -> tuple[str, ...]:
+    certificate, key = map(str, files)
+    return "--tls-certificate", certificate, "--tls-key", key
+
+
 def test_https_is_served_with_the_certificate(
-    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+    models_dir: Path, tmp_path: Path, files: Files, trusting: ssl.SSLContext
 ) -> None:
-    flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
     with (
-        live_server(models_dir, tmp_path, *flags, verify=trusting) as server,
+        live_server(models_dir, tmp_path, *flags(files), verify=trusting) as server,
         httpx2.Client(verify=trusting, base_url=server.url) as client,
     ):
         assert server.url.startswith("https://")
@@ -65,18 +75,15 @@ def test_https_is_served_with_the_certificate(
 
 
 def test_a_renewed_certificate_is_served_without_a_restart(
-    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
-    certificate, key = (shutil.copy(file, tmp_path) for file in files)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
+    certificate, key = (Path(shutil.copy(file, tmp_path)) for file in files)
     issued = authority.issue_cert("127.0.0.1")
 
     def served() -> str:
         return ssl.get_server_certificate(("127.0.0.1", httpx2.URL(server.url).port or 0))
 
-    flags = ("--tls-certificate", str(certificate), "--tls-key", str(key))
-    with live_server(models_dir, tmp_path, *flags, verify=trusting) as server:
+    with live_server(models_dir, tmp_path, *flags((certificate, key)), verify=trusting) as server:
         old, new = served(), issued.cert_chain_pems[0].bytes().decode()
         issued.cert_chain_pems[0].write_to_path(str(certificate))
         wait_until(lambda: "the certificate stays as it was" in server.log.read_text())
@@ -91,13 +98,10 @@ HSTS = "strict-transport-security"
 
 
 def test_https_answers_carry_strict_transport_security(
-    models_dir: Path, tmp_path: Path, files: Files, authority: trustme.CA
+    models_dir: Path, tmp_path: Path, files: Files, trusting: ssl.SSLContext
 ) -> None:
-    flags = ("--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
     with (
-        live_server(models_dir, tmp_path, *flags, verify=trusting) as server,
+        live_server(models_dir, tmp_path, *flags(files), verify=trusting) as server,
         httpx2.Client(verify=trusting, base_url=server.url) as client,
     ):
         for path, status in [("/health/live", 200), ("/docs", 200), ("/x", 404), ("/adapt", 405)]:
@@ -161,8 +165,7 @@ def test_unusable_certificates_and_keys_are_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    certificate, key = change(files, tmp_path)
-    assert main(["--tls-certificate", str(certificate), "--tls-key", str(key)]) == 2
+    assert main(flags(change(files, tmp_path))) == 2
     error = capsys.readouterr().err
     assert error.startswith("comln-serve: ")
     assert expected in error
