@@ -64,19 +64,8 @@ def test_the_file_of_the_flag_wins_over_that_of_the_environment(
 
 def test_every_setting_can_be_in_the_file_as_it_is_shown(tmp_path: Path) -> None:
     """What --print-config shows is a file that says the same."""
-    flags = [
-        "--database-url",
-        "sqlite:///ä\"b'\\.db",
-        "--default-model",
-        "x",
-        "--decode-threads",
-        "3",
-        "--inference-threads",
-        "2",
-        "--models-dir",
-        "some/where",
-    ]
-    first = read_configuration(flags)
+    flags = "--default-model x --decode-threads 3 --inference-threads 2 --models-dir some/where"
+    first = read_configuration([*flags.split(), "--database-url", "sqlite:///ä\"b'\\.db"])
     second = read_configuration(["--config", write(tmp_path, first.text())])
     assert all(getattr(second, name) == getattr(first, name) for name in Settings.model_fields)
     optional = {name for name in Settings.model_fields if getattr(first, name) is None}

@@ -176,18 +176,8 @@ def test_every_version_an_image_gets_is_pinned(variant: str, tmp_path: Path) -> 
     report = tmp_path / "report.json"
     install = steps_of(f"build-{variant}", "RUN")[-1]
     options = shlex.split(install.partition("pip install ")[2])
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--dry-run",
-        "--ignore-installed",
-        "--quiet",
-        "--report",
-        str(report),
-        *options,
-    ]
+    resolve = f"-m pip install --dry-run --ignore-installed --quiet --report {report}".split()
+    command = [sys.executable, *resolve, *options]
     command[command.index("requirements.txt")] = str(tmp_path / "requirements.txt")
     subprocess.run(command, cwd=REPOSITORY, check=True, timeout=280)
     found = {

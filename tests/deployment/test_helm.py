@@ -129,15 +129,8 @@ def test_large_numbers_are_written_in_full(tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(
         "settings: {max_pending_bytes: 536870912, max_queue_seconds: 2.5, tls_key: /k}"
     )
-    done = helm(
-        "template",
-        "comln-serve",
-        CHART,
-        "--values",
-        tmp_path / "values.yaml",
-        "--show-only",
-        "templates/deployment.yaml",
-    )
+    options = f"--values {tmp_path / 'values.yaml'} --show-only templates/deployment.yaml"
+    done = helm("template", "comln-serve", CHART, *options.split())
     variables = environment({"Deployment": yaml.safe_load(done.stdout)})
     assert variables["COMLN_MAX_PENDING_BYTES"] == "536870912"
     assert variables["COMLN_MAX_QUEUE_SECONDS"] == "2.5"

@@ -191,19 +191,7 @@ def test_the_server_makes_only_the_system_calls_it_is_allowed(models_dir: Path, 
     # "?": not every call exists on this processor.
     others = "trace=!" + ",".join(f"?{call}" for call in sorted(allowed))
     # Daemonized, strace is not the process that is started, which gets the signal to stop.
-    strace = [
-        "strace",
-        "--daemonize",
-        "--follow-forks",
-        "--seccomp-bpf",
-        "-e",
-        others,
-        "-e",
-        "signal=none",
-        "-qq",
-        "-o",
-        str(trace),
-    ]
+    strace = f"strace --daemonize --follow-forks --seccomp-bpf -e {others} -e signal=none -qq -o {trace}".split()
     server = ["-m", "comln_serve.cli", "--models-dir", str(models_dir), "--port", str(port), "--provider", "cpu"]
     database = ["--database-url", f"sqlite:///{tmp_path / 'classifiers.db'}"]
     command = [*strace, sys.executable, *server, *database]

@@ -30,21 +30,9 @@ HEAD = (
 @pytest.fixture(scope="module")
 def server(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """Few requests at a time, little room, little patience; with a classifier `known`."""
-    flags = (
-        "--default-model",
-        "tiny",
-        "--max-receive-seconds",
-        str(SECONDS),
-        "--max-pending-requests",
-        "4",
-        "--max-pending-bytes",
-        str(ROOM),
-        "--max-body-bytes",
-        str(ROOM),
-        "--max-json-bytes",
-        str(ROOM),
-    )
-    with live_server(models_dir, tmp_path_factory.mktemp("intake"), *flags) as server:
+    room = f"--max-pending-bytes {ROOM} --max-body-bytes {ROOM} --max-json-bytes {ROOM}"
+    flags = f"--default-model tiny --max-receive-seconds {SECONDS} --max-pending-requests 4 {room}"
+    with live_server(models_dir, tmp_path_factory.mktemp("intake"), *flags.split()) as server:
         http.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()
         yield server
 

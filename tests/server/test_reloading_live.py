@@ -133,28 +133,12 @@ def test_a_server_ends_with_its_terminal(models_dir: Path, tmp_path: Path, nohup
     """
     port = free_port()
     flags = ("--models-dir", str(models_dir), "--port", str(port), "--provider", "cpu")
-    database = f"sqlite:///{tmp_path / 'classifiers.db'}"
+    server = [sys.executable, "-m", "comln_serve.cli", *flags, "--database-url", f"sqlite:///{tmp_path / 'x.db'}"]
+    started = f"env --default-signal=HUP setsid --ctty {'nohup' if nohup else ''}"
     ours, theirs = pty.openpty()
     log = tmp_path / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                "env",
-                "--default-signal=HUP",
-                "setsid",
-                "--ctty",
-                *["nohup"] * nohup,
-                sys.executable,
-                "-m",
-                "comln_serve.cli",
-                *flags,
-                "--database-url",
-                database,
-            ],
-            stdin=theirs,
-            stdout=output,
-            stderr=output,
-        )
+        process = subprocess.Popen([*started.split(), *server], stdin=theirs, stdout=output, stderr=output)
     try:
         wait_until(lambda: process.poll() is not None or b"the page is at" in log.read_bytes(), START_SECONDS)
         assert process.poll() is None, log.read_text()

@@ -71,22 +71,9 @@ def build(target: str, folder: Path) -> Image:
     found = re.search(r"^FROM python:\$\{PYTHON_VERSION\}-slim-(\w+) ", base, re.MULTILINE)
     assert found is not None
     python = _make_base(found[1], folder)
-    _buildah(
-        folder,
-        "bud",
-        "--isolation",
-        "chroot",
-        "--format",
-        "docker",
-        "--pull-never",
-        "--target",
-        target,
-        "--build-arg",
-        f"PYTHON_VERSION={python}",
-        "--tag",
-        target,
-        str(REPOSITORY),
-    )
+    options = f"--target {target} --build-arg PYTHON_VERSION={python} --tag {target}"
+    build = f"bud --isolation chroot --format docker --pull-never {options} {REPOSITORY}"
+    _buildah(folder, *build.split())
     inspected = json.loads(_buildah(folder, "inspect", "--type", "image", target))
     container = _buildah(folder, "from", "--pull-never", target)
     return Image(Path(_buildah(folder, "mount", container)), inspected["Docker"]["config"])
@@ -121,20 +108,8 @@ def container(image: Image, data: Path, log: Path) -> Generator[LiveServer, None
     user, _, group = image.config["User"].partition(":")
     unshare = shutil.which("unshare")
     assert unshare is not None
-    command = [
-        unshare,
-        "--mount",
-        "sh",
-        "-c",
-        START,
-        "start",
-        str(image.root),
-        str(data),
-        user,
-        group,
-        "--port",
-        str(port),
-    ]
+    start = f"start {image.root} {data} {user} {group} --port {port}"
+    command = [unshare, "--mount", "sh", "-c", START, *start.split()]
     with running(command, f"http://127.0.0.1:{port}", log, image.environment) as server:
         yield server
 

@@ -155,21 +155,8 @@ def test_an_onnx_model_from_recipe_to_bundle(
     figures: list[list[float]] = []
     for folder in (run, bundle):
         capsys.readouterr()
-        arguments = [
-            "evaluate",
-            str(folder),
-            "--data",
-            images,
-            "--task",
-            "4x1",
-            "--episodes",
-            "10",
-            "--queries",
-            "3",
-            "--format",
-            "json",
-        ]
-        assert main(arguments) == 0
+        options = "--task 4x1 --episodes 10 --queries 3 --format json"
+        assert main(f"evaluate {folder} --data {images} {options}".split()) == 0
         text = capsys.readouterr().out
         figures.append([float(mean) for mean in re.findall(r'"mean": ([0-9.]+)', text)])
     assert figures[0] == figures[1] != []

@@ -271,23 +271,8 @@ def test_the_training_split_can_be_measured(run: Run) -> None:
 
 def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "study"
-    out = run(
-        "--task",
-        "3x1",
-        "--task",
-        "3x1-3",
-        "--step-size",
-        "0.02",
-        "--step-size",
-        "7",
-        "--horizon",
-        "1",
-        "--horizon",
-        "50",
-        "--out",
-        str(folder),
-        name="study",
-    )
+    options = f"--task 3x1 --task 3x1-3 --step-size 0.02 --step-size 7 --horizon 1 --horizon 50 --out {folder}"
+    out = run(*options.split(), name="study")
     assert (folder / "study.md").read_text() == out
     with (folder / "solvers.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -313,20 +298,7 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
 def test_a_study_refuses_too_many_steps(
     bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "study",
-        str(bundle),
-        "--data",
-        str(images),
-        "--task",
-        "3x1",
-        "--queries",
-        "3",
-        "--step-size",
-        "1e-6",
-        "--out",
-        str(tmp_path / "s"),
-    ]
-    assert main(arguments) == 2
+    out = tmp_path / "s"
+    assert main(f"study {bundle} --data {images} --task 3x1 --queries 3 --step-size 1e-6 --out {out}".split()) == 2
     assert "Use a larger step_size" in capsys.readouterr().err
-    assert not (tmp_path / "s").exists()
+    assert not out.exists()

@@ -264,21 +264,8 @@ def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFi
 
     def measure(*options: str, queries: int = 2) -> tuple[int, str, str]:
         capsys.readouterr()
-        status = main(
-            [
-                "evaluate",
-                str(bundle),
-                "--task",
-                "3x1",
-                "--queries",
-                str(queries),
-                "--episodes",
-                "5",
-                "--format",
-                "json",
-                *options,
-            ]
-        )
+        command = f"evaluate {bundle} --task 3x1 --queries {queries} --episodes 5 --format json"
+        status = main([*command.split(), *options])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 

@@ -339,21 +339,9 @@ def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.Capture
     for again in (False, True):
         assert main(["export", str(run), "--to", str(bundle), *about]) == 0
         assert ("It replaced the bundle that was there" in capsys.readouterr().out) == again
-    arguments = [
-        "evaluate",
-        str(bundle),
-        "--data",
-        images,
-        "--task",
-        "4x2",
-        "--episodes",
-        "20",
-        "--queries",
-        "3",
-        "--record",
-    ]
-    assert main(arguments) == 0
-    assert main(arguments) == 0  # a new measurement replaces the earlier one
+    evaluate = f"evaluate {bundle} --data {images} --task 4x2 --episodes 20 --queries 3 --record".split()
+    assert main(evaluate) == 0
+    assert main(evaluate) == 0  # a new measurement replaces the earlier one
     manifest = load_bundle(bundle).manifest
     assert manifest.training.command == "comln-train fit recipe.yaml --data DATA --out RUN"
     (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
