@@ -44,18 +44,6 @@ def test_versions_are_promoted_and_rolled_back(client: TestClient) -> None:
     assert error["detail"] == {"promoted": 1}
 
 
-def test_a_rollback_passes_over_what_is_deleted_and_counts_last_promotions(client: TestClient) -> None:
-    for _ in range(3):
-        adapt(client, name="letters")
-    client.delete("/classifiers/letters@2")
-    assert client.post("/classifiers/letters/rollback").json()["version"] == 1
-    client.post("/classifiers/letters@3/promote")
-    client.post("/classifiers/letters@1/promote")
-    assert client.post("/classifiers/letters/rollback").json()["version"] == 3
-    check_error(client.post("/classifiers/letters/rollback"), ErrorCode.NOTHING_TO_ROLL_BACK_TO)
-    assert promoted(client) == 3
-
-
 def test_a_version_is_promoted_instead_of_another(client: TestClient) -> None:
     """Only if the name stands for that one, so that nobody else's promotion is undone."""
     first, second = (adapt(client, name="letters") for _ in range(2))

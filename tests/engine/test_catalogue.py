@@ -83,23 +83,6 @@ def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch
     assert used(engine, "cats") == older.id, "the one promoted before"
 
 
-def test_what_another_server_changes_is_seen(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers on one store: names move on, and what is deleted is gone, cached or not."""
-    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    one, other = make_engine(), make_engine()
-    older = one.adapt(colour_support(), NewClassifier(name="shared")).classifier
-    assert used(other, "shared") == older.id
-    newer = one.adapt(colour_support(2), NewClassifier(name="shared")).classifier
-    assert used(other, "shared") == newer.id
-    assert used(other, older.id) == older.id
-    one.classifiers.delete("shared")
-    assert used(other, newer.id) is None
-    assert used(other, "shared") == older.id
-    other.classifiers.delete(older.id)
-    for key in ("shared", older.id):
-        assert used(one, key) is None
-
-
 def test_another_server_s_promotion_is_seen_before_long(make_engine: MakeEngine) -> None:
     assert References.seconds <= 0.5
     one, other = make_engine(), make_engine()

@@ -1,7 +1,7 @@
 """The engine with many requests at once: results do not mix, waiting is bounded, overload is refused."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Semaphore
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -119,29 +119,6 @@ def test_one_batch_answers_for_many_classifiers(make_engine: MakeEngine) -> None
         np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=1e-6)
 
 
-def test_a_request_that_waits_too_long_for_its_batch(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_queue_seconds=0.2, inference_threads=2)
-    adapted = engine.adapt(colour_support()).classifier
-    count, running, blocked = 2, Semaphore(0), Event()
-
-    def held(_: int) -> None:
-        running.release()
-        assert blocked.wait(30)
-
-    before_each_batch(engine, held)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(predict, engine, [image_bytes()] * count, adapted.id)
-        for _ in range(count):
-            assert running.acquire(timeout=30)
-        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, [image_bytes()], adapted.id))
-        assert error.detail == {"allowed_seconds": 0.2}
-        assert engine.images.pending == count
-        blocked.set()
-        assert first.result(30).probabilities.shape == (count, 3)
-    assert predict(engine, [image_bytes()], adapted.id).probabilities.shape == (1, 3)
-    assert engine.images.pending == 0
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_request_that_waits_too_long_for_a_decoder(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, count: int
@@ -237,18 +214,6 @@ def test_predictions_of_single_images_go_on_beside_large_requests(make_engine: M
     with engine.images.admit(14):
         fails(ErrorCode.OVERLOADED, lambda: predict(engine, [image_bytes()] * 2, adapted.id))
         assert predict(engine, [image_bytes()], adapted.id).probabilities.shape == (1, 3)
-
-
-def test_overload_counts_images_not_requests(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_images=9, max_pending_images=9)
-    adapted = engine.adapt(colour_support()).classifier
-    with engine.images.admit(7):
-        assert predict(engine, [image_bytes()] * 2, adapted.id).probabilities.shape == (2, 3)
-        error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, [image_bytes()] * 3, adapted.id))
-        assert error.detail == {"pending": 7, "received": 3, "limit": 9}
-        fails(ErrorCode.OVERLOADED, lambda: engine.adapt(colour_support()))
-    assert predict(engine, [image_bytes()] * 3, adapted.id).probabilities.shape == (3, 3)
-    assert engine.store.count() == 1
 
 
 def test_a_listener_that_fails_ends_no_thread(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:

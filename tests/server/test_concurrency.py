@@ -52,18 +52,3 @@ def test_adaptations_at_the_same_time_do_not_mix(settings: Settings, make_engine
         made = alone.adapt(support_of(client)).classifier
         expected = predict(alone, QUERIES, made.id)
         assert found[client] == [dict(zip(made.labels, row, strict=True)) for row in expected.probabilities]
-
-
-def test_examples_added_at_the_same_time_are_all_there(make_engine: MakeEngine, database_url: str) -> None:
-    """One classifier that changes in place: no change is lost, and none is made twice."""
-    engine = make_engine(database_url=database_url)
-    engine.warm()
-    made = engine.adapt(support_of(0)).classifier
-    images = {f"more {client}": image_bytes(seed=client) for client in range(1, 13)}
-    added = at_once(lambda label: engine.add_examples(made.id, [(images[label], label)]), list(images))
-    assert sorted(one.classifier.revision for one in added) == list(range(2, 14))
-    labels = engine.classifiers.of().support(made.id)[1].labels
-    assert sorted(labels[2:]) == sorted(images)
-    # The order is that of the changes, and the weights are those of adapting to all at once.
-    anew = support_of(0) + [(images[label], label) for label in labels[2:]]
-    assert engine.adapt(anew).classifier.W.tobytes() == engine.classifiers.find(made.id).W.tobytes()

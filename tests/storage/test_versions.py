@@ -184,8 +184,11 @@ def test_two_servers_see_each_others_promotions(
     assert other.roll_back(NAME).version == 3
     assert answers(one) == 3
     assert one.classifiers.of().describe(f"{NAME}@3").promoted
+    third = one.classifiers.find(NAME).id
+    assert answers(other, third) == 3
     one.classifiers.delete(NAME)
     assert answers(other) == 1
+    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, third))
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, f"{NAME}@3"))
     fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: other.roll_back(NAME))
     assert other.adapt(colour_support(), NewClassifier(name=NAME)).classifier.version == 4
