@@ -118,55 +118,46 @@ def test_a_version_1_manifest_with_ranges_of_shots_is_refused(copy: Callable[...
     assert found.task == "5-way 1-to-10-shot"
 
 
-@pytest.mark.parametrize("key", [{"whitening": 3.0}, {"horizon_rule": "auto"}])
-def test_version_3_has_the_metric_and_the_rule_of_the_horizon(
-    copy: Callable[..., Path], key: dict[str, object]
-) -> None:
-    folder = copy()
-    edit_manifest(folder, lambda content: content["head"].update(key))
-    refused(folder, MANIFEST, "format_version 3")
-    edit_manifest(folder, lambda content: content.update(format_version=3))
-    head = load_bundle(folder).head
-    assert {name: getattr(head, name) for name in key} == key
-
-
-def test_version_5_has_the_share_of_a_crop(copy: Callable[..., Path]) -> None:
-    folder = copy()
-    before = load_bundle(folder).embedder_sha256
-    edit_manifest(folder, lambda content: content["preprocessing"].update(crop_fraction=0.875))
-    refused(folder, MANIFEST, "format_version 5")
-    edit_manifest(folder, lambda content: content.update(format_version=5))
-    bundle = load_bundle(folder)
-    assert bundle.manifest.preprocessing.crop_fraction == 0.875
-    assert bundle.embedder_sha256 != before
-    edit_manifest(folder, lambda content: content["preprocessing"].update(resize="pad"))
-    refused(folder, MANIFEST, "crop_fraction needs")
-
-
-def test_version_6_has_views_of_support_images(copy: Callable[..., Path]) -> None:
-    folder = copy()
-    before = load_bundle(folder).embedder_sha256
-    edit_manifest(folder, lambda content: content["preprocessing"].update(support_views=[0.65]))
-    refused(folder, MANIFEST, "format_version 6")
-    edit_manifest(folder, lambda content: content.update(format_version=6))
-    bundle = load_bundle(folder)
-    assert bundle.manifest.preprocessing.shares == (1.0, 0.65)
-    assert bundle.embedder_sha256 != before, "what is stored of an image is another"
-
-
-def test_version_7_has_the_start_s_offset_for_unequal_shots(copy: Callable[..., Path]) -> None:
-    folder = copy()
-    edit_manifest(folder, lambda content: content["head"].update(shot_offset=2.5))
-    refused(folder, MANIFEST, "shot_offset is for a prototype start")
+@pytest.mark.parametrize(
+    ("version", "part", "key", "value"),
+    [
+        (3, "head", "whitening", 3.0),
+        (3, "head", "horizon_rule", "auto"),
+        (5, "preprocessing", "crop_fraction", 0.875),
+        (6, "preprocessing", "support_views", [0.65]),
+        (7, "head", "shot_offset", 2.5),
+    ],
+)
+def test_what_a_later_version_has(copy: Callable[..., Path], version: int, part: str, key: str, value: object) -> None:
+    """It is refused under an earlier version, and becomes part of what the classifiers depend on."""
     folder = copy("tiny-prototype")
     before = load_bundle(folder)
-    edit_manifest(folder, lambda content: content["head"].update(shot_offset=2.5))
-    refused(folder, MANIFEST, "format_version 7")
-    edit_manifest(folder, lambda content: content.update(format_version=7))
+    edit_manifest(folder, lambda content: content[part].update({key: value}))
+    refused(folder, MANIFEST, f"format_version {version}")
+    edit_manifest(folder, lambda content: content.update(format_version=version))
     bundle = load_bundle(folder)
-    assert bundle.head.shot_offset == 2.5
-    assert bundle.embedder_sha256 == before.embedder_sha256, "classifiers keep working under another head"
-    assert bundle.head_sha256 != before.head_sha256
+    assert bundle.manifest.model_dump(mode="json")[part][key] == value
+    if part == "head":
+        assert getattr(bundle.head, key) == value
+        assert bundle.embedder_sha256 == before.embedder_sha256, "classifiers keep working under another head"
+        assert bundle.head_sha256 != before.head_sha256
+    else:
+        assert bundle.embedder_sha256 != before.embedder_sha256, "what is stored of an image is another"
+
+
+@pytest.mark.parametrize(
+    ("part", "keys", "said"),
+    [
+        ("preprocessing", {"crop_fraction": 0.875, "resize": "pad"}, "crop_fraction needs"),
+        ("head", {"shot_offset": 2.5}, "shot_offset is for a prototype start"),
+    ],
+)
+def test_keys_that_contradict_others_are_refused(
+    copy: Callable[..., Path], part: str, keys: dict[str, object], said: str
+) -> None:
+    folder = copy()
+    edit_manifest(folder, lambda content: content.update(format_version=7) or content[part].update(keys))
+    refused(folder, MANIFEST, said)
 
 
 def test_hashes_stay_what_they_are() -> None:
