@@ -99,21 +99,29 @@ def test_gradients_of_soft_labels_and_unequal_weights(method: Method, d: int, T:
 
 
 @both_methods
-def test_gradcheck(method: Method) -> None:
+@pytest.mark.parametrize(
+    ("T", "options"),
+    # T is no multiple of Euler's step: there dT is not continuous.
+    [(2.0, {"rtol": 1e-10, "atol": 1e-10}), (2.1, {"solver": "euler", "step_size": 0.25})],
+    ids=["dopri5", "euler"],
+)
+def test_gradcheck(method: Method, T: float, options: dict[str, Any]) -> None:
     """Every entry of the Jacobian in all five inputs, by torch's own checker."""
-    arguments = tensors(small_task(3, 2, 2, 2.0, 0.2))
+    arguments = tensors(small_task(3, 2, 2, T, 0.2))
 
     def adapt(*values: Tensor) -> Tensor:
         named: dict[str, Any] = dict(zip(INPUTS, values, strict=True))
-        return gradient_flow(Y=arguments["Y"], method=method, rtol=1e-10, atol=1e-10, **named)
+        return gradient_flow(Y=arguments["Y"], method=method, **options, **named)
 
     assert torch.autograd.gradcheck(adapt, tuple(arguments[name] for name in INPUTS), atol=1e-7, rtol=1e-6)
 
 
 @both_methods
-def test_at_time_zero_only_the_start_and_the_horizon_have_a_gradient(method: Method) -> None:
+@pytest.mark.parametrize("solver", [{}, {"solver": "euler", "step_size": 0.1}])
+def test_at_time_zero_only_the_start_and_the_horizon_have_a_gradient(method: Method, solver: dict[str, Any]) -> None:
     task = replace(small_task(lam=0.1), T=0.0)
-    gradients = task.gradients(method)
+    np.testing.assert_array_equal(gradient_flow(**tensors(task), method=method, **solver).detach().numpy(), task.W0)
+    gradients = task.gradients(method, **solver)
     np.testing.assert_array_equal(gradients["W0"], task.V)
     for name in ("phi", "lam", "weights"):
         assert not gradients[name].any()
