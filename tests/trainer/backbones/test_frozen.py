@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.tiny import ABOUT, tiny_config
+from tests.support.training import check_served, save_images
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_torchvision_backbones import IMAGENET, trained
 from tests.trainer.runs.test_training import colour_classes
@@ -22,7 +21,7 @@ from training.checkpoint_names import BEST, LAST
 from training.cli import main
 from training.commands.subject import open_subject
 from training.config import Config, ConfigError
-from training.data import ImageSet, sample_episode
+from training.data import sample_episode
 from training.data.resident import ResidentImages
 from training.errors import BackboneError, ExportError
 from training.model import MetaModel
@@ -107,19 +106,7 @@ def test_frozen_torchvision_weights_do_not_change_and_are_exported(tmp_path: Pat
     export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.manifest.training.config["backbone"]["weights"] == "weights.pt"
-    session = OnnxBackbone(bundle, "cpu")
-    for count in (1, 7):
-        found = session.embed(data.images[:count])
-        np.testing.assert_allclose(found, expected[:count], rtol=1e-3, atol=1e-4)
-
-
-def save_images(data: ImageSet, folder: Path) -> Path:
-    for split in ("train", "val"):
-        for name, members in zip(data.names, data.members, strict=True):
-            (folder / split / name).mkdir(parents=True)
-            for i in members:
-                Image.fromarray(data.images[i]).save(folder / split / name / f"{i}.png")
-    return folder
+    check_served(tmp_path / "bundle", data.images, expected)
 
 
 EXPORT = ["--description", "Colours.", "--data-description", "Eight.", "--licence", "CC0-1.0"]
@@ -195,11 +182,7 @@ def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
     export_bundle(with_backbone(checkpoint, overrides), tmp_path / "bundle", ABOUT)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.head.horizon == checkpoint.restore_model().head().horizon
-    session = OnnxBackbone(bundle, "cpu")
-    for count in (1, 7):
-        np.testing.assert_allclose(
-            session.embed(images.images[:count]), source.embed(images.images[:count]), rtol=1e-4, atol=1e-5
-        )
+    check_served(tmp_path / "bundle", images.images, source.embed(images.images), rtol=1e-4, atol=1e-5)
 
     wrong = (*overrides, "backbone.output=logits")
     with pytest.raises(BackboneError, match="have 4 numbers"):

@@ -13,13 +13,13 @@ import timm
 import torch
 from PIL import Image
 from timm.data.imagenet_info import ImageNetInfo
-from torch import Tensor, nn
+from torch import Tensor
 
 from comln_serve.bundle import load_bundle
-from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import Preprocessing, pixel_views
 from tests.support.paths import REPOSITORY
 from tests.support.tiny import ABOUT, tiny_config
+from tests.support.training import check_served, perturbed
 from tests.trainer.backbones.test_backbones import images
 from tests.trainer.runs.test_training import colour_classes
 from training.backbones.backbone import Backbone
@@ -48,14 +48,8 @@ def make(size: int = 64, **keys: object) -> Backbone:
 
 
 def trained(architecture: str, classes: int) -> Any:
-    """A network whose weights and statistics differ from the initial ones."""
     torch.manual_seed(1)
-    network: nn.Module = timm.create_model(architecture, num_classes=classes)
-    with torch.no_grad():
-        for tensor in network.state_dict().values():
-            if tensor.is_floating_point():
-                tensor.mul_(1 + 0.1 * torch.rand_like(tensor)).add_(0.01)
-    return network.eval()
+    return perturbed(timm.create_model(architecture, num_classes=classes))
 
 
 def embeddings_of(network: Any, x: Tensor) -> Tensor:
@@ -155,16 +149,8 @@ def test_from_training_to_the_bundle(
     network = trained(TINY, 7)
     torch.save(network.state_dict(), path)
     tree = tiny_config("prototype", ways=4, image_size=33).model_dump(mode="json")
-    tree["backbone"] = {
-        "kind": "timm",
-        "architecture": TINY,
-        "weights": str(path),
-        "frozen": frozen,
-        "normalise": "l2",
-        "layers": layers,
-        "pooling": pooling,
-        **PIXELS,
-    }
+    keys = {"kind": "timm", "architecture": TINY, "weights": str(path), "normalise": "l2", **PIXELS}
+    tree["backbone"] = {**keys, "frozen": frozen, "layers": layers, "pooling": pooling}
     tree["optimiser"].update(lr=0.01, head_lr=0.05)
     fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
     path.unlink()
@@ -173,13 +159,9 @@ def test_from_training_to_the_bundle(
     learned = checkpoint.model[f"backbone.network.{inner}conv_stem.weight"]
     assert torch.equal(learned, network.conv_stem.weight) == frozen
     export_bundle(checkpoint, tmp_path / "bundle", ABOUT)
-    bundle = load_bundle(tmp_path / "bundle")
-    assert bundle.manifest.training.config["backbone"]["weights"] == "weights.pth"
+    assert load_bundle(tmp_path / "bundle").manifest.training.config["backbone"]["weights"] == "weights.pth"
     expected = checkpoint.restore_model().embed(data.images)
-    session = OnnxBackbone(bundle, "cpu")
-    for count in (1, 7):
-        found = session.embed(data.images[:count])
-        np.testing.assert_allclose(found, expected[:count], rtol=1e-3, atol=1e-4)
+    check_served(tmp_path / "bundle", data.images, expected)
 
 
 @pytest.mark.parametrize(

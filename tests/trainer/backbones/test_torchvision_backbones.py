@@ -11,6 +11,7 @@ import torchvision.models
 from torch import Tensor, nn
 from torchvision.models import get_model, get_model_weights
 
+from tests.support.training import perturbed
 from tests.trainer.backbones.test_backbones import images
 from training.backbones import torchvision_model
 from training.backbones.backbone import Backbone
@@ -29,14 +30,8 @@ def make(size: int = 64, **keys: object) -> Backbone:
 
 
 def trained(architecture: str, classes: int) -> nn.Module:
-    """A network whose weights and statistics differ from the initial ones."""
     torch.manual_seed(1)
-    network: nn.Module = get_model(architecture, weights=None, num_classes=classes)
-    with torch.no_grad():
-        for tensor in network.state_dict().values():
-            if tensor.is_floating_point():
-                tensor.mul_(1 + 0.1 * torch.rand_like(tensor)).add_(0.01)
-    return network.eval()
+    return perturbed(get_model(architecture, weights=None, num_classes=classes))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from sklearn.metrics import roc_auc_score
 from comln_serve.bundle import BundleError, Calibration, load_bundle
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.domain.sixteen_bits import rounded
-from tests.bundle.test_bundle import edit_manifest
+from tests.support.bundles import edit_manifest
 from tests.support.paths import REPOSITORY
-from tests.trainer.commands.test_evaluate import colour_classes
 from training.cli import main
 from training.commands import calibrate
 from training.commands.calibrate import _allowed_tasks
@@ -36,17 +34,6 @@ from training.evaluation.tasks import Task
 
 Run = Callable[..., str]
 TASKS = ("--task", "3x1", "--task", "3x4", "--task", "4x1-4")
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return colour_classes(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture
-def bundle(models_dir: Path, tmp_path: Path) -> Path:
-    """A copy of a bundle, to record in."""
-    return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
 
 
 @pytest.fixture

@@ -25,31 +25,6 @@ from training.results.verdict import verdict
 FEW = ("--task", "3x1", "--queries", "3", "--episodes", "5")
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return colour_classes(tmp_path_factory.mktemp("images"))
-
-
-def colour_classes(root: Path) -> Path:
-    """Eight classes of colours in `train` and in `val`, eleven images each."""
-    rng = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for c in range(8):
-            folder = root / split / f"class{c}"
-            folder.mkdir(parents=True)
-            colour = rng.integers(60, 200, 3)
-            for i in range(11):
-                pixels = (colour + rng.integers(-50, 51, (16, 16, 3))).clip(0, 255)
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
-    return root
-
-
-@pytest.fixture
-def bundle(models_dir: Path, tmp_path: Path) -> Path:
-    """A copy of a bundle, to record in."""
-    return Path(shutil.copytree(models_dir / "tiny-prototype", tmp_path / "models" / "mine"))
-
-
 Run = Callable[..., str]
 
 

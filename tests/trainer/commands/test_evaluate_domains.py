@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from comln_serve.bundle import Calibration, load_bundle
-from tests.bundle.test_bundle import edit_manifest
-from tests.trainer.commands.test_evaluate import FEW, colour_classes
-from tests.trainer.commands.test_evaluate import bundle as bundle  # noqa: PLC0414 - a fixture
+from tests.support.bundles import edit_manifest
+from tests.support.training import colour_folders
+from tests.trainer.commands.test_evaluate import FEW
 from training.bundles.card import render_card
 from training.cli import main
 
@@ -24,7 +24,7 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Folders `one` and `two`, whose images are named <group>_<number>."""
     roots = tuple(tmp_path_factory.mktemp("data") / name for name in ("one", "two"))
     for root in roots:
-        colour_classes(root)
+        colour_folders(root)
         for path in sorted(root.glob("*/*/*.png")):
             path.rename(path.with_name(f"{int(path.stem) // 3}_{path.stem}.png"))
     return roots[0], roots[1]

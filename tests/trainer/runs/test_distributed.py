@@ -1,18 +1,16 @@
 """Two processes make the same update as one with the whole batch."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
-from tests.support.paths import REPOSITORY
+from tests.support.programs import python
+from tests.support.training import check_equal_runs, save_images
 from tests.trainer.runs.test_training import colour_classes, config
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import LAST
@@ -25,32 +23,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, data = tmp_path_factory.mktemp("images"), colour_classes()
-    for split in ("train", "val"):
-        for c, members in enumerate(data.members):
-            folder = root / split / f"class{c}"
-            folder.mkdir(parents=True)
-            for i in members:
-                Image.fromarray(data.images[i]).save(folder / f"{i}.png")
-    return root
+    return save_images(colour_classes(), tmp_path_factory.mktemp("images"))
 
 
 def train(settings: Config, images: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
     recipe = out.with_suffix(".json")
     recipe.write_text(json.dumps(settings.model_dump(mode="json")))
-    command = [sys.executable, "-m"]
-    if processes > 1:
-        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    command += ["training", "fit", str(recipe), "--data", str(images), "--out", str(out)]
-    return subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=100,
-    )
+    launcher = ("torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m") if processes > 1 else ()
+    return python("-m", *launcher, "training", "fit", recipe, "--data", images, "--out", out, OMP_NUM_THREADS="1")
 
 
 def two_phases(**changes: object) -> Config:
@@ -115,30 +95,11 @@ def test_a_killed_and_resumed_run_equals_one_never_stopped(tmp_path: Path, image
         "from training.cli import main\n"
         "main(sys.argv[1:])\n"
     )
-    recipe = tmp_path / "whole.json"
-    arguments = ["fit", str(recipe), "--data", str(images), "--out", str(tmp_path / "killed")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    died = subprocess.run(
-        [sys.executable, "-c", killer, *arguments],
-        cwd=REPOSITORY,
-        env=environment,
-        check=False,
-        capture_output=True,
-        timeout=100,
-    )
-    assert died.returncode == -9
-    subprocess.run(
-        [sys.executable, "-m", "training", *arguments, "--resume"],
-        cwd=REPOSITORY,
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
-    one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "killed"))
-    assert one.update == two.update == 6
-    for key, tensor in one.model.items():
-        assert torch.equal(tensor, two.model[key]), key
+    arguments = ("fit", tmp_path / "whole.json", "--data", images, "--out", tmp_path / "killed")
+    assert python("-c", killer, *arguments, OMP_NUM_THREADS="1").returncode == -9
+    resumed = python("-m", "training", *arguments, "--resume", OMP_NUM_THREADS="1")
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    check_equal_runs(tmp_path / "whole", tmp_path / "killed", updates=6)
     logs = [
         [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
         for run in ("whole", "killed")

@@ -16,6 +16,7 @@ from tests.support.image_files import image_bytes
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import tiny_config
+from tests.support.training import check_equal_runs
 from tests.trainer.backbones.test_frozen import EXPORT, onnx_config
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
@@ -236,10 +237,7 @@ def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pyt
     with stopped_after_saving(monkeypatch, lambda _, path: path.name == LAST):
         fit(settings, train, train, tmp_path / "stopped", resume=False)
     fit(settings, train, train, tmp_path / "stopped", resume=True)
-    one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "stopped"))
-    assert one.update == two.update == 4
-    for key, tensor in one.model.items():
-        assert torch.equal(tensor, two.model[key]), key
+    check_equal_runs(tmp_path / "whole", tmp_path / "stopped", updates=4)
 
 
 def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from PIL import Image
 
 from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
@@ -21,6 +20,7 @@ from tests.support.image_files import colour_support, prepare_image
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
+from tests.support.training import check_equal_runs, save_images
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
@@ -150,10 +150,7 @@ def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pyt
     assert Checkpoint.load(tmp_path / "stopped" / LAST).update == 2
     fit(settings, data, data, tmp_path / "stopped", resume=True)
 
-    one, two = (Checkpoint.load(tmp_path / run / LAST) for run in ("whole", "stopped"))
-    assert one.update == two.update == 4
-    for key, tensor in one.model.items():
-        assert torch.equal(tensor, two.model[key]), key
+    check_equal_runs(tmp_path / "whole", tmp_path / "stopped", updates=4)
 
 
 def test_a_run_says_what_it_reads_and_where_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,17 +320,10 @@ def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> No
 
 def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The three commands on an image folder; the accuracy is recorded in manifest and card."""
-    data = colour_classes()
-    for split in ("train", "val"):
-        for c, members in enumerate(data.members):
-            folder = tmp_path / "images" / split / f"class{c}"
-            folder.mkdir(parents=True)
-            for i in members:
-                Image.fromarray(data.images[i]).save(folder / f"{i}.png")
+    images = str(save_images(colour_classes(), tmp_path / "images"))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps(config().model_dump(mode="json")))
     run, bundle = tmp_path / "run", tmp_path / "bundle"
-    images = str(tmp_path / "images")
     assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
     about = ["--description", "Colours.", "--data-description", "Eight colours.", "--licence", "CC0-1.0"]
     for again in (False, True):
