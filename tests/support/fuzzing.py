@@ -6,8 +6,12 @@ from typing import Any
 import hypothesis
 import pytest
 import requests
+from fastapi.routing import APIRoute
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+from comln_serve.api.open_inference.routes import router as open_inference
+from comln_serve.api.routes import ROUTERS
 
 OPERATIONS_WITH_INPUT = [
     ("POST", "/adapt"),
@@ -26,27 +30,11 @@ OPERATIONS_WITH_INPUT = [
     ("POST", "/v2/models/{model}/versions/{version}/infer"),
 ]
 OPERATIONS = [
-    *OPERATIONS_WITH_INPUT,
-    ("GET", "/metrics"),
-    ("GET", "/models"),
-    ("POST", "/models/reload"),
-    ("GET", "/limits"),
-    ("GET", "/classifiers/{ref}"),
-    ("DELETE", "/classifiers/{ref}"),
-    ("POST", "/classifiers/{ref}/rollback"),
-    ("POST", "/classifiers/{ref}/adapt"),
-    ("GET", "/classifiers/{ref}/examples"),
-    ("GET", "/classifiers/{ref}/support"),
-    ("DELETE", "/classifiers/{ref}/examples/{number}"),
-    ("GET", "/health/live"),
-    ("GET", "/health/ready"),
-    ("GET", "/v2"),
-    ("GET", "/v2/health/live"),
-    ("GET", "/v2/health/ready"),
-    ("GET", "/v2/models/{model}"),
-    ("GET", "/v2/models/{model}/ready"),
-    ("GET", "/v2/models/{model}/versions/{version}"),
-    ("GET", "/v2/models/{model}/versions/{version}/ready"),
+    (method, route.path)
+    for router in (*ROUTERS, open_inference)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+    for method in sorted(route.methods)
 ]
 # A few requests in each run of the tests, many in that of the slow ones.
 few_or_many = pytest.mark.parametrize("examples", [20, pytest.param(50, marks=pytest.mark.slow)])
