@@ -124,8 +124,9 @@ class Visitor:
         self.click("#adapt")
         self.wait(lambda: not self.one("#adapt").get_attribute("aria-disabled"))
 
-    def make(self) -> None:
-        """Make the classifier and see its report."""
+    def make(self, classes: dict[str, list[Path]] | None = None) -> None:
+        """Make the classifier, of these classes beside those that are there, and see its report."""
+        self.add_classes(classes or {})
         self.adapt()
         self.wait(lambda: self.one("#step-quality").is_displayed() and self.all("#facts"))
         assert self.messages() == ""

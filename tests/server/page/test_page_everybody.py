@@ -112,8 +112,7 @@ def test_the_focus_outlives_what_it_was_on(visitor: Visitor, server: LiveServer,
 
 def test_photos_to_sort_by_keyboard(visitor: Visitor, colours: Colours) -> None:
     """The focus stays among the tiles, and photos that were removed come back with their results."""
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.sort([path for paths in colours.values() for path in paths])
 
     def press(text: str) -> None:
@@ -140,8 +139,7 @@ def test_photos_to_sort_by_keyboard(visitor: Visitor, colours: Colours) -> None:
 
 
 def test_a_result_is_announced_once(visitor: Visitor, colours: Colours) -> None:
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.step("sort")
     visitor.run(
         "window.said = []; new MutationObserver(() => { const text = document.querySelector('#announcer').textContent;"
@@ -153,8 +151,7 @@ def test_a_result_is_announced_once(visitor: Visitor, colours: Colours) -> None:
 
 
 def test_forced_colours_and_motion(visitor: Visitor, colours: Colours) -> None:
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.prefer(forced_colors="active", prefers_reduced_motion="reduce")
     style = (
         "const s = getComputedStyle(arguments[0]); return [s.backgroundColor, s.borderTopWidth, s.transitionDuration]"

@@ -153,8 +153,7 @@ def test_a_photo_in_two_classes_is_shown(visitor: Visitor, tmp_path: Path) -> No
     wrong = tmp_path / "wrong.jpg"
     wrong.write_bytes(classes["banana"][1].read_bytes())
     classes["zucchini"].append(wrong)
-    visitor.add_classes(classes)
-    visitor.make()
+    visitor.make(classes)
     assert sorted(visitor.texts(".contradictory .hint")) == ["banana-1.jpg", "wrong.jpg"]
     assert len(visitor.all(".contradictory img")) == 2
     assert any(note.startswith("A photo was sent under different labels") for note in visitor.texts("#notes li"))
@@ -170,8 +169,7 @@ def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
             path = tmp_path / f"{product}-{n}.jpg"
             path.write_bytes(frame(photo.read_bytes(), n if burst else 0))
             classes.setdefault(product, []).append(path)
-    visitor.add_classes(classes)
-    visitor.make()
+    visitor.make(classes)
     assert visitor.text("#title") == "Classifier without a name"
     assert visitor.texts(".near-duplicates .hint") == [path.name for path in classes["banana"]]
     assert len(visitor.all(".near-duplicates img")) == 5

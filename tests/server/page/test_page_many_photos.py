@@ -31,8 +31,7 @@ def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_pa
     photos.mkdir()
     for number in range(600):
         os.link(colours[list(colours)[number % 3]][0], photos / f"{number:03}.png")
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.step("sort")
     visitor.drop("#query-drop", [photos])
     visitor.wait_sorted(60)
@@ -54,8 +53,7 @@ def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_pa
 
 def test_a_server_that_is_away_for_seconds(visitor: Visitor, colours: Colours) -> None:
     """As one that is started anew: what waits is sorted then, and what was not can be sorted alone."""
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.step("sort")
     visitor.run(AWAY, 3)
     visitor.sort(colours["green"])
@@ -123,8 +121,7 @@ def test_photos_that_are_removed_stay_away(
     visitor.click("#clear")
 
     visitor.step("images")
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     sent = sum(line["images"] for line in requests_of(server, "/predict"))
     visitor.step("sort")
     visitor.send(visitor.one("#queries"), large)
@@ -150,8 +147,7 @@ def test_photos_that_are_removed_stay_away(
 
 
 def test_a_photo_that_waits_is_taught(visitor: Visitor, colours: Colours, large: list[Path]) -> None:
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.step("sort")
     visitor.send(visitor.one("#queries"), large)
     visitor.wait(lambda: len(visitor.all("#results > li")) == 80)

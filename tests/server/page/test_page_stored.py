@@ -291,8 +291,7 @@ def test_a_first_name(visitor: Visitor, server: LiveServer, colours: Colours) ->
         visitor.write("#new-name", name)
         visitor.press("Give it this name", "#dialog")
 
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     give("given")
     visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 1", "promoted"])
     visitor.step("images")
@@ -314,8 +313,7 @@ def test_a_first_name(visitor: Visitor, server: LiveServer, colours: Colours) ->
 
 
 def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: Colours) -> None:
-    visitor.add_classes(colours)
-    visitor.make()
+    visitor.make(colours)
     visitor.sort(colours["red"])
     # A photo is taught from its tile.
     visitor.all("#results .face")[0].click()
