@@ -15,6 +15,8 @@ from tests.support.image_files import box, encode, png_chunk, tiff, tiff_of, wit
 
 LIMIT = 20_000
 SIDE = 200  # squared over the limit
+# The tags of a TIFF of 4 by 4 grey pixels.
+PAGE = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
 
 
 def plain(side: int = SIDE) -> Image.Image:
@@ -161,29 +163,15 @@ def test_a_tile_larger_than_its_picture_is_refused() -> None:
 
 @pytest.mark.parametrize("tag", [273, 258, 320, 339, 282])
 def test_a_tag_of_very_many_numbers_is_refused(tag: int) -> None:
-    page = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
-    if tag == 273:
-        data = tiff({**page, 325: (4, (0,) * 1_000_000)}, bytes(16))
-    else:
-        data = tiff({**page, tag: (3, (1,) * 1_000_000)}, bytes(16))
+    numbers = {325: (4, (0,) * 1_000_000)} if tag == 273 else {tag: (3, (1,) * 1_000_000)}
+    data = tiff({**PAGE, **numbers}, bytes(16))
     assert fails(data).detail["received_format"] == "TIFF"
 
 
 def test_metadata_of_very_many_numbers_is_refused() -> None:
     """Turning a picture upright reads the EXIF directory in full."""
     exif = struct.pack("<HHHII", 1, 37500, 4, 1_000_000, 8) + bytes(4)
-    data = tiff(
-        {
-            256: (4, (4,)),
-            257: (4, (4,)),
-            258: (3, (8,)),
-            259: (3, (1,)),
-            262: (3, (1,)),
-            274: (3, (6,)),
-            34665: (4, (8 + 16,)),
-        },
-        bytes(16) + exif,
-    )
+    data = tiff({**PAGE, 274: (3, (6,)), 34665: (4, (8 + 16,))}, bytes(16) + exif)
     assert fails(data).detail["received_format"] == "TIFF"
 
 
