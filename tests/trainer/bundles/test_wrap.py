@@ -29,6 +29,12 @@ from tests.trainer.bundles.wrapping import (
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
+def check_embeds(bundle: Path, tensor: str, colour: str = "rgb") -> None:
+    """The bundle's embeddings are this tensor of the model, by torch, of length 1."""
+    x = images(5, SIZE)
+    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x, colour)[tensor]))
+
+
 def insert_first(*nodes: onnx.NodeProto, **constants: object) -> Change:
     """Nodes between the input and the convolution; the last makes "normalised"."""
 
@@ -69,8 +75,7 @@ def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     tmp_path: Path, layout: str, change: Change | None
 ) -> None:
     bundle = wrap(write_model(tmp_path / "m.onnx", layout=layout, change=change), *MEAN_AND_STD)
-    x = images(3, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
+    check_embeds(bundle, "flat")
     assert backbone_of(bundle)["layout"] == layout
 
 
@@ -167,8 +172,7 @@ def test_an_output_of_probabilities_without_a_linear_layer(tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert "input of the Softmax that makes the output logits" in captured.out
     assert captured.err == ""
-    x = images(3, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
+    check_embeds(bundle, "flat")
 
 
 def test_a_classifier_that_is_a_convolution(tmp_path: Path) -> None:
@@ -185,25 +189,17 @@ def test_a_classifier_that_is_a_convolution(tmp_path: Path) -> None:
             ]
         )
 
-    bundle = wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD)
-    x = images(3, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["pooled"]))
+    check_embeds(wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD), "pooled")
 
 
 def test_a_network_without_a_classifier_gives_its_output(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", change=output_only("flat", ["batch", 6]))
-    x = images(3, SIZE)
-    expected = unit(by_torch(x)["flat"])
-    torch.testing.assert_close(embed(wrap(model, *MEAN_AND_STD), x), expected)
+    check_embeds(wrap(model, *MEAN_AND_STD), "flat")
 
 
 def test_the_caller_may_name_the_embedding(tmp_path: Path) -> None:
     """Such as the output itself, if the last layer is a projection and not a classifier."""
-    model = write_model(tmp_path / "m.onnx")
-    x = images(3, SIZE)
-    expected = unit(by_torch(x)["logits"])
-    found = embed(wrap(model, "--output", "logits", *MEAN_AND_STD), x)
-    torch.testing.assert_close(found, expected)
+    check_embeds(wrap(write_model(tmp_path / "m.onnx"), "--output", "logits", *MEAN_AND_STD), "logits")
 
 
 def test_of_several_outputs_the_embedding_is_taken(tmp_path: Path) -> None:
@@ -220,9 +216,7 @@ def test_of_several_outputs_the_embedding_is_taken(tmp_path: Path) -> None:
             ]
         )
 
-    bundle = wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD)
-    x = images(3, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
+    check_embeds(wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD), "flat")
 
 
 @pytest.mark.parametrize(("colour", "order"), [("rgb", 1), ("bgr", -1)])
@@ -257,8 +251,7 @@ def test_normalisations_by_name(tmp_path: Path, name: str, mean: float, std: flo
 def test_a_grey_model(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", colour="grey")
     bundle = wrap(model, "--mean", "0.4", "--std", "0.2")
-    x = images(3, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x, "grey")["flat"]))
+    check_embeds(bundle, "flat", "grey")
 
 
 INSIDE = {
@@ -320,8 +313,7 @@ def test_a_fixed_batch_of_one_becomes_dynamic(tmp_path: Path, exporter: str) -> 
         graph.node[3].CopyFrom(reshape)
 
     bundle = wrap(write_model(tmp_path / "m.onnx", batch=1, change=change), *MEAN_AND_STD)
-    x = images(5, SIZE)
-    torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]))
+    check_embeds(bundle, "flat")
 
 
 def test_dynamic_sides_need_an_image_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

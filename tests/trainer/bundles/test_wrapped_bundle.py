@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from comln_serve.bundle import BundleError, load_bundle
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import NewClassifier
 from tests.support.engines import MakeEngine, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -23,13 +22,7 @@ from training.model import MetaModel
 def test_serving_a_wrapped_model(tmp_path: Path, make_engine: MakeEngine) -> None:
     """Classes of colours, classified by a convolution with random weights; T is chosen for the task."""
     bundle = wrap(write_model(tmp_path / "m.onnx"), "--normalisation", "half")
-    settings = Settings(
-        models_dir=bundle.parent,
-        database_url=f"sqlite:///{tmp_path / 'classifiers.db'}",
-        provider="cpu",
-        default_model="mine",
-    )
-    engine = make_engine(settings)
+    engine = make_engine(models_dir=bundle.parent, default_model="mine")
     engine.warm()
     manifest = load_bundle(bundle).manifest
     assert manifest.head.horizon_rule == "auto"

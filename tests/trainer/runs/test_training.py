@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastapi.testclient import TestClient
 
-from comln_serve.api.app import create_app
 from comln_serve.bundle import load_bundle
-from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.engine.engine import Engine, load_models
-from comln_serve.storage import Store
+from tests.support.engines import Serve
 from tests.support.image_files import colour_support, prepare_image
+from tests.support.messages import engine_of
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
@@ -67,7 +64,7 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
     assert all(math.isfinite(record["loss"]) for record in records)
 
 
-def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_path: Path) -> None:
+def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_path: Path, serve: Serve) -> None:
     tree = config("prototype").model_dump(mode="json")
     tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4, "initial_shot_offset": 1.0}
     tree["episodes"] |= {"unequal": 1.0}
@@ -86,16 +83,10 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     assert f"logits of classes with fewer images are raised, beta = {head.shot_offset:.3g}" in card
     assert record_of(tmp_path / "run", best)["shot_offset"] == head.shot_offset
 
-    settings = Settings(
-        models_dir=tmp_path / "models", provider="cpu", database_url=f"sqlite:///{tmp_path / 'classifiers.db'}"
-    )
-    engine = Engine(settings, load_models(settings), Store(settings.database_url))
-    with TestClient(create_app(engine)) as client:
-        engine.warm()
-        (model,) = client.get("/models").json()["models"]
-        assert model["horizon_exponents"] == pytest.approx(vars(head.exponents))
-        support = colour_support()
-        classifier = engine.adapt(support).classifier
+    client, support = serve(models_dir=tmp_path / "models", default_model=None), colour_support()
+    (model,) = client.get("/models").json()["models"]
+    assert model["horizon_exponents"] == pytest.approx(vars(head.exponents))
+    classifier = engine_of(client).adapt(support).classifier
     images = np.stack([prepare_image(content, best.config.data.preprocessing) for content, _ in support])
     expected = head.horizon_of(best.restore_model().embed(images), 3)
     assert classifier.horizon == pytest.approx(expected, rel=1e-4)
