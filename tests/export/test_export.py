@@ -19,7 +19,6 @@ from fastapi.testclient import TestClient
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from comln_serve.api.app import create_app
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.bundle import Bundle, find_bundles, load_bundle
 from comln_serve.configuration.settings import Settings
@@ -34,7 +33,7 @@ from examples.run_exported import decode
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, Serve
 from tests.support.image_files import colour_support
-from tests.support.messages import adapt_form, engine_of
+from tests.support.messages import adapt_form, check_error, engine_of, predict_form
 from tests.support.paths import REPOSITORY
 
 # Of probabilities: they are float32 in the file, and JSON of float64 in the server's answers.
@@ -174,13 +173,8 @@ def test_shipped_bundles_answer_as_predict(model: str, tmp_path: Path, serve: Se
     drawings = REPOSITORY / "examples" / "omniglot"
     classes = ["keble-08", "oriya-25", "sylheti-06", "syriac-serto-01", "tengwar-02"]
     client = serve(models_dir=REPOSITORY / "models", default_model=model)
-    support = [(path, name) for name in classes for path in (drawings / name / "support").iterdir()]
-    adapted = client.post(
-        "/adapt",
-        data={"name": "letters", "labels": [name for _, name in support]},
-        files=[("images", path.read_bytes()) for path, _ in support],
-    )
-    assert adapted.status_code == 201, adapted.text
+    support = [(path.read_bytes(), name) for name in classes for path in (drawings / name / "support").iterdir()]
+    client.post("/adapt", **adapt_form(support, name="letters")).raise_for_status()
     queries = [path for name in classes for path in (drawings / name / "query").iterdir()]
     assert_same_answers(client, "letters", [*queries, *files(tmp_path), *large(tmp_path)])
     (tmp_path / "letters.onnx").write_bytes(export(client, "letters"))
@@ -202,47 +196,34 @@ def test_shipped_bundles_answer_as_predict(model: str, tmp_path: Path, serve: Se
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["photos-efficientnet-lite0", "miniimagenet-conv4"])
 def test_the_documented_way_from_a_photo_to_probabilities(
-    model: str, tmp_path: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block of docs/export.md computes what `/predict` answers, from a file of the head alone."""
     (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "export.md").read_text(), flags=re.DOTALL)
     groceries = sorted(path for path in (REPOSITORY / "examples" / "groceries").iterdir() if path.is_dir())
-    engine = make_engine(models_dir=REPOSITORY / "models", default_model=model)
+    client = serve(models_dir=REPOSITORY / "models", default_model=model)
     (tmp_path / "models").symlink_to(REPOSITORY / "models")
     monkeypatch.chdir(tmp_path)
     queries = [path for folder in groceries for path in sorted((folder / "query").iterdir())]
-    with TestClient(create_app(engine)) as client:
-        support = [(path, folder.name) for folder in groceries for path in (folder / "support").iterdir()]
-        adapted = client.post(
-            "/adapt",
-            data={"name": "letters", "labels": [name for _, name in support]},
-            files=[("images", path.read_bytes()) for path, _ in support],
-        )
-        assert adapted.status_code == 201, adapted.text
-        (tmp_path / "letters.safetensors").write_bytes(export(client, "letters", "safetensors"))
-        opaque = [path for path in files(tmp_path) if path.stem not in {"RGBA", "LA", "palette"}]
-        for path in [*queries, *opaque, *large(tmp_path)]:
-            (tmp_path / "photo.jpg").write_bytes(path.read_bytes())
-            answer = client.post(
-                "/predict", data={"classifier": "letters", "top_k": len(groceries)}, files={"images": path.read_bytes()}
-            )
-            expected = {item["label"]: item["probability"] for item in answer.json()["predictions"][0]["top"]}
-            scope: dict[str, Any] = {}
-            exec(block, scope)
-            found = dict(zip(json.loads(scope["about"]["labels"]), scope["probabilities"].tolist(), strict=True))
-            assert found == pytest.approx(expected, abs=1e-5), path
+    support = [(path.read_bytes(), folder.name) for folder in groceries for path in (folder / "support").iterdir()]
+    client.post("/adapt", **adapt_form(support, name="letters")).raise_for_status()
+    (tmp_path / "letters.safetensors").write_bytes(export(client, "letters", "safetensors"))
+    opaque = [path for path in files(tmp_path) if path.stem not in {"RGBA", "LA", "palette"}]
+    for path in [*queries, *opaque, *large(tmp_path)]:
+        (tmp_path / "photo.jpg").write_bytes(path.read_bytes())
+        asked = predict_form(path.read_bytes(), classifier="letters", top_k=len(groceries))
+        (prediction,) = client.post("/predict", **asked).json()["predictions"]
+        expected = {item["label"]: item["probability"] for item in prediction["top"]}
+        scope: dict[str, Any] = {}
+        exec(block, scope)
+        found = dict(zip(json.loads(scope["about"]["labels"]), scope["probabilities"].tolist(), strict=True))
+        assert found == pytest.approx(expected, abs=1e-5), path
 
 
 @pytest.fixture
 def named(client: TestClient) -> str:
     """A classifier of three classes, of the model `tiny`."""
-    support = colour_support()
-    answer = client.post(
-        "/adapt",
-        data={"name": "colours", "labels": [label for _, label in support]},
-        files=[("images", data) for data, _ in support],
-    )
-    assert answer.status_code == 201
+    client.post("/adapt", **adapt_form(colour_support(), name="colours")).raise_for_status()
     return "colours"
 
 
@@ -299,14 +280,11 @@ def header_of(file: bytes) -> dict[str, str]:
     return header
 
 
-def test_a_safetensors_export_holds_the_weights(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    adapted = engine.adapt(colour_support())
-    with TestClient(create_app(engine)) as client:
-        tensors = safetensors.numpy.load(export(client, adapted.classifier.id, "safetensors"))
+def test_a_safetensors_export_holds_the_weights(client: TestClient, named: str) -> None:
+    tensors = safetensors.numpy.load(export(client, named, "safetensors"))
     assert set(tensors) == {"W"}
     assert tensors["W"].dtype == np.float32
-    assert np.array_equal(tensors["W"], adapted.classifier.W)
+    assert np.array_equal(tensors["W"], engine_of(client).classifiers.find(named).W)
 
 
 def backbone_with(opset: int) -> bytes:
@@ -395,45 +373,33 @@ def test_an_export_is_a_download_with_a_file_name(client: TestClient, named: str
 
 def test_labels_of_any_script_are_exported(client: TestClient) -> None:
     labels = ["naïve ☃", '"quoted"\n', "漢字"]
-    support = colour_support(1)
-    answer = client.post("/adapt", data={"labels": labels}, files=[("images", data) for data, _ in support])
-    classifier = answer.json()["id"]
+    support = [(data, label) for (data, _), label in zip(colour_support(1), labels, strict=True)]
+    classifier = client.post("/adapt", **adapt_form(support)).json()["id"]
     about = session_of(export(client, classifier)).get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == labels
     assert json.loads(header_of(export(client, classifier, "safetensors"))["labels"]) == labels
 
 
 def test_exports_that_cannot_be_made_are_refused(client: TestClient, named: str) -> None:
-    for path, status, code in [
-        (f"/classifiers/{named}/export?format=pickle", 422, "invalid_request"),
-        (f"/classifiers/{named}/export?format=", 422, "invalid_request"),
-        ("/classifiers/nobody/export?format=onnx", 404, "classifier_not_found"),
-    ]:
-        answer = client.get(path)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+    for kind in ("pickle", ""):
+        check_error(client.get(f"/classifiers/{named}/export?format={kind}"), ErrorCode.INVALID_REQUEST)
+    check_error(client.get("/classifiers/nobody/export?format=onnx"), ErrorCode.CLASSIFIER_NOT_FOUND)
 
 
-def test_a_changed_model_is_not_exported(tmp_path: Path, settings: Settings, make_engine: MakeEngine) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(models_folder(settings) / "tiny", models / "tiny")
-    settings = settings.model_copy(update={"models_dir": models})
-    engine = make_engine(settings)
-    adapted = engine.adapt(colour_support()).classifier.id
-    engine.close()
-    edit_manifest(models / "tiny", lambda content: content["preprocessing"].update(resize="stretch"))
-    with TestClient(create_app(make_engine(settings))) as client:
-        for kind in ("onnx", "safetensors"):
-            answer = client.get(f"/classifiers/{adapted}/export", params={"format": kind})
-            assert answer.status_code == 409
-            assert answer.json()["error"]["code"] == "model_changed"
+def test_a_changed_model_is_not_exported(tmp_path: Path, models_dir: Path, serve: Serve) -> None:
+    bundle = Path(shutil.copytree(models_dir / "tiny", tmp_path / "models" / "tiny"))
+    client = serve(models_dir=bundle.parent)
+    client.post("/adapt", **adapt_form(name="known")).raise_for_status()
+    edit_manifest(bundle, lambda content: content["preprocessing"].update(resize="stretch"))
+    client.post("/models/reload").raise_for_status()
+    for kind in ("onnx", "safetensors"):
+        check_error(client.get(f"/classifiers/known/export?format={kind}"), ErrorCode.MODEL_CHANGED)
 
 
 def test_exports_at_the_same_time_are_bounded(client: TestClient, named: str) -> None:
     exports = client.app.state.exports  # type: ignore[attr-defined]
     with exports.admit(MOST_EXPORTS):
-        answer = client.get(f"/classifiers/{named}/export")
-        assert answer.status_code == 429
-        assert answer.headers["retry-after"]
+        check_error(client.get(f"/classifiers/{named}/export"), ErrorCode.OVERLOADED)
     for _ in range(2 * MOST_EXPORTS):
         export(client, named)
     client.get("/classifiers/nobody/export")
