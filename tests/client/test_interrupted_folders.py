@@ -10,7 +10,7 @@ import pytest
 
 from comln_serve.client import Client, ComlnError, IncompleteError, InterruptedPredicting
 from tests.client.pictures import class_folder
-from tests.client.wires import Wire, client_on, uploads
+from tests.client.wires import Wire, client_on, ctrl_c, uploads
 from tests.support.live import live_server, running
 from tests.support.messages import GREEN, RED
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_deleted_is_named(wired: Callable[..., Wire], folder: Pat
         wire.before = die
         with pytest.raises(IncompleteError, match="What remains of it could not be deleted: clf_") as caught:
             client.adapt_folder(folder, name="shop")
-        wire.before = lambda _request: None
+        wire.calm()
         assert {item.id for item in client.classifiers()} == set(caught.value.leftover)
         assert (caught.value.done, caught.value.status) == (10, None)
 
@@ -69,15 +69,10 @@ def test_what_cannot_be_deleted_is_named(wired: Callable[..., Wire], folder: Pat
 def test_ctrl_c_leaves_nothing(wired: Callable[..., Wire], folder: Path) -> None:
     wire = wired(max_images=5)
     with client_on(wire) as client:
-
-        def interrupt(request: httpx2.Request) -> None:
-            if request.url.path.endswith("/examples"):
-                raise KeyboardInterrupt
-
-        wire.before = interrupt
+        wire.before = ctrl_c("POST", "/examples")
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="shop")
-        wire.before = lambda _request: None
+        wire.calm()
         assert client.classifiers() == []
 
 
@@ -139,19 +134,10 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
     caplog.set_level(logging.WARNING, "comln_serve.client")
     wire = wired(max_images=5)
     with client_on(wire) as client:
-
-        def interrupt(request: httpx2.Request) -> None:
-            if request.method == "DELETE":
-                raise KeyboardInterrupt
-
-        def interrupt_adapt(request: httpx2.Request) -> None:
-            if request.url.path == "/adapt":
-                raise KeyboardInterrupt
-
-        wire.before = interrupt
+        wire.before = ctrl_c("DELETE")
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="shop")
-        wire.before = lambda _request: None
+        wire.calm()
         shop, *parts = client.classifiers()
         assert caplog.messages == [
             "What an interrupted call has made could not be deleted: " + ", ".join(one.id for one in parts)
@@ -171,22 +157,16 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
         wire.before = lambda _request: httpx2.ConnectError("refused") if ended else None
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="shop")
-        wire.before = lambda _request: None
-        wire.after = lambda _request: None
+        wire.calm()
         assert "could not be deleted: clf_" in caplog.messages[0]
         not_known = "Whether the request that was interrupted has made a classifier is not known: "
         assert caplog.messages[-1].startswith(not_known)
         assert client.classifier("shop").id == shop.id
-        wire.after = interrupt_adapt
+        wire.after = ctrl_c("POST", "/adapt")
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="other")
         assert caplog.messages[-1] == f"{not_known}KeyboardInterrupt"
-
-        def interrupt_both(request: httpx2.Request) -> None:
-            if request.url.path.endswith("/examples") or request.method == "DELETE":
-                raise KeyboardInterrupt
-
-        wire.after = interrupt_both
+        wire.after = lambda request: ctrl_c("DELETE")(request) or ctrl_c("POST", "/examples")(request)
         with pytest.raises(KeyboardInterrupt):
             client.adapt_folder(folder, name="third")
         assert f"{not_known}interrupted again" in caplog.messages[-2:]
@@ -195,19 +175,14 @@ def test_what_is_left_after_a_second_ctrl_c_is_logged(
 def test_an_interrupted_change_in_place_is_not_repeated(wired: Callable[..., Wire], folder: Path) -> None:
     """It could not be undone."""
     wire = wired(max_images=5)
-
-    def interrupt(request: httpx2.Request) -> None:
-        if request.url.path.endswith("/examples"):
-            raise KeyboardInterrupt
-
     with client_on(wire) as client:
         shop = client.adapt([RED, GREEN], ["red", "green"])
         wire.requests.clear()
-        wire.before = interrupt
+        wire.before = ctrl_c("POST", "/examples")
         with pytest.raises(KeyboardInterrupt):
             client.add_examples_folder(shop, folder)
         assert uploads(wire) == []
-        wire.before = lambda _request: None
+        wire.calm()
         assert client.classifier(shop).revision == 1
 
 
@@ -218,7 +193,7 @@ def test_a_promotion_that_fails_keeps_the_finished_version(wired: Callable[..., 
         wire.before = lambda request: httpx2.ConnectError("refused") if request.url.path.endswith("/promote") else None
         with pytest.raises(IncompleteError, match="shop@4 is finished, but was not promoted") as caught:
             client.adapt_folder(folder, name="shop")
-        wire.before = lambda _request: None
+        wire.calm()
         assert client.classifier("shop").id == old.id
         assert len(client.examples(client.promote("shop@4"))) == 12
         assert caught.value.leftover == ()

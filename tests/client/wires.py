@@ -16,6 +16,20 @@ PAIR = ([RED, GREEN], ["red", "green"])  # images and their labels
 Fault = Callable[[httpx2.Request], httpx2.Response | Exception | None]
 
 
+def nothing(_request: httpx2.Request) -> None:
+    """No fault."""
+
+
+def ctrl_c(method: str = "", ending: str | tuple[str, ...] = "") -> Fault:
+    """The user's interrupt at every request of a method whose path ends so."""
+
+    def fault(request: httpx2.Request) -> None:
+        if request.method.startswith(method) and request.url.path.endswith(ending):
+            raise KeyboardInterrupt
+
+    return fault
+
+
 class Wire(httpx2.BaseTransport):
     """Passes requests on and notes them.
 
@@ -28,8 +42,8 @@ class Wire(httpx2.BaseTransport):
 
     def __init__(self, inner: httpx2.BaseTransport) -> None:
         self.inner = inner
-        self.before: Fault = lambda _request: None
-        self.after: Fault = lambda _request: None
+        self.before: Fault = nothing
+        self.after: Fault = nothing
         self.requests: list[str] = []
         self.keys: list[str | None] = []
 
@@ -45,6 +59,10 @@ class Wire(httpx2.BaseTransport):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong."""
+        self.before = self.after = nothing
 
     def close(self) -> None:
         self.inner.close()
