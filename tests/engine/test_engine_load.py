@@ -15,10 +15,9 @@ from comln_serve.engine.embedding import decoders
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
-from comln_serve.imaging import ImageFile, Preprocessing, fit_views
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.waiting import at_once, wait_until
+from tests.support.waiting import Gate, at_once, wait_until
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -126,19 +125,12 @@ def test_a_request_that_waits_too_long_for_a_decoder(
     """It is told so in time, though no decoder ever looks at it."""
     engine = make_engine(max_queue_seconds=0.2, decode_threads=1)
     adapted = engine.adapt(colour_support()).classifier
-    running, blocked = Event(), Event()
-
-    def held(file: ImageFile, policy: Preprocessing, count: int) -> Any:
-        running.set()
-        assert blocked.wait(30)
-        return fit_views(file, policy, count)
-
-    monkeypatch.setattr(decoders, "fit_views", held)
+    decoding = Gate(monkeypatch, decoders, "fit_views")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(predict, engine, [image_bytes()], adapted.id)
-        assert running.wait(30)
+        decoding.wait()
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, [image_bytes()] * count, adapted.id))
-        blocked.set()
+        decoding.open()
         first.result(30)
     assert predict(engine, [image_bytes()], adapted.id).probabilities.shape == (1, 3)
     assert engine.images.pending == 0

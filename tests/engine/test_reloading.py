@@ -24,7 +24,7 @@ from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, p
 from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import PAIR, adapt_form, check_error, predict_form
-from tests.support.waiting import SOON, wait_until
+from tests.support.waiting import SOON, Gate, wait_until
 
 QUERY = [image_bytes((220, 30, 30), seed=5)]
 
@@ -298,21 +298,13 @@ def test_an_engine_that_is_closed_reloads_nothing(live: Engine) -> None:
 
 def test_adapting_does_not_wait_for_a_reload(live: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     describe(folder)
-    opening, go_on = Event(), Event()
-    warm = LocalModel.warm
-
-    def slow(model: LocalModel) -> None:
-        opening.set()
-        assert go_on.wait(SOON)
-        warm(model)
-
-    monkeypatch.setattr(LocalModel, "warm", slow)
+    opening = Gate(monkeypatch, LocalModel, "warm")
     with ThreadPoolExecutor(2) as pool:
         reloading = pool.submit(live.reload)
-        assert opening.wait(SOON)
+        opening.wait()
         try:
             assert pool.submit(live.adapt, colour_support(), NewClassifier()).result(SOON).classifier.labels
             assert not reloading.done()
         finally:
-            go_on.set()
+            opening.open()
         assert reloading.result(SOON).replaced == ["tiny"]

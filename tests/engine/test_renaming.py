@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,7 @@ from comln_serve.storage import Store, TenantStore
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.waiting import at_once
+from tests.support.waiting import Gate, at_once
 
 Support = list[tuple[bytes, str]]
 
@@ -91,12 +89,6 @@ def test_a_request_repeated_while_the_first_is_at_work_is_answered_as_that(
 ) -> None:
     """As a client does whose connection broke. When its turn comes, there is nothing left to change."""
     engine.adapt(PHOTOS, NewClassifier(name="letters"))
-    begun, release, add = Event(), Event(), TenantStore.add
-
-    def slow(*arguments: Any, **options: Any) -> Any:
-        begun.set()
-        assert release.wait(60)
-        return add(*arguments, **options)
 
     def change(key: str) -> Adapted:
         caller = Caller(idempotency_key=key)
@@ -104,12 +96,12 @@ def test_a_request_repeated_while_the_first_is_at_work_is_answered_as_that(
             return engine.change("letters", RelabelExamples({1: "new"}), caller)
         return engine.change("letters", RenameClasses({"green": "new"}), caller)
 
-    monkeypatch.setattr(TenantStore, "add", slow)
+    storing = Gate(monkeypatch, TenantStore, "add")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(change, "key")
-        assert begun.wait(60)
+        storing.wait()
         again = pool.submit(change, "key")
-        release.set()
+        storing.open()
         assert (first.result().replayed, again.result().replayed) == (False, True)
         assert first.result().classifier.id == again.result().classifier.id
     fails(ErrorCode.INVALID_REQUEST, lambda: change("another"))

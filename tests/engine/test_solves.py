@@ -16,7 +16,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support
-from tests.support.waiting import wait_until
+from tests.support.waiting import Gate, wait_until
 
 MORE = colour_support()
 
@@ -138,19 +138,12 @@ def test_a_solve_has_its_whole_time_however_long_it_waited(
     monkeypatch.setattr(adaptation, "usable_cpus", lambda: 1)
     engine = make_engine(max_queue_seconds=0.5)
     engine.warm()
-    begun, release, fit = Event(), Event(), adaptation.fit
-
-    def slow(*arguments: Any) -> Any:
-        begun.set()
-        assert release.wait(60)
-        return fit(*arguments)
-
-    monkeypatch.setattr(adaptation, "fit", slow)
+    solving = Gate(monkeypatch, adaptation, "fit")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(engine.adapt, colour_support())
-        assert begun.wait(60)
+        solving.wait()
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: engine.adapt(colour_support()))
-        release.set()
+        solving.open()
         assert first.result().classifier.labels == ("red", "green", "blue")
     assert engine.images.pending == 0
 
@@ -162,19 +155,12 @@ def test_images_of_solves_that_wait_keep_no_others_out(
     """Once they are embedded, nothing is left to do for them."""
     engine = make_engine(max_images=9, max_pending_images=9)
     known = engine.adapt(colour_support()).classifier
-    begun, release, fit = Event(), Event(), adaptation.fit
-
-    def slow(*arguments: Any) -> Any:
-        begun.set()
-        assert release.wait(60)
-        return fit(*arguments)
-
-    monkeypatch.setattr(adaptation, "fit", slow)
+    solving = Gate(monkeypatch, adaptation, "fit")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(lambda: engine.add_examples(known.id, MORE) if extends else engine.adapt(MORE))
         try:
-            assert begun.wait(60)
+            solving.wait()
             assert len(predict(engine, [file for file, _ in MORE], known.id).probabilities) == 9
         finally:
-            release.set()
+            solving.open()
         assert first.result().classifier.labels == ("red", "green", "blue")

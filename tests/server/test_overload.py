@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from socket import create_connection
-from threading import Event
 from typing import Any
 
 import httpx2
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine import engine as engine_module
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
@@ -22,7 +22,7 @@ from tests.support.engines import MakeEngine, before_each_batch
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, check_error, predict_form, predict_json
 from tests.support.serving import Held, served
-from tests.support.waiting import wait_until
+from tests.support.waiting import Gate, wait_until
 
 RED = image_bytes()
 
@@ -250,16 +250,10 @@ def test_predictions_wait_for_a_warming_server_and_probes_do_not(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for it; the event loop does not."""
-    warm, warming = Event(), Event()
-
-    def slow() -> None:
-        warming.set()
-        assert warm.wait(60)
-
-    monkeypatch.setattr("comln_serve.engine.engine.compile_flow", slow)
+    warming = Gate(monkeypatch, engine_module, "compile_flow")
     engine = make_engine()
     with served(engine, wait=False) as url, ThreadPoolExecutor(1) as pool:
-        assert warming.wait(60)
+        warming.wait()
         try:
             waiting = pool.submit(predict, url)
             in_flight = 'comln_pending{unit="requests"} 1'
@@ -267,7 +261,7 @@ def test_predictions_wait_for_a_warming_server_and_probes_do_not(
             assert http.get(f"{url}/health/live").status_code == 200
             assert http.get(f"{url}/health/ready").status_code == 503
         finally:
-            warm.set()
+            warming.open()
         check_error(waiting.result(60), ErrorCode.CLASSIFIER_NOT_FOUND)
 
 
