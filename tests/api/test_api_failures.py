@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -233,18 +232,6 @@ def test_not_ready_until_warm(make_engine: MakeEngine) -> None:
     assert client.get("/health/live").status_code == 200
     engine.warm()
     assert client.get("/health/ready").status_code == 200
-
-
-def test_a_classifier_of_a_changed_model_is_refused(
-    client: TestClient, models_dir: Path, make_engine: MakeEngine, tmp_path: Path
-) -> None:
-    client.post("/adapt", **adapt_form(name="known"))
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "other").symlink_to(models_dir / "tiny", target_is_directory=True)
-    later = TestClient(create_app(make_engine(models_dir=models, default_model="other")))
-    error = check_error(later.post("/predict", **predict_form(RED)), ErrorCode.MODEL_CHANGED)
-    assert error["detail"]["model"] == "tiny"
 
 
 def test_an_unexpected_failure_reveals_nothing_internal(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

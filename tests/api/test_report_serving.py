@@ -20,7 +20,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.export.head_file import metadata
 from tests.support.bundles import edit_manifest
-from tests.support.engines import MakeEngine, predict
+from tests.support.engines import MakeEngine, Serve, predict
 from tests.support.image_files import colour_support, image_bytes, prepare_image
 from tests.support.messages import adapt_form, adapt_json, predict_form, predict_json
 from tests.support.paths import REPOSITORY
@@ -143,9 +143,7 @@ def test_an_uncalibrated_model_says_so(client: TestClient) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("body", [predict_form, predict_json])
-def test_characters_outside_the_task_are_unknown(
-    make_engine: MakeEngine, body: Callable[..., dict[str, Any]], shots: int
-) -> None:
+def test_characters_outside_the_task_are_unknown(serve: Serve, body: Callable[..., dict[str, Any]], shots: int) -> None:
     """Seven characters are the classes; drawings of three others are not among them.
 
     With three drawings each the threshold comes from the drawings, with one from the model.
@@ -155,15 +153,13 @@ def test_characters_outside_the_task_are_unknown(
     support = [
         (path.read_bytes(), folder.name) for folder in known for path in sorted(folder.glob("support/*.png"))[:shots]
     ]
-    with TestClient(
-        create_app(make_engine(models_dir=REPOSITORY / "models", default_model="omniglot-conv4"))
-    ) as client:
-        made = client.post("/adapt", **adapt_form(support)).json()
-        answers = []
-        for folders in (known, strange):
-            images = [path.read_bytes() for f in folders for path in sorted(f.glob("query/*.png"))]
-            asked = body(*images, classifier=made["id"], unknown=True)
-            answers.append(client.post("/predict", **asked).json())
+    client = serve(models_dir=REPOSITORY / "models", default_model="omniglot-conv4")
+    made = client.post("/adapt", **adapt_form(support)).json()
+    answers = []
+    for folders in (known, strange):
+        images = [path.read_bytes() for f in folders for path in sorted(f.glob("query/*.png"))]
+        asked = body(*images, classifier=made["id"], unknown=True)
+        answers.append(client.post("/predict", **asked).json())
     own = made["report"]["unknown_threshold"]
     assert (own is None) == (shots == 1)
     threshold = answers[0]["unknown_threshold"]

@@ -75,12 +75,6 @@ def test_a_batch_of_any_size_gives_what_single_images_give(engine: Engine, count
         np.testing.assert_allclose(together[position], alone[0], atol=1e-5)
 
 
-def test_adapting_again_gives_the_same_weights(engine: Engine) -> None:
-    first, second = (engine.adapt(colour_support()).classifier for _ in range(2))
-    assert first.id != second.id
-    np.testing.assert_array_equal(first.W, second.W)
-
-
 def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     own = engine.adapt(colour_support()).classifier
     assert own.horizon == engine.models["tiny"].bundle.head.horizon
@@ -93,20 +87,6 @@ def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     assert losses[0] > losses[-1]
     none = engine.adapt(colour_support(), NewClassifier(horizon=1e-12)).classifier
     assert none.support_loss == pytest.approx(np.log(3), abs=1e-6), "a zero start knows nothing"
-
-
-@pytest.mark.parametrize("ways", [2, 4, 6])
-def test_learned_start_refuses_another_number_of_classes(engine: Engine, ways: int) -> None:
-    support = [(image_bytes(seed=i), f"class {i}") for i in range(ways)]
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support, NewClassifier(model="tiny-learned")))
-    assert error.detail == {"received_classes": ways, "needed_classes": 5}
-    assert engine.store.count() == 0
-
-
-@pytest.mark.parametrize("support", [[], [(image_bytes(), "a")], [(image_bytes(), "a")] * 3])
-def test_too_few_classes(engine: Engine, support: list[tuple[bytes, str]]) -> None:
-    fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(support))
-    assert engine.store.count() == 0
 
 
 def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> None:
@@ -156,28 +136,6 @@ def test_a_classifier_of_another_backbone_is_not_used(
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(changed, [image_bytes()], adapted.id))
     assert error.detail["model"] == "tiny"
     assert changed.classifiers.find(adapted.id).id == adapted.id, "it can still be looked at"
-
-
-def test_unknown_names(engine: Engine) -> None:
-    error = fails(ErrorCode.MODEL_NOT_FOUND, lambda: engine.adapt(colour_support(), NewClassifier(model="absent")))
-    assert error.detail["available"] == ["tiny", "tiny-learned", "tiny-prototype"]
-    for action in (
-        lambda: predict(engine, [image_bytes()], "absent"),
-        lambda: engine.classifiers.find("absent"),
-        lambda: engine.classifiers.delete("absent"),
-    ):
-        fails(ErrorCode.CLASSIFIER_NOT_FOUND, action)
-
-
-@pytest.mark.parametrize("position", [0, 4, 8])
-def test_a_bad_image_is_named_by_its_position(engine: Engine, position: int) -> None:
-    support = colour_support()
-    support[position] = (b"not an image", support[position][1])
-    error = fails(ErrorCode.INVALID_IMAGE, lambda: engine.adapt(support))
-    assert error.message.startswith(f"Image {position + 1} of 9:")
-    assert error.detail["image"] == position
-    assert engine.store.count() == 0
-    assert engine.images.pending == 0
 
 
 def test_some_format_has_to_be_readable(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,8 +144,9 @@ def on_classes() -> Iterator[Failure]:
         yield Failure(f"one class {build.__name__}", code, build(one), says="second one", detail=few)
         tied = build(model="tiny-learned")
         yield Failure(f"wrong ways {build.__name__}", code, tied, says="tied to 5", detail=wrong)
-        absent = build(model="absent")
-        yield Failure(f"unknown model {build.__name__}", ErrorCode.MODEL_NOT_FOUND, absent, says="tiny-prototype")
+        absent, models = build(model="absent"), ["tiny", "tiny-learned", "tiny-prototype"]
+        unknown = ErrorCode.MODEL_NOT_FOUND
+        yield Failure(f"unknown model {build.__name__}", unknown, absent, detail={"available": models})
     yield Failure("no support", code, {"json": {"support": []}})
     for build in (predict_form, predict_json):
         name, sent = f"unknown classifier {build.__name__}", build(RED, classifier="absent")
