@@ -7,12 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
 from tests.support.image_files import colour_support
-from tests.support.keyed import bearer, keyed, keyed_settings, new_key, store_of
 from tests.support.messages import GREEN, RED, adapt_form, check_error, predict_form
-
-__all__ = ["keyed", "keyed_settings"]  # fixtures
 
 PATH = "/classifiers/colours/labels"
 
@@ -87,17 +83,6 @@ def test_a_repeated_request(client: TestClient) -> None:
     other = client.post(PATH, json={"labels": {"red": "Rot"}}, headers=headers)
     check_error(other, ErrorCode.IDEMPOTENCY_MISMATCH)
     check_error(client.post(PATH, json={"labels": {"red": "Red"}}), ErrorCode.INVALID_REQUEST)
-
-
-def test_needs_a_key_that_may_adapt_and_the_tenant_s_own_classifier(keyed: TestClient) -> None:
-    keys = {scope: bearer(new_key(store_of(keyed), "acme", scope)) for scope in Scope}
-    keyed.post("/adapt", headers=keys[Scope.ADAPT], **adapt_form(name="colours")).raise_for_status()
-    sent = {"json": {"labels": {"red": "Red"}}}
-    check_error(keyed.post(PATH, **sent), ErrorCode.UNAUTHORIZED)
-    check_error(keyed.post(PATH, headers=keys[Scope.PREDICT], **sent), ErrorCode.FORBIDDEN)
-    elsewhere = bearer(new_key(store_of(keyed), "other"))
-    check_error(keyed.post(PATH, headers=elsewhere, **sent), ErrorCode.CLASSIFIER_NOT_FOUND)
-    assert keyed.post(PATH, headers=keys[Scope.ADAPT], **sent).json()["version"] == 2
 
 
 @pytest.mark.parametrize(

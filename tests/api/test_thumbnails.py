@@ -8,9 +8,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
 from tests.support.engines import Serve
-from tests.support.keyed import bearer, new_key, store_of
 from tests.support.messages import GREEN, RED, adapt_form, check_error
 
 PATH = "/classifiers/pair/examples/1/thumbnail"
@@ -89,14 +87,3 @@ def test_without_the_setting_there_are_none(client: TestClient) -> None:
     error = check_error(client.get(PATH), ErrorCode.THUMBNAIL_NOT_FOUND)
     assert error["detail"] == {"keep_thumbnails": False}
     assert "keep_thumbnails" in error["message"]
-
-
-def test_whoever_may_read_the_classifier_may_see_it(serve: Serve) -> None:
-    client = serve(keep_thumbnails=True, require_keys=True)
-    keys = {scope: bearer(new_key(store_of(client), "acme", scope)) for scope in Scope}
-    adapt(client, headers=keys[Scope.ADAPT])
-    for headers in keys.values():
-        assert client.get(PATH, headers=headers).status_code == 200
-    check_error(client.get(PATH), ErrorCode.UNAUTHORIZED)
-    elsewhere = bearer(new_key(store_of(client), "other"))
-    check_error(client.get(PATH, headers=elsewhere), ErrorCode.CLASSIFIER_NOT_FOUND)

@@ -63,18 +63,6 @@ def test_it_learns_colours(engine: Engine) -> None:
     assert predicted.argmax(axis=1).tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 130])
-def test_a_batch_of_any_size_gives_what_single_images_give(engine: Engine, count: int) -> None:
-    """Batches are padded and split; neither may show."""
-    adapted = engine.adapt(colour_support()).classifier
-    queries = [image_bytes(COLOURS[i % 5], (8, 8), seed=i % 7) for i in range(count)]
-    together = predict(engine, queries, adapted.id).probabilities
-    assert together.shape == (count, 3)
-    for position in {0, count // 2, count - 1}:
-        alone = predict(engine, [queries[position]], adapted.id).probabilities
-        np.testing.assert_allclose(together[position], alone[0], atol=1e-5)
-
-
 def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     own = engine.adapt(colour_support()).classifier
     assert own.horizon == engine.models["tiny"].bundle.head.horizon
