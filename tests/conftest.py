@@ -52,6 +52,12 @@ def models_dir() -> Path:
     return REPOSITORY / "tests" / "bundles"
 
 
+@pytest.fixture
+def models(models_dir: Path, tmp_path: Path) -> Path:
+    """A copy of these bundles, to alter."""
+    return Path(shutil.copytree(models_dir, tmp_path / "models"))
+
+
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SQLite's file with the tables in it. To make them takes longer than all else that a small server does."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.engine.classifiers.catalogue import References
@@ -246,12 +245,11 @@ def test_changes_that_cannot_be_made_change_nothing(engine: Engine) -> None:
     assert engine.images.pending == 0
 
 
-def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+def test_a_model_that_has_changed_since(make_engine: MakeEngine, models: Path) -> None:
     before = make_engine()
     before.warm()
     made = before.adapt(FIRST).classifier
     before.close()
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda tree: tree["preprocessing"].update(resize="pad"))
     after = make_engine(models_dir=models)
     fails(ErrorCode.MODEL_CHANGED, lambda: after.add_examples(made.id, YELLOW))

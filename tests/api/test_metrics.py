@@ -260,13 +260,12 @@ def test_metrics_tell_the_work_under_way(client: TestClient, monkeypatch: pytest
     assert value(samples, "comln_requests_in_flight") == 1
 
 
-def test_nothing_waits_for_a_model_that_was_removed(serve: Serve, models_dir: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(models_dir, tmp_path / "models")
-    client = serve(models_dir=folder)
+def test_nothing_waits_for_a_model_that_was_removed(serve: Serve, models: Path) -> None:
+    client = serve(models_dir=models)
     engine = engine_of(client)
     engine.models["tiny-learned"].batcher.queued = 3
     assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 3
-    shutil.rmtree(folder / "tiny-learned")
+    shutil.rmtree(models / "tiny-learned")
     assert engine.reload().removed == ["tiny-learned"]
     assert value(read_metrics(client), "comln_queued_images", model="tiny-learned") == 0
 

@@ -1,6 +1,5 @@
 """Reports, calibrated probabilities and `unknown` through engine and API."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from fastapi.testclient import TestClient
 from comln_serve.api.app import create_app
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw, shots_of
-from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.changes import AdaptAgain, RenameClasses
 from comln_serve.engine.engine import Engine, NewClassifier
@@ -42,9 +40,8 @@ CALIBRATION = Calibration(
 
 
 @pytest.fixture
-def calibrated(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> Engine:
+def calibrated(models: Path, make_engine: MakeEngine) -> Engine:
     """`tiny` with a calibration."""
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     content = CALIBRATION.model_dump(mode="json")
     edit_manifest(models / "tiny", lambda tree: tree.update(calibration=content, format_version=2))
     engine = make_engine(models_dir=models)

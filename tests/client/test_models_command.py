@@ -18,10 +18,9 @@ from tests.support.bundles import break_backbone, edit_manifest
 
 
 @pytest.fixture
-def settings(settings: Settings, models_dir: Path, tmp_path: Path) -> Settings:
+def settings(settings: Settings, models: Path) -> Settings:
     """Of a server with bundles of the test's own."""
-    folder = shutil.copytree(models_dir, tmp_path / "models")
-    return settings.model_copy(update={"models_dir": folder, "default_model": None})
+    return settings.model_copy(update={"models_dir": models, "default_model": None})
 
 
 def test_models_are_reloaded(run: Callable[..., Result], settings: Settings) -> None:

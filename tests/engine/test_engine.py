@@ -77,9 +77,8 @@ def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     assert none.support_loss == pytest.approx(np.log(3), abs=1e-6), "a zero start knows nothing"
 
 
-def test_a_flow_that_cannot_be_solved_is_said_so(settings: Settings, tmp_path: Path, make_engine: MakeEngine) -> None:
+def test_a_flow_that_cannot_be_solved_is_said_so(models: Path, make_engine: MakeEngine) -> None:
     """A bundle that allows a single step."""
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     edit_manifest(models / "tiny", lambda content: content["solver"].update(max_steps=1))
     engine = make_engine(models_dir=models)
     error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.adapt(colour_support(), NewClassifier(horizon=1e6)))
@@ -103,15 +102,12 @@ def test_equal_images_under_different_labels(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("change", ["altered", "removed", "other preprocessing"])
-def test_a_classifier_of_another_backbone_is_not_used(
-    settings: Settings, tmp_path: Path, make_engine: MakeEngine, change: str
-) -> None:
+def test_a_classifier_of_another_backbone_is_not_used(models: Path, make_engine: MakeEngine, change: str) -> None:
     engine = make_engine()
     engine.warm()
     adapted = engine.adapt(colour_support(), NewClassifier(model="tiny")).classifier
     engine.close()
 
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     if change == "removed":
         shutil.rmtree(models / "tiny")
     elif change == "other preprocessing":
@@ -168,10 +164,7 @@ def test_ready_between_warm_and_close(make_engine: MakeEngine) -> None:
     assert [*states, engine.ready] == [False, True, False]
 
 
-def test_a_backbone_that_gives_nan_never_gets_ready(
-    settings: Settings, tmp_path: Path, make_engine: MakeEngine
-) -> None:
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
+def test_a_backbone_that_gives_nan_never_gets_ready(models: Path, make_engine: MakeEngine) -> None:
     poison_backbone(models / "tiny")
     engine = make_engine(models_dir=models)
     engine.warm()

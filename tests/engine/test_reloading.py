@@ -30,27 +30,21 @@ QUERY = [image_bytes((220, 30, 30), seed=5)]
 
 
 @pytest.fixture
-def folder(models_dir: Path, tmp_path: Path) -> Path:
-    """Bundles of the test's own."""
-    return shutil.copytree(models_dir, tmp_path / "models")
-
-
-@pytest.fixture
-def live(make_engine: MakeEngine, folder: Path) -> Engine:
+def live(make_engine: MakeEngine, models: Path) -> Engine:
     """An engine that serves them, by the default rule for the default model."""
-    engine = make_engine(models_dir=folder, default_model=None)
+    engine = make_engine(models_dir=models, default_model=None)
     engine.warm()
     return engine
 
 
-def change_embedder(folder: Path, name: str = "tiny") -> None:
+def change_embedder(models: Path, name: str = "tiny") -> None:
     """Other embeddings under the name of a model: the preprocessing belongs to the embedder."""
-    edit_manifest(folder / name, lambda content: content["preprocessing"].update(interpolation="bicubic"))
+    edit_manifest(models / name, lambda content: content["preprocessing"].update(interpolation="bicubic"))
 
 
-def describe(folder: Path, name: str = "tiny") -> None:
+def describe(models: Path, name: str = "tiny") -> None:
     """Change a bundle, but not its embedder."""
-    edit_manifest(folder / name, lambda content: content.update(description="Another."))
+    edit_manifest(models / name, lambda content: content.update(description="Another."))
 
 
 EmbeddingThreads = Callable[[], set[Thread]]
@@ -68,7 +62,7 @@ def names(threads: set[Thread]) -> set[str]:
 
 
 def test_what_was_added_replaced_removed_and_left(
-    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+    embedding_threads: EmbeddingThreads, live: Engine, models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert live.models.default == "tiny"
     before = dict(live.models)
@@ -76,9 +70,9 @@ def test_what_was_added_replaced_removed_and_left(
         default="tiny", added=[], replaced=[], removed=[], unchanged=["tiny", "tiny-learned", "tiny-prototype"]
     )
     assert dict(live.models) == before, "the same objects"
-    shutil.copytree(folder / "tiny", folder / "a-new-one")
-    shutil.rmtree(folder / "tiny")
-    describe(folder, "tiny-prototype")
+    shutil.copytree(models / "tiny", models / "a-new-one")
+    shutil.rmtree(models / "tiny")
+    describe(models, "tiny-prototype")
     with caplog.at_level(logging.INFO, "comln_serve.engine.engine"):
         found = live.reload()
     assert found == ModelsReloaded(
@@ -101,37 +95,37 @@ def test_what_was_added_replaced_removed_and_left(
 
 
 def test_classifiers_of_a_model_that_changed_or_went(
-    live: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+    live: Engine, models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept, changed = (
         live.adapt(colour_support(), NewClassifier(model=name)).classifier for name in ("tiny-prototype", "tiny")
     )
-    describe(folder, "tiny-prototype")
-    change_embedder(folder)
+    describe(models, "tiny-prototype")
+    change_embedder(models)
     live.reload()
     assert predict(live, QUERY, kept.id).classifier.labels == kept.labels
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, changed.id))
     assert "on a version of model 'tiny' that is no longer served" in error.message
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
-    shutil.rmtree(folder / "tiny-prototype")
+    shutil.rmtree(models / "tiny-prototype")
     assert live.reload().removed == ["tiny-prototype"]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning == (
         "1 stored classifier(s) are of models that are not served here, and cannot be used: tiny-prototype; the models "
-        f"are read from {folder}"
+        f"are read from {models}"
     )
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))
     assert "model 'tiny-prototype', which this server does not have; served are tiny, tiny-learned." in error.message
     fails(ErrorCode.MODEL_NOT_FOUND, lambda: live.adapt(colour_support(), NewClassifier(model="tiny-prototype")))
 
 
-def test_a_name_never_stands_for_what_cannot_predict(live: Engine, folder: Path) -> None:
+def test_a_name_never_stands_for_what_cannot_predict(live: Engine, models: Path) -> None:
     five = [(image_bytes(seed=number), f"class {number}") for number in range(5)]
     for name in ("tiny-prototype", "tiny"):
         live.adapt(five, NewClassifier(model=name, name="letters"))
     held = live.adapt(five, NewClassifier(model="tiny-learned", name="letters", promote=False)).classifier
-    shutil.rmtree(folder / "tiny-prototype")
-    change_embedder(folder, "tiny-learned")
+    shutil.rmtree(models / "tiny-prototype")
+    change_embedder(models, "tiny-learned")
     live.reload()
     fails(ErrorCode.MODEL_CHANGED, lambda: live.promote(held.id))
     error = fails(ErrorCode.MODEL_CHANGED, lambda: live.roll_back("letters"))
@@ -142,16 +136,16 @@ def test_a_name_never_stands_for_what_cannot_predict(live: Engine, folder: Path)
     fails(ErrorCode.MODEL_CHANGED, lambda: live.promote("letters@1"))
     assert live.promote("letters@2").promoted
     unnamed = live.adapt(five, NewClassifier(model="tiny")).classifier
-    change_embedder(folder)
+    change_embedder(models)
     live.reload()
     fails(ErrorCode.MODEL_CHANGED, lambda: live.edit(unnamed.id, Edit(name="letters")))
     assert not live.edit(unnamed.id, Edit(name="letters", promote=False, metadata={"a": "b"})).promoted
 
 
-def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, folder: Path) -> None:
+def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, models: Path) -> None:
     made = live.adapt(colour_support(), NewClassifier(model="tiny-prototype")).classifier
     before = predict(live, QUERY, made.id).probabilities
-    bundle = folder / "tiny-prototype"
+    bundle = models / "tiny-prototype"
     edit_tensors(bundle, lambda found: found.update(alpha=np.array(7.0)))
     assert live.reload().replaced == ["tiny-prototype"]
     np.testing.assert_array_equal(predict(live, QUERY, made.id).probabilities, before)
@@ -162,22 +156,22 @@ def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: E
     assert np.abs(changed.W).max() > 2 * np.abs(made.W).max(), "alpha was 2"
 
 
-def broken_head(folder: Path) -> None:
-    (folder / "tiny" / "head.safetensors").write_bytes(b"x")
+def broken_head(models: Path) -> None:
+    (models / "tiny" / "head.safetensors").write_bytes(b"x")
 
 
-def no_bundle(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
+def no_bundle(models: Path) -> None:
+    shutil.rmtree(models)
+    models.mkdir()
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "altered": (broken_head, "tiny/head.safetensors: 1 bytes; bundle.json says"),
-    "cannot run": (lambda folder: break_backbone(folder / "tiny"), "model tiny: the backbone cannot be run"),
-    "not finite": (lambda folder: poison_backbone(folder / "tiny"), "model tiny: its embeddings hold NaN or infinity"),
-    "no graph": (lambda folder: replace_file(folder / "tiny", "backbone", b"x"), "cannot open the backbone"),
+    "cannot run": (lambda models: break_backbone(models / "tiny"), "model tiny: the backbone cannot be run"),
+    "not finite": (lambda models: poison_backbone(models / "tiny"), "model tiny: its embeddings hold NaN or infinity"),
+    "no graph": (lambda models: replace_file(models / "tiny", "backbone", b"x"), "cannot open the backbone"),
     "horizon": (
-        lambda folder: edit_manifest(folder / "tiny", lambda content: content["head"].update(horizon=7.0)),
+        lambda models: edit_manifest(models / "tiny", lambda content: content["head"].update(horizon=7.0)),
         "bundle.json says 7.0",
     ),
     "none": (no_bundle, "no bundle in it"),
@@ -187,14 +181,14 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_bundle_changes_nothing(
-    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, case: str
+    embedding_threads: EmbeddingThreads, live: Engine, models: Path, case: str
 ) -> None:
     made = live.adapt(colour_support()).classifier
     before = live.models
-    if folder.exists():
-        shutil.copytree(folder / "tiny", folder / "another")  # it would be added
+    if models.exists():
+        shutil.copytree(models / "tiny", models / "another")  # it would be added
     spoil, said = BAD[case]
-    spoil(folder)
+    spoil(models)
     error = fails(ErrorCode.CANNOT_RELOAD, live.reload)
     assert said in error.message
     assert "Nothing was changed; put it right, and reload again." in error.message
@@ -203,9 +197,9 @@ def test_a_bad_bundle_changes_nothing(
     assert names(embedding_threads()) == {"embed-tiny", "embed-tiny-learned", "embed-tiny-prototype"}
 
 
-def test_the_default_model_of_the_settings_has_to_stay(make_engine: MakeEngine, folder: Path) -> None:
-    engine = make_engine(models_dir=folder)
-    shutil.rmtree(folder / "tiny")
+def test_the_default_model_of_the_settings_has_to_stay(make_engine: MakeEngine, models: Path) -> None:
+    engine = make_engine(models_dir=models)
+    shutil.rmtree(models / "tiny")
     assert "default model 'tiny' is not in" in fails(ErrorCode.CANNOT_RELOAD, engine.reload).message
     assert "tiny" in engine.models
 
@@ -213,7 +207,7 @@ def test_the_default_model_of_the_settings_has_to_stay(make_engine: MakeEngine, 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["predict", "adapt", "add examples"])
 def test_a_running_request_finishes_on_the_model_it_began_with(
-    embedding_threads: EmbeddingThreads, live: Engine, folder: Path, operation: str
+    embedding_threads: EmbeddingThreads, live: Engine, models: Path, operation: str
 ) -> None:
     made = live.adapt(colour_support(), NewClassifier(name="shop")).classifier
     old = weakref.ref(live.models["tiny"])
@@ -233,7 +227,7 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(requests[operation])
         assert began.wait(SOON)
-        change_embedder(folder)
+        change_embedder(models)
         assert live.reload().replaced == ["tiny"]
         assert old() is not None
         new = live.models["tiny"]
@@ -249,18 +243,18 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
     wait_until(lambda: gc.collect() >= 0 and old() is None)
 
 
-def test_reloading_often_keeps_no_threads(live: Engine, folder: Path) -> None:
+def test_reloading_often_keeps_no_threads(live: Engine, models: Path) -> None:
     before = len(running_threads())
     for number in range(20):
-        edit_manifest(folder / "tiny", lambda content, n=number: content.update(description=f"Number {n}."))
+        edit_manifest(models / "tiny", lambda content, n=number: content.update(description=f"Number {n}."))
         assert live.reload().replaced == ["tiny"]
     wait_until(lambda: len(running_threads()) == before)
 
 
-def test_over_http(live: Engine, folder: Path) -> None:
+def test_over_http(live: Engine, models: Path) -> None:
     """And metrics count the new models."""
     with TestClient(create_app(live), raise_server_exceptions=False) as client:
-        shutil.copytree(folder / "tiny-prototype", folder / "new")
+        shutil.copytree(models / "tiny-prototype", models / "new")
         answer = client.post("/models/reload")
         assert answer.status_code == 200, answer.text
         assert answer.json() == {
@@ -277,11 +271,11 @@ def test_over_http(live: Engine, folder: Path) -> None:
         assert 'comln_predictions_total{model="new"} 1.0' in metrics
         assert 'comln_batch_images_count{model="new"}' in metrics
         assert 'comln_model_info{default="true",model="new",provider="cpu"} 1.0' in metrics
-        broken_head(folder)
+        broken_head(models)
         error = check_error(client.post("/models/reload"), ErrorCode.CANNOT_RELOAD)
         assert "tiny/head.safetensors" in error["message"]
-        shutil.rmtree(folder / "new")
-        edit_manifest(folder / "tiny", lambda content: content.update(format_version=99))
+        shutil.rmtree(models / "new")
+        edit_manifest(models / "tiny", lambda content: content.update(format_version=99))
         assert "format_version is 99" in check_error(client.post("/models/reload"), ErrorCode.CANNOT_RELOAD)["message"]
 
 
@@ -296,8 +290,8 @@ def test_an_engine_that_is_closed_reloads_nothing(live: Engine) -> None:
     fails(ErrorCode.NOT_READY, live.reload)
 
 
-def test_adapting_does_not_wait_for_a_reload(live: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(folder)
+def test_adapting_does_not_wait_for_a_reload(live: Engine, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe(models)
     opening = Gate(monkeypatch, LocalModel, "warm")
     with ThreadPoolExecutor(2) as pool:
         reloading = pool.submit(live.reload)

@@ -1,6 +1,5 @@
 """Renaming classes keeps the weights; merging them gives the classifier of adapting to the new labels."""
 
-import shutil
 import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -285,9 +284,8 @@ def test_a_classifier_that_has_expired(settings: Settings, database_url: str) ->
     engine.close()
 
 
-def test_a_model_that_has_changed_since(settings: Settings, make_engine: MakeEngine, tmp_path: Path) -> None:
+def test_a_model_that_has_changed_since(make_engine: MakeEngine, models: Path) -> None:
     """New labels do not depend on it; adapting again does."""
-    models = Path(shutil.copytree(settings.models_dir, tmp_path / "models"))
     engine = make_engine(models_dir=models)
     made = engine.adapt(colour_support(2)).classifier
     predicted = predict(engine, QUERIES, made.id)

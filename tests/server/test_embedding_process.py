@@ -89,15 +89,9 @@ def test_a_start_ends_where_the_process_that_embeds_cannot_run(tmp_path: Path) -
 
 
 @pytest.fixture
-def folder(models_dir: Path, tmp_path: Path) -> Path:
-    """Bundles of the test's own."""
-    return shutil.copytree(models_dir, tmp_path / "models")
-
-
-@pytest.fixture
-def server(folder: Path, tmp_path: Path) -> Iterator[LiveServer]:
+def server(models: Path, tmp_path: Path) -> Iterator[LiveServer]:
     flags = ("--default-model", "tiny", "--workers", "2", "--embedding-process", "on")
-    with live_server(folder, tmp_path, *flags) as server:
+    with live_server(models, tmp_path, *flags) as server:
         wait_until(lambda: "ready: the page is at" in server.log.read_text())
         yield server
 
@@ -157,9 +151,9 @@ class TestServer:
         assert len(killed) == 3
         wait_until(lambda: f"comln_worker_restarts_total {len(killed)}.0" in http.get(f"{server.url}/metrics").text)
 
-    def test_it_opens_what_a_reload_finds(self, server: LiveServer, folder: Path) -> None:
-        shutil.copytree(folder / "tiny", folder / "new")
-        (folder / "tiny-learned").rename(folder.parent / "away")
+    def test_it_opens_what_a_reload_finds(self, server: LiveServer, models: Path) -> None:
+        shutil.copytree(models / "tiny", models / "new")
+        (models / "tiny-learned").rename(models.parent / "away")
         answer = http.post(f"{server.url}/models/reload")
         assert answer.status_code == 200, answer.text
         assert (answer.json()["added"], answer.json()["removed"]) == (["new"], ["tiny-learned"])

@@ -29,12 +29,6 @@ LOGGER = "comln_serve.engine.engine"
 QUERY = image_bytes((220, 30, 30), seed=5)
 
 
-@pytest.fixture
-def folder(models_dir: Path, tmp_path: Path) -> Path:
-    """Bundles of the test's own."""
-    return shutil.copytree(models_dir, tmp_path / "models")
-
-
 def messages(server: LiveServer, logger: str) -> list[str]:
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     return [line["message"] for line in lines if line["logger"] == logger]
@@ -48,10 +42,10 @@ def exchange(folder: Path, bundle: Path) -> None:
     shutil.rmtree(aside)
 
 
-def test_no_request_fails_while_bundles_are_exchanged(folder: Path, tmp_path: Path) -> None:
+def test_no_request_fails_while_bundles_are_exchanged(models: Path, tmp_path: Path) -> None:
     """Predictions go on, by several clients, through twenty exchanges of the bundle that they use."""
     flags = ("--default-model", "tiny", "--inference-threads", "2")
-    with live_server(folder, tmp_path, *flags) as server, ThreadPoolExecutor(4) as pool:
+    with live_server(models, tmp_path, *flags) as server, ThreadPoolExecutor(4) as pool:
         made = http.post(f"{server.url}/adapt", **adapt_form(colour_support(), name="shop"))
         assert made.status_code == 201
         stop = Event()
@@ -70,9 +64,9 @@ def test_no_request_fails_while_bundles_are_exchanged(folder: Path, tmp_path: Pa
         asking = [pool.submit(ask, number) for number in range(4)]
         try:
             for number in range(20):
-                bundle = shutil.copytree(folder / "tiny", tmp_path / "bundle")
+                bundle = shutil.copytree(models / "tiny", tmp_path / "bundle")
                 edit_manifest(bundle, lambda content, n=number: content.update(description=f"Number {n}."))
-                exchange(folder / "tiny", bundle)
+                exchange(models / "tiny", bundle)
                 answer = http.post(f"{server.url}/models/reload")
                 assert (answer.status_code, answer.json()["replaced"]) == (200, ["tiny"])
         finally:
@@ -83,22 +77,22 @@ def test_no_request_fails_while_bundles_are_exchanged(folder: Path, tmp_path: Pa
         predictions = [json.dumps(body) for status, body in answers if status == 200]
         assert len(predictions) >= 20
         assert len(set(predictions)) == 1
-        models = {item["name"]: item["description"] for item in http.get(f"{server.url}/models").json()["models"]}
-        assert models["tiny"] == "Number 19."
+        listed = {item["name"]: item["description"] for item in http.get(f"{server.url}/models").json()["models"]}
+        assert listed["tiny"] == "Number 19."
         assert http.get(f"{server.url}/health/ready").status_code == 200
 
 
-def test_hangup_reloads_and_a_bad_bundle_is_logged(folder: Path, tmp_path: Path) -> None:
-    with live_server(folder, tmp_path) as server:
+def test_hangup_reloads_and_a_bad_bundle_is_logged(models: Path, tmp_path: Path) -> None:
+    with live_server(models, tmp_path) as server:
 
         def served() -> set[str]:
             return {item["name"] for item in http.get(f"{server.url}/models").json()["models"]}
 
-        shutil.copytree(folder / "tiny", folder / "new")
+        shutil.copytree(models / "tiny", models / "new")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "new" in served())
         assert messages(server, LOGGER)[-1].startswith("models reloaded: added new; unchanged tiny")
-        (folder / "new" / "backbone.onnx").write_bytes(b"x")
+        (models / "new" / "backbone.onnx").write_bytes(b"x")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: bool(messages(server, "comln_serve.server.hangup")))
         (said,) = messages(server, "comln_serve.server.hangup")
@@ -111,11 +105,11 @@ def test_hangup_reloads_and_a_bad_bundle_is_logged(folder: Path, tmp_path: Path)
 
 @needs_proc
 @pytest.mark.parametrize("by", ["signal", "request"])
-def test_all_workers_reload(folder: Path, tmp_path: Path, by: str) -> None:
+def test_all_workers_reload(models: Path, tmp_path: Path, by: str) -> None:
     """The parent passes the signal on; a worker that was asked by HTTP tells the parent."""
-    with live_server(folder, tmp_path, "--workers", "2") as server:
+    with live_server(models, tmp_path, "--workers", "2") as server:
         wait_until(lambda: server.log.read_text().count("Application startup complete") == 2)
-        shutil.copytree(folder / "tiny", folder / "new")
+        shutil.copytree(models / "tiny", models / "new")
         if by == "signal":
             server.process.send_signal(signal.SIGHUP)
         else:

@@ -1,6 +1,5 @@
 """The server says what is wrong when it cannot start, and nothing of it runs on."""
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,9 +114,8 @@ def test_the_server_is_a_module_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_get_ready_ends(models_dir: Path, tmp_path: Path) -> None:
+def test_a_server_that_cannot_get_ready_ends(models: Path, tmp_path: Path) -> None:
     """It would otherwise stay alive and never ready."""
-    models = Path(shutil.copytree(models_dir, tmp_path / "models"))
     poison_backbone(models / "tiny")
     database = f"sqlite:///{tmp_path / 'x.db'}"
     done = start_fails("--models-dir", models, "--port", free_port(), "--database-url", database)
