@@ -5,6 +5,7 @@ import gc
 import time
 import weakref
 from contextlib import nullcontext
+from dataclasses import dataclass
 from threading import Thread
 
 import numpy as np
@@ -92,6 +93,24 @@ def test_a_stuck_image_ends_it_though_others_are_decoded_meanwhile() -> None:
     others.join()
     assert caught.value.code is ErrorCode.INFERENCE_TIMEOUT
     assert meanwhile < 500
+
+
+@dataclass(eq=False)
+class Left:
+    """Work that counts how often it was told to leave."""
+
+    times: int = 0
+
+    def leave(self) -> None:
+        self.times += 1
+
+
+def test_work_that_begins_after_the_end_is_told_to_leave() -> None:
+    job, before, after = Job(1, PATIENT), Left(), Left()
+    job.begin(before)
+    job.fail(ValueError("ends it"))
+    job.begin(after)
+    assert (before.times, after.times) == (1, 1)
 
 
 @pytest.mark.parametrize("awaited", [True, False])
