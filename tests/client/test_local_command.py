@@ -46,14 +46,14 @@ def test_ctrl_c_ends_the_work_of_a_command() -> None:
     """What the application does for the request is cancelled, not waited for."""
     began = time.monotonic()
     done = run("""
-import anyio, os, signal
+import anyio, signal, threading
 from anyio.from_thread import start_blocking_portal
 from comln_serve.client.local import _InProcess
 import httpx2
 
 async def app(scope, receive, send):
     await anyio.sleep(0.5)  # the other thread waits for the answer
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     try:
         await anyio.sleep(60)
     finally:
