@@ -154,7 +154,7 @@ def _list(store: Store, options: argparse.Namespace) -> int:
 
 
 def _table(keys: Sequence[ApiKey], now: datetime) -> str:
-    heads = ("id", "tenant", "scopes", "per minute", "created", "expires", "state", "name")
+    heads = ("id", "tenant", "scopes", "per minute", "created", "expires", "last used", "state", "name")
     rows = [heads, *(_row(key, now) for key in keys)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -170,6 +170,7 @@ def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
         str(key.requests_per_minute or "-"),
         f"{key.created_at:%Y-%m-%d}",
         f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+        f"{key.used_at:%Y-%m-%d}" if key.used_at else "never",
         _state(key, now),
         key.name or "",
     )
@@ -185,6 +186,7 @@ def _facts(key: ApiKey, now: datetime) -> dict[str, Any]:
         "created_at": key.created_at.isoformat(),
         "expires_at": key.expires_at and key.expires_at.isoformat(),
         "revoked_at": key.revoked_at and key.revoked_at.isoformat(),
+        "used_at": key.used_at and key.used_at.isoformat(),
         "state": _state(key, now),
         "name": key.name,
     }

@@ -70,7 +70,7 @@ class Authentication:
         """`folder` is shared by the server's processes; None: there is only one."""
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
-        self._ring = KeyRing(keys.find)
+        self._keys, self._ring = keys, KeyRing(keys.find)
         self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
         self._threads = CapacityLimiter(_THREADS)
 
@@ -113,6 +113,7 @@ class Authentication:
         right = is_right(presented.secret, None if key is None else key.secret_sha256)
         if key is None or not right or not key.is_valid(utc_now()):
             raise _unauthorized()
+        self._keys.note_use(key.id)
         return key
 
     def _take(self, key: ApiKey, limit: int) -> None:

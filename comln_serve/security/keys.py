@@ -42,6 +42,7 @@ class ApiKey:
         name: chosen by the key's maker, or None.
         requests_per_minute: None: the server's setting.
         expires_at, revoked_at: UTC, after which the key is invalid; None: never.
+        used_at: UTC, when it was last used, to a minute or so; None: never, as far as is stored.
     """
 
     id: str
@@ -53,6 +54,7 @@ class ApiKey:
     requests_per_minute: int | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    used_at: datetime | None = None
 
     def allows(self, any_of: Collection[Scope]) -> bool:
         """Whether the key has one of these scopes, or `admin`."""

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, bindparam, insert, or_, select, update
 
 from comln_serve.security import ApiKey, Scope
 from comln_serve.storage.database import Database
-from comln_serve.storage.tables import api_keys
+from comln_serve.storage.tables import UtcTime, api_keys
 from comln_serve.storage.versions import alive
 
 
@@ -17,6 +17,7 @@ class KeyStore:
 
     def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
         self._database, self._clock = database, clock
+        self._used: dict[str, datetime] = {}
 
     def add(self, key: ApiKey) -> None:
         """Store a new key."""
@@ -42,6 +43,22 @@ class KeyStore:
         query = select(api_keys.c.id).where(*valid).limit(1)
         with self._database.reading() as connection:
             return connection.execute(query).first() is not None
+
+    def note_use(self, key_id: str) -> None:
+        """Remember that a key is used now, until `store_uses`. Waits for nothing."""
+        self._used[key_id] = self._clock()
+
+    def store_uses(self) -> None:
+        """Store when keys were last used, of what was noted since the last call. What fails is not tried again."""
+        used, self._used = self._used, {}
+        rows = [{"key": key_id, "at": at} for key_id, at in list(used.items())]
+        if not rows:
+            return
+        at = bindparam("at", type_=UtcTime)
+        earlier = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < at)  # other servers store theirs
+        statement = update(api_keys).where(api_keys.c.id == bindparam("key"), earlier).values(used_at=at)
+        with self._database.writing() as connection:
+            connection.execute(statement, rows)
 
     def revoke(self, key_id: str) -> bool:
         """Revoke a key, for good. Returns whether it exists."""

@@ -17,7 +17,7 @@ from comln_serve.storage.database import LOCK_SECONDS, Database
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "comln_schema"
 # The newest file in migrations/versions.
-NEWEST = "0011"
+NEWEST = "0012"
 
 # A number that other programs in the same PostgreSQL are unlikely to lock.
 _ADVISORY_LOCK = int.from_bytes(b"comln", "big")

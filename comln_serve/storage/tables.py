@@ -179,6 +179,7 @@ api_keys = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
+    Column("used_at", UtcTime),
 )
 
 

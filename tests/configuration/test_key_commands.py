@@ -52,7 +52,7 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert first.split()[:4] == [presented.id, "acme", "adapt,predict", "600"]
     assert first.endswith("revoked  line 3")
     assert second.split()[1:4] == ["''", "admin", "-"]
-    assert second.endswith("never       valid")
+    assert second.endswith("never       never      valid")
     assert presented.secret not in listed
 
     assert main(["keys", "list", *at, "--json"]) == 0
@@ -66,6 +66,7 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
         "created_at": key.created_at.isoformat(),
         "expires_at": (key.created_at + timedelta(days=90)).isoformat(),
         "revoked_at": one["revoked_at"],
+        "used_at": None,
         "state": "revoked",
         "name": "line 3",
     }

@@ -173,11 +173,9 @@ def test_a_database_of_the_release_before_is_upgraded(models_dir: Path, tmp_path
     with live_server(models_dir, tmp_path, database_url=url) as server:
         before = make_classifiers(server)
     run(COMMANDS["python3"], tmp_path)
-    # What migration 0011 did, undone.
-    assert NEWEST == "0011", "undo the newest migration here"
-    columns = ("held_out_accuracy", "held_out_judged")
-    dropped = [f"ALTER TABLE classifiers DROP COLUMN {column}" for column in columns]
-    stamp(file, *dropped, "UPDATE comln_schema SET version_num = '0010'")
+    # What migration 0012 did, undone.
+    assert NEWEST == "0012", "undo the newest migration here"
+    stamp(file, "ALTER TABLE api_keys DROP COLUMN used_at", "UPDATE comln_schema SET version_num = '0011'")
     with live_server(models_dir, tmp_path, database_url=url) as server:
         assert predictions(server) == before
         adapt(server, "new", 1)

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 from starlette.routing import Route
 
+from comln_serve.api.app import create_app
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
@@ -20,7 +21,7 @@ from comln_serve.errors import ErrorCode
 from comln_serve.security import ApiKey, KeyRing, Presented, Scope, is_right, keys, make_key, parse_key
 from comln_serve.storage import Store, utc_now
 from tests.support.databases import execute, migrate_to
-from tests.support.engines import Serve
+from tests.support.engines import MakeEngine, Serve
 from tests.support.keyed import EVERYTHING, bearer, keyed, keyed_settings, new_key, routes_of, store_of
 from tests.support.messages import adapt_form, check_error
 
@@ -165,6 +166,42 @@ def test_keys_in_the_store(database_url: str) -> None:
     written = str(execute(database_url, "SELECT * FROM api_keys"))
     assert full.secret_sha256 in written
     assert secret.rpartition("_")[2] not in written
+
+
+def test_the_last_use_is_stored_and_never_goes_back(database_url: str) -> None:
+    """Of two servers, one of which stores what it has noted late."""
+    key, other, began = key_of()[0], key_of()[0], utc_now()
+    now = [began]
+    with closing(Store(database_url, lambda: now[0])) as late, closing(Store(database_url, lambda: now[0])) as store:
+        for one in (key, other):
+            store.keys.add(one)
+        late.keys.note_use(key.id)
+        assert store.keys.find(key.id) == key, "nothing is written by noting"
+        now[0] += HOUR
+        store.keys.note_use(key.id)
+        store.keys.store_uses()
+        late.keys.store_uses()
+        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + HOUR, other.id: None}
+        now[0] += HOUR
+        late.keys.store_uses()
+        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + HOUR, other.id: None}
+
+
+def test_a_server_stores_which_keys_were_used_when_it_stops(make_engine: MakeEngine, database_url: str) -> None:
+    """Those of refused requests as well, if the key was right."""
+    (used, text), (forbidden, refused), (idle, _) = key_of(), key_of(), key_of()
+    with closing(Store(database_url)) as store:
+        for key in (used, forbidden, idle):
+            store.keys.add(key)
+        began = utc_now()
+        engine = make_engine(database_url=database_url, require_keys=True)
+        with TestClient(create_app(engine)) as client:
+            assert client.get("/models", headers=bearer(text)).status_code == 200
+            assert client.get("/models", headers=bearer(text.replace(used.id, idle.id))).status_code == 401
+            assert client.post("/models/reload", headers=bearer(refused)).status_code == 403
+        found = {key.id: key.used_at for key in store.keys.all()}
+    assert found[idle.id] is None
+    assert all(at is not None and began <= at <= utc_now() for at in (found[used.id], found[forbidden.id]))
 
 
 def test_a_database_without_keys_is_given_the_table(database_url: str) -> None:

@@ -1,6 +1,7 @@
-"""Removes expired classifiers periodically, and thumbnails where none are to be kept."""
+"""Removes expired classifiers periodically, and thumbnails where none are to be kept; stores when keys were used."""
 
 import logging
+from contextlib import suppress
 from threading import Event, Thread
 
 from comln_serve.errors import ErrorCode, ServiceError
@@ -41,15 +42,21 @@ class Housekeeping:
         self._thread.join()
 
     def _work(self) -> None:
-        while True:
-            try:
-                self._purge()
-            except ServiceError as error:
-                logger.warning("expired classifiers were not removed, or thumbnails: %s", error)
-            except Exception:  # the thread must go on
-                logger.exception("expired classifiers were not removed, or thumbnails")
-            if self._closing.wait(_EVERY_SECONDS):
-                return
+        closing = False
+        while not closing:
+            for what, task in (
+                ("expired classifiers were not removed, or thumbnails", self._purge),
+                ("when keys were last used was not stored", self._store.keys.store_uses),
+            ):
+                try:
+                    task()
+                except ServiceError as error:
+                    logger.warning("%s: %s", what, error)
+                except Exception:  # the thread must go on
+                    logger.exception(what)
+            closing = self._closing.wait(_EVERY_SECONDS)
+        with suppress(ServiceError):
+            self._store.keys.store_uses()
 
     def _purge(self) -> None:
         if removed := self._store.purge():
