@@ -17,6 +17,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
+from comln_serve.machine import Provider
 from tests.support.bundles import edit_manifest, edit_tensors, replace_file
 from tests.support.paths import REPOSITORY
 
@@ -357,8 +358,9 @@ def test_a_backbone_with_other_inputs_or_outputs_is_refused(copy: Callable[..., 
     assert str(folder) in str(caught.value)
 
 
+@pytest.mark.parametrize("provider", ["cpu", "openvino"])
 def test_a_backbone_with_weights_in_other_files_is_refused(
-    copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: Provider
 ) -> None:
     """A graph may name a file to take weights from; no checksum would cover it."""
     folder = copy()
@@ -371,7 +373,7 @@ def test_a_backbone_with_weights_in_other_files_is_refused(
     for working_folder in (tmp_path, folder):
         monkeypatch.chdir(working_folder)
         with pytest.raises(StartupError, match=r"weights\.bin"):
-            OnnxBackbone(load_bundle(folder), "cpu")
+            OnnxBackbone(load_bundle(folder), provider)
 
 
 def test_load_models_names_the_bad_bundle(copy: Callable[..., Path], models_dir: Path, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,6 +49,70 @@ def test_other_embeddings_are_refused(models_dir: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(OpenVinoSession, "run", lambda *given: np.roll(run(*given), 1, axis=1))
     with pytest.raises(StartupError, match=r"model tiny: on this CPU OpenVINO's embeddings are not .* --provider cpu"):
         backbone.warm()
+
+
+def test_embeddings_that_are_not_finite_are_refused(models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whichever image: a comparison with NaN must not pass."""
+    backbone = OnnxBackbone(load_bundle(models_dir / "tiny"), "openvino")
+    run = OpenVinoSession.run
+
+    def broken(session: OpenVinoSession, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
+        found = run(session, images, cancellation)
+        found[1:] = np.nan
+        return found
+
+    monkeypatch.setattr(OpenVinoSession, "run", broken)
+    with pytest.raises(StartupError, match=r"smallest cosine nan"):
+        backbone.warm()
+
+
+def test_an_image_gets_one_core_where_all_of_them_round_otherwise(
+    models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = load_bundle(models_dir / "tiny")
+    backbone = OnnxBackbone(bundle, "openvino", threads=2)
+    on_all, run = backbone._session, OpenVinoSession.run
+
+    def rounded(session: OpenVinoSession, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
+        found = run(session, images, cancellation)
+        return found * np.float32(1 + 1e-6) if session is on_all else found
+
+    monkeypatch.setattr(OpenVinoSession, "run", rounded)
+    images = images_of(bundle, 3)
+    assert not np.array_equal(backbone.embed(images), backbone.embed(images, alone=False))
+    backbone.warm()
+    np.testing.assert_array_equal(backbone.embed(images), backbone.embed(images, alone=False))
+    assert backbone.max_batch_size == 8
+
+
+def test_no_images_are_kept(models_dir: Path) -> None:
+    """A request of OpenVINO's keeps its input, and with it the data set that it is a part of."""
+
+    class Images(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
+        """An array that can be referred to weakly."""
+
+    bundle = load_bundle(models_dir / "tiny")
+    backbone = OnnxBackbone(bundle, "openvino")
+    images = images_of(bundle, 20).view(Images)
+    alive = weakref.ref(images)
+    backbone.embed(images)
+    del images
+    assert alive() is None
+
+
+def test_any_array_can_be_embedded(models_dir: Path) -> None:
+    bundle = load_bundle(models_dir / "tiny")
+    backbone = OnnxBackbone(bundle, "openvino")
+    images = images_of(bundle, 4)
+    wanted = backbone.embed(images)
+    images.flags.writeable = False
+    np.testing.assert_array_equal(backbone.embed(images), wanted)
+    np.testing.assert_array_equal(backbone.embed(images[::-1]), wanted[::-1])
+
+
+def test_what_openvino_cannot_open_is_told() -> None:
+    with pytest.raises(StartupError, match=r"^here: OpenVINO cannot open the backbone: "):
+        OpenVinoSession(b"no graph", "here", 1, at_once=1)
 
 
 def test_without_the_package(models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,9 @@ class OnnxBackbone:
     On a CPU each batch, a small one, runs on its own core: threads that share one wait for each
     other in every layer. If only one image is in work, all cores share it. That needs a second
     session, as a session has a fixed number of threads, so the weights are in memory twice. Both
-    give the same embedding, bit for bit, and so does a batch: `warm` tries two sizes, and where a
-    network rounds otherwise in a batch, its images run one by one.
+    give the same embedding, bit for bit, and so does a batch: `warm` tries one image and two sizes.
+    Where a network rounds otherwise on all cores, an image gets one as well; where it does in a
+    batch, its images run one by one.
 
     Attributes:
         provider: what it runs on.
@@ -68,6 +69,7 @@ class OnnxBackbone:
         self._width = bundle.manifest.embedding_size
         self.threads = threads = threads or usable_cpus()
         graph, where = bundle.backbone, str(bundle.folder)
+        # For OpenVINO, too: it refuses a graph that loads weights from other files, which OpenVINO would read.
         in_onnx_runtime = OnnxSession(graph, where, "cpu" if provider == "openvino" else provider, threads)
         if provider == "cuda" and in_onnx_runtime.provider != "cuda":
             raise StartupError(
@@ -114,9 +116,8 @@ class OnnxBackbone:
             if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
         self._compare(images)
-        if not self.on_gpu and not self._batches_equal_images(images):
-            logger.info("model %s: a batch rounds otherwise than its images, which run one by one", self._name)
-            self.max_batch_size = 1
+        if not self.on_gpu:
+            self._make_equal(images)
 
     def _compare(self, images: NDArray[np.uint8]) -> None:
         """Check, once, that OpenVINO computes the embeddings that the bundle was made for."""
@@ -126,18 +127,23 @@ class OnnxBackbone:
         self._reference = None  # frees its memory
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
         cosine = float(((found * wanted).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)).min())
-        if cosine < _LEAST_COSINE:
+        if not cosine >= _LEAST_COSINE:  # it is NaN where an embedding holds NaN or infinity
             raise StartupError(
                 f"model {self._name}: on this CPU OpenVINO's embeddings are not those of ONNX Runtime (smallest cosine "
                 f"{cosine:.3f}, {_LEAST_COSINE} or more is wanted). Start with --provider cpu"
             )
         logger.info("model %s: smallest cosine of OpenVINO's embeddings to ONNX Runtime's: %.4f", self._name, cosine)
 
-    def _batches_equal_images(self, images: NDArray[np.uint8]) -> bool:
-        """Whether batches give the embeddings (n, d) that images (n, S, S, 3) have one by one, bit for bit."""
-        alone = np.concatenate([self.embed(image[None], alone=False) for image in images])
+    def _make_equal(self, images: NDArray[np.uint8]) -> None:
+        """Have images (n, S, S, 3) embedded only in ways that give the embeddings they have one by one, bit for bit."""
+        single = np.concatenate([self.embed(image[None], alone=False) for image in images])
+        if not np.array_equal(self.embed(images[:1]), single[:1]):
+            logger.info("model %s: all cores together round otherwise than one, which each image gets", self._name)
+            self._session = self._one_core
         sizes = {min(size, len(images)) for size in (3, len(images))}
-        return all(np.array_equal(self.embed(images[:size], alone=False), alone[:size]) for size in sizes)
+        if not all(np.array_equal(self.embed(images[:size], alone=False), single[:size]) for size in sizes):
+            logger.info("model %s: a batch rounds otherwise than its images, which run one by one", self._name)
+            self.max_batch_size = 1
 
     def embed(
         self, images: NDArray[np.uint8], cancellation: Cancellation | None = None, *, alone: bool = True

@@ -38,31 +38,37 @@ class OpenVinoSession:
                 "provider is openvino, but the package openvino cannot be imported. Install comln-serve[openvino] "
                 f"besides [cpu], or start with --provider cpu: {error}"
             ) from error
-        core: Any = openvino.Core()
-        self.precision = "bfloat16" if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "float32"
-        options = {
-            "INFERENCE_PRECISION_HINT": "bf16" if self.precision == "bfloat16" else "f32",
-            "INFERENCE_NUM_THREADS": threads,
-            "NUM_STREAMS": at_once,
-            # The threads that decode images share these cores.
-            "ENABLE_CPU_PINNING": False,
-        }
+        self._idle: SimpleQueue[Any] = SimpleQueue()
         try:
+            core: Any = openvino.Core()
+            bfloat16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+            options = {
+                "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+                "INFERENCE_NUM_THREADS": threads,
+                "NUM_STREAMS": at_once,
+                # The threads that decode images share these cores.
+                "ENABLE_CPU_PINNING": False,
+            }
             self._compiled = core.compile_model(core.read_model(graph), "CPU", options)
+            for _ in range(at_once):
+                self._idle.put(self._compiled.create_infer_request())
+            self._tensor_of = openvino.Tensor
+            self._no_images = openvino.Tensor(openvino.Type.u8, self._compiled.input().partial_shape.get_min_shape())
         except RuntimeError as error:
             raise StartupError(f"{where}: OpenVINO cannot open the backbone: {error}") from error
-        self._idle: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(at_once):
-            self._idle.put(self._compiled.create_infer_request())
+        self.precision = "bfloat16" if bfloat16 else "float32"
 
     def run(self, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
         """Embeddings (n, d) of images (n, S, S, 3). Raising the flag makes this call end soon, with an error."""
+        cancellation.check()
         request = self._idle.get()
         try:
+            shared = self._tensor_of(np.require(images, requirements=["C", "W"]), shared_memory=True)
             with cancellation.calling(request.cancel):
-                request.infer([images], share_inputs=True)
+                request.infer(shared, share_inputs=True)
             cancellation.check()  # the request may be cancelled yet
             embeddings: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
+            request.set_input_tensor(self._no_images)  # it would keep the images, and the array that they are part of
         except BaseException:
             self._idle.put(self._compiled.create_infer_request())
             raise
