@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import shutil
 import sys
@@ -194,6 +195,32 @@ def test_an_import_is_compared_with_what_its_name_stood_for(
     assert lines.startswith(f"moved@{(named.version or 0) + 1} (clf_")
     assert f"compared with {named.reference}: expected accuracy " in lines
     assert f"to go back to {named.reference}: comln classifiers rollback moved\n" in lines
+
+
+def test_an_import_can_be_read_from_a_pipe(run: Run, comln: Client, photos: Path, tmp_path: Path) -> None:
+    """As of `comln classifiers import <(ssh ... comln classifiers export ...)`: it can be read only once."""
+    support = comln.export(comln.adapt_folder(photos, name="piped"), tmp_path / "piped.support")
+    reading, writing = os.pipe()
+    os.write(writing, support.read_bytes())
+    os.close(writing)
+    try:
+        result = run("classifiers", "import", f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+    assert result.stdout.startswith("piped@2 (clf_"), result.stderr
+
+
+@pytest.mark.parametrize("name", ["\ud800", "n" * 100_000])
+def test_an_import_with_an_impossible_name_is_refused_by_the_server(run: Run, tmp_path: Path, name: str) -> None:
+    """Such a name cannot be in an address, either."""
+    header = json.dumps({"__metadata__": {"support": json.dumps({"name": name})}}).encode()
+    file = tmp_path / "other.support"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    result = run("classifiers", "import", file)
+    assert result.exit_code == 1
+    assert "support" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr) < 1000
 
 
 def test_classifiers(run: Run, comln: Client, photos: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The subcommands of `comln classifiers`."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class _Trouble(Enum):
@@ -280,7 +282,11 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
 
 
 def _name_in(file: Path) -> str | None:
-    """The name of the classifier that a support file was written from. None if it has none, or is no such file."""
+    """The name of the classifier that a support file was written from. None if it has none, or is no such file; or is a
+    pipe, which can be read only once.
+    """
+    if not file.is_file():
+        return None
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
@@ -288,7 +294,7 @@ def _name_in(file: Path) -> str | None:
         found = json.loads(header["__metadata__"]["support"])["name"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) and _NAME.fullmatch(found) else None
 
 
 def _marked_model(item: Classifier, served: Mapping[str, Model]) -> str:
