@@ -313,6 +313,8 @@ def test_a_field_that_there_is_not_is_refused_by_those_that_there_are(client: Te
         "body: Unknown fields 'image', 'topk'; allowed are classifier, top_k, unknown, examples, partial, images; "
         "received the fields 'classifier', 'image', 'topk'."
     )
+    message = check_error(client.post("/predict", json={"{allowed}": 1}), ErrorCode.INVALID_REQUEST)["message"]
+    assert message.startswith("body: Unknown field '{allowed}'; allowed are classifier, ")
 
 
 @pytest.mark.parametrize(

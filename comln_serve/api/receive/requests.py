@@ -165,9 +165,9 @@ class _Request(BaseModel):
             raise ValueError(f"holds {len(value)} fields; the fields are {allowed}")
         if unknown := [name[:_MAX_SHOWN] for name in value if name not in cls.model_fields]:
             names = f"{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}"
-            raise PydanticCustomError(
-                UNKNOWN_FIELD, "Unknown field{names}; allowed are {allowed}", {"names": names, "allowed": allowed}
-            )
+            # One place only: Pydantic would fill in those that a field's name has, too.
+            problem = f"Unknown field{names}; allowed are {allowed}"
+            raise PydanticCustomError(UNKNOWN_FIELD, "{problem}", {"problem": problem})
         return value
 
 
