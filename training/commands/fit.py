@@ -5,11 +5,14 @@ import shlex
 import sys
 from pathlib import Path
 
+from training.checkpoint_names import LAST, PRETRAINING
 from training.commands.options import add_overrides
 from training.config import ConfigError, load_config
 from training.config.files import override_without_folders
 from training.data.several import load_training, named_path, shared_classes
 from training.memory import keep_freed_memory
+
+_CONTINUED = "the same command with --resume continues it from there"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -59,12 +62,13 @@ def run_fit(args: argparse.Namespace) -> int:
             ),
         )
     except KeyboardInterrupt:
-        kept = f"as it was at its last measurement, of those after every {config.validation.every} updates"
-        print(
-            f"{args.out} holds the run {kept}, or after its last epoch of pre-training; the same command with --resume "
-            "continues it from there",
-            file=sys.stderr,
-        )
+        measured = f"measurement, which is after every {config.validation.every} updates"
+        said = f"{args.out}: nothing was saved yet; a run is saved at each {measured}"
+        if (args.out / LAST).exists():
+            said = f"{args.out} holds the run as it was at its last {measured}; {_CONTINUED}"
+        elif (args.out / PRETRAINING).exists():
+            said = f"{args.out} holds the run as it was after its last whole epoch of pre-training; {_CONTINUED}"
+        print(said, file=sys.stderr)
         raise
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
     return 0

@@ -20,7 +20,7 @@ from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
 from tests.support.training import check_equal_runs, save_images
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
-from training.checkpoint_names import BEST, LAST
+from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.cli import main
 from training.config import Config
 from training.data import DataError, ImageSet
@@ -166,10 +166,17 @@ def test_an_interrupted_run_says_how_it_is_continued(
     monkeypatch.setattr("training.commands.fit.load_training", lambda *_: (data, data))
     monkeypatch.setattr("training.runs.fit.fit", interrupted)
     recipe = REPOSITORY / "training" / "recipes" / "image-folder.yaml"
-    with pytest.raises(KeyboardInterrupt):
-        main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path)])
-    assert "every 250 updates" in (said := capsys.readouterr().err)
-    assert "--resume continues it" in said
+    for saved, wanted in (
+        (None, "nothing was saved yet; a run is saved at each measurement, which is after every 250 updates\n"),
+        (PRETRAINING, "after its last whole epoch of pre-training; the same command with --resume continues it"),
+        (LAST, "at its last measurement, which is after every 250 updates; the same command with --resume continues"),
+    ):
+        if saved is not None:
+            (tmp_path / saved).touch()
+        with pytest.raises(KeyboardInterrupt):
+            main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path)])
+        assert wanted in (said := capsys.readouterr().err)
+        assert ("--resume" in said) == (saved is not None)
     assert f"warning: {data.n_classes} of the {data.n_classes} classes of val have the name of one of train" in said
     (tmp_path / "file").touch()
     assert main(["fit", str(recipe), "--data", ".", "--out", str(tmp_path / "file")]) == 2
