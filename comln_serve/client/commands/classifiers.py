@@ -17,7 +17,7 @@ from comln_serve.client.commands.changes import changed, differ, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
-from comln_serve.client.errors import ComlnError, InputError
+from comln_serve.client.errors import ComlnError, InputError, NotFoundError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
@@ -150,7 +150,7 @@ def rollback(client: Client, output: Output, name: str) -> None:
 def _standing(client: Client, output: Output, ref: str) -> Classifier | None:
     """What the name of a classifier stands for. None where nobody reads it; what `ref` lacks, the change will say."""
     if not output.as_json:
-        with suppress(ComlnError):
+        with suppress(NotFoundError):
             name = client.classifier(ref).name
             return None if name is None else client.classifier(name)
     return None
@@ -274,7 +274,7 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
     It may be of another server, if that serves the same bundle. Horizon and metadata come with it, thumbnails do not.
     """
     before = None
-    with suppress(ComlnError):  # as of a name that is new
+    with suppress(NotFoundError, InputError):  # a name that is new, or that the server will refuse
         named = name or _name_in(file)
         before = None if named is None else promoted_before(client, output, named)
     made = client.import_support(file, name=name, promote=promote)

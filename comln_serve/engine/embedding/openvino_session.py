@@ -46,6 +46,8 @@ class OpenVinoSession:
                 "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
                 "INFERENCE_NUM_THREADS": threads,
                 "NUM_STREAMS": at_once,
+                # All CPUs count, as `threads` does: by default it would leave out one of the two of each core.
+                "ENABLE_HYPER_THREADING": True,
                 # The threads that decode images share these cores.
                 "ENABLE_CPU_PINNING": False,
             }
