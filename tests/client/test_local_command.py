@@ -51,6 +51,8 @@ from anyio.from_thread import start_blocking_portal
 from comln_serve.client.local import _InProcess
 import httpx2
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background of a shell ignore the signal
+
 async def app(scope, receive, send):
     await anyio.sleep(0.5)  # the other thread waits for the answer
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)

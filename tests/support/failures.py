@@ -106,7 +106,7 @@ def on_labels() -> Iterator[Failure]:
         labels = [('"labels"', b"x")] * count
         detail = {"received_images": 2, "received_labels": count}
         sent = multipart(*files, *labels)
-        yield Failure(f"{count} labels", code, sent, says="one label for each image", detail=detail)
+        yield Failure(f"{count} labels", code, sent, says="one field 'labels' for each image", detail=detail)
     yield Failure("no image", code, multipart(('"labels"', b"x")), says="0 'images'")
     labels_as_files = [('"labels"; filename="x"', b"a"), ('"labels"; filename="x"', b"b")]
     yield Failure("labels as files", code, multipart(*files, *labels_as_files), says="file name")
