@@ -58,8 +58,6 @@ def main() -> None:
         "ONNX Runtime": OnnxBackbone(subject.bundle, "cpu", threads=1),
         "OpenVINO": OnnxBackbone(subject.bundle, "openvino", threads=1),
     }
-    for backbone in backbones.values():
-        backbone.warm()
     tasks = args.tasks or [parse_task(text) for text in ("5x1", "5x5")]
     times: list[list[str]] = []
     rows: list[list[str]] = []

@@ -51,16 +51,14 @@ def test_openvino_computes_the_embeddings_of_onnx_runtime(name: str) -> None:
 def test_other_embeddings_are_refused(
     models_dir: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ) -> None:
-    backbone = OnnxBackbone(load_bundle(models_dir / "tiny"), "openvino")
     run = OpenVinoSession.run
     monkeypatch.setattr(OpenVinoSession, "run", lambda *given: change(run(*given)))
     with pytest.raises(StartupError, match=r"model tiny: on this CPU OpenVINO's embeddings are not .* --provider cpu"):
-        backbone.warm()
+        OnnxBackbone(load_bundle(models_dir / "tiny"), "openvino")
 
 
 def test_embeddings_that_are_not_finite_are_refused(models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whichever image: a comparison with NaN must not pass."""
-    backbone = OnnxBackbone(load_bundle(models_dir / "tiny"), "openvino")
     run = OpenVinoSession.run
 
     def broken(session: OpenVinoSession, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
@@ -70,7 +68,7 @@ def test_embeddings_that_are_not_finite_are_refused(models_dir: Path, monkeypatc
 
     monkeypatch.setattr(OpenVinoSession, "run", broken)
     with pytest.raises(StartupError, match=r"differ by nan of their length"):
-        backbone.warm()
+        OnnxBackbone(load_bundle(models_dir / "tiny"), "openvino")
 
 
 def test_an_image_gets_one_core_where_all_of_them_round_otherwise(

@@ -60,6 +60,4 @@ def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
         return Subject(model.config, model.head(), model.embed, None)
     bundle = load_bundle(folder)
     config = Config.model_validate(bundle.manifest.training.config)
-    backbone = OnnxBackbone(bundle, provider)
-    backbone.warm()
-    return Subject(config, bundle.head, backbone.embed, bundle)
+    return Subject(config, bundle.head, OnnxBackbone(bundle, provider).embed, bundle)

@@ -273,10 +273,10 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
 
     It may be of another server, if that serves the same bundle. Horizon and metadata come with it, thumbnails do not.
     """
-    before = None
-    with suppress(NotFoundError, InputError):  # a name that is new, or that the server will refuse
-        named = name or _name_in(file)
-        before = None if named is None else promoted_before(client, output, named)
+    named, before = name or _name_in(file), None
+    if named is not None:
+        with suppress(NotFoundError, InputError):  # a name that is new, or that the server will refuse
+            before = promoted_before(client, output, named)
     made = client.import_support(file, name=name, promote=promote)
     show_made(output, made, changes=changed(before, made, {}, anew=True))
 

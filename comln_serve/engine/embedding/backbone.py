@@ -1,6 +1,8 @@
 """Embeds images: a bundle's graph on the configured provider, in batches that suit it."""
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -63,7 +65,8 @@ class OnnxBackbone:
 
         Raises:
             StartupError: the graph cannot be read, its signature differs from the manifest's, or
-                the provider is "cuda" and CUDA does not run, or "openvino" and that is not there.
+                the provider is "cuda" and CUDA does not run, or "openvino" and that is not there, or
+                its embeddings are others than those of ONNX Runtime.
         """
         self._name = bundle.name
         self._size = bundle.manifest.preprocessing.image_size
@@ -79,17 +82,17 @@ class OnnxBackbone:
             )
         self._check_signature(bundle, in_onnx_runtime)
         self.provider: RunsOn = "openvino" if provider == "openvino" else in_onnx_runtime.provider
-        self._reference: OnnxSession | None = None
+        self.max_batch_size = max_batch_size if self.on_gpu else min(max_batch_size, _CPU_BATCH)
         self._session: Session = in_onnx_runtime
         self._one_core: Session = in_onnx_runtime
         if self.provider == "openvino":
-            self._reference = in_onnx_runtime
             self._session = found = OpenVinoSession(graph, where, threads, at_once=1)
             self._one_core = OpenVinoSession(graph, where, threads, at_once=threads) if threads > 1 else found
             logger.info("model %s: OpenVINO computes in %s", self._name, found.precision)
+            with _failures_told(self._name):
+                self._compare(in_onnx_runtime)
         elif self.provider == "cpu" and threads > 1:
             self._one_core = OnnxSession(graph, where, "cpu", 1)
-        self.max_batch_size = max_batch_size if self.on_gpu else min(max_batch_size, _CPU_BATCH)
 
     @property
     def on_gpu(self) -> bool:
@@ -100,32 +103,28 @@ class OnnxBackbone:
         """Run every batch size once on CUDA, so that no request waits for its planning; on a CPU a few.
 
         Raises:
-            StartupError: the graph cannot be run, or the embeddings are not finite, or OpenVINO's are others than those
-                of ONNX Runtime.
+            StartupError: the graph cannot be run, or the embeddings are not finite.
         """
-        try:
+        with _failures_told(self._name):
             self._warm()
-        except StartupError:
-            raise
-        except Exception as error:  # ONNX Runtime's own exception types are not public
-            raise StartupError(f"model {self._name}: the backbone cannot be run: {error}") from error
+
+    def _noise(self) -> NDArray[np.uint8]:
+        """Images (n, S, S, 3) for a full batch."""
+        shape = (self.max_batch_size, self._size, self._size, 3)
+        return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
     def _warm(self) -> None:
-        noise = np.random.default_rng(0)
-        images = noise.integers(0, 256, (self.max_batch_size, self._size, self._size, 3), dtype=np.uint8)
+        images = self._noise()
         for size in batch_sizes(self.max_batch_size) if self.on_gpu else (1,):
             if not np.isfinite(self.embed(images[:size])).all():
                 raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
-        self._compare(images)
         if not self.on_gpu:
             self._make_equal(images)
 
-    def _compare(self, images: NDArray[np.uint8]) -> None:
-        """Check, once, that OpenVINO computes the embeddings that the bundle was made for."""
-        if self._reference is None:
-            return
-        found, wanted = self.embed(images), self._reference.run(images, Cancellation())
-        self._reference = None  # frees its memory
+    def _compare(self, in_onnx_runtime: OnnxSession) -> None:
+        """Check that OpenVINO computes the embeddings that the bundle was made for."""
+        images = self._noise()
+        found, wanted = self.embed(images), in_onnx_runtime.run(images, Cancellation())
         lengths = np.maximum(np.linalg.norm(wanted, axis=1), np.finfo(np.float32).tiny)
         difference = float((np.linalg.norm(found - wanted, axis=1) / lengths).max())
         if not difference <= _MOST_DIFFERENCE:  # it is NaN where an embedding holds NaN or infinity
@@ -182,6 +181,17 @@ class OnnxBackbone:
                 f"{self._size}, 3) and give float (batch, {self._width}), as bundle.json says; "
                 f"found {list(values)}"
             )
+
+
+@contextmanager
+def _failures_told(name: str) -> Generator[None, None, None]:
+    """Make a StartupError of whatever a runtime raises: the exception types of ONNX Runtime are not public."""
+    try:
+        yield
+    except StartupError:
+        raise
+    except Exception as error:
+        raise StartupError(f"model {name}: the backbone cannot be run: {error}") from error
 
 
 def batch_sizes(largest: int) -> tuple[int, ...]:
