@@ -5,6 +5,7 @@ two branches, image and mirror image, share the convolution. Batch norm's statis
 again on images, so that the network computes the same as the bundle and can be trained further.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from comln_serve.bundle import BundleError, load_bundle
 from training.backbones.backbone import Backbone
 from training.backbones.conv4 import Conv4
+from training.backbones.resnet12 import ResNet12
 from training.errors import BackboneError
 
 # Keys on which the network and its input depend: a bundle must have the same values.
@@ -24,7 +26,7 @@ _MATCHING = ("kind", "channels", "colour", "mean", "std")
 
 @torch.no_grad()
 def warm_start(backbone: Backbone, bundle: Path, images: Tensor) -> None:
-    """Give `backbone`, a conv4, the weights of a bundle, so that it computes the same embeddings.
+    """Give `backbone`, a conv4 or a resnet12, the weights of a bundle, so that it computes the same embeddings.
 
     Args:
         images: (n, S, S, 3) uint8, some hundreds of training images for the statistics of batch norm.
@@ -33,27 +35,36 @@ def warm_start(backbone: Backbone, bundle: Path, images: Tensor) -> None:
         BackboneError: not a usable bundle, or a bundle of another network.
     """
     folded = _convolutions(backbone, bundle)
-    if not isinstance(backbone.network, Conv4) or backbone.pixels is None:
-        raise BackboneError("only a conv4 can start from a bundle")
+    if not isinstance(backbone.network, Conv4 | ResNet12) or backbone.pixels is None:
+        raise BackboneError("only a conv4 or a resnet12 can start from a bundle")
+    convolutions = [module for module in backbone.network.modules() if isinstance(module, nn.Conv2d)]
+    norms = [module for module in backbone.network.modules() if isinstance(module, nn.BatchNorm2d)]
+    # A graph may list a block's shortcut before or after its other convolutions; those of one shape are in order.
+    ours = sorted(zip(convolutions, norms, strict=True), key=lambda pair: pair[0].weight.shape)
+    theirs = sorted(folded, key=lambda pair: pair[0].shape)
+    shapes = [[tuple(w.shape) for w in ws] for ws in ([w for w, _ in theirs], [c.weight for c, _ in ours])]
+    if shapes[0] != shapes[1]:
+        raise BackboneError(f"{bundle}: its convolutions are {shapes[0]}; the recipe's are {shapes[1]}")
+    hooks = []
+    for (convolution, norm), (weight, bias) in zip(ours, theirs, strict=True):
+        convolution.weight.copy_(weight)
+        hooks.append(norm.register_forward_pre_hook(partial(_stand_in_for_bias, bias.to(images.device))))
     was_training = backbone.training
     backbone.eval()
-    x: Tensor = backbone.pixels(images)
-    for block, (weight, bias) in zip(list(backbone.network)[: len(folded)], folded, strict=True):
-        convolution, norm = block[0], block[1]  # type: ignore[index]
-        if not isinstance(convolution, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
-            raise TypeError("a block of conv4 starts with a convolution and its batch norm")
-        if convolution.weight.shape != weight.shape:
-            raise BackboneError(
-                f"{bundle}: a convolution is {tuple(weight.shape)}; the recipe's is {tuple(convolution.weight.shape)}"
-            )
-        convolution.weight.copy_(weight)
-        y = convolution(x)
-        mean, var = y.mean(dim=(0, 2, 3)), y.var(dim=(0, 2, 3), unbiased=False)
-        norm.running_mean, norm.running_var = mean, var
-        norm.weight.copy_((var + norm.eps).sqrt())
-        norm.bias.copy_(mean + bias.to(mean.device))
-        x = block(x)
+    backbone.network(backbone.pixels(images))  # every batch norm sees what those before it now compute
+    for hook in hooks:
+        hook.remove()
     backbone.train(was_training)
+
+
+def _stand_in_for_bias(bias: Tensor, norm: nn.Module, inputs: tuple[Tensor]) -> None:
+    """Let a batch norm add `bias` and nothing else, with the statistics of what it is given, (n, channels, S, S)."""
+    if not isinstance(norm, nn.BatchNorm2d):
+        raise TypeError("only batch norm has these statistics")
+    mean, var = inputs[0].mean(dim=(0, 2, 3)), inputs[0].var(dim=(0, 2, 3), unbiased=False)
+    norm.running_mean, norm.running_var = mean, var
+    norm.weight.copy_((var + norm.eps).sqrt())
+    norm.bias.copy_(mean + bias)
 
 
 def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor]]:
@@ -86,7 +97,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
             if (len(node.input) == 3) == (norm is not None):
                 raise BackboneError(
                     f"backbone.warm_start: {folder} has convolutions with neither a bias nor batch "
-                    "norm behind them, or both; a conv4 has one of them"
+                    "norm behind them, or both; each has one of them"
                 )
             parts = [tensors[name] for name in names]
             found[names[0]] = (parts[0], parts[1]) if norm is None else _fold(parts, _epsilon(norm))

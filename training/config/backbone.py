@@ -77,7 +77,7 @@ class BackboneConfig(Section):
             the network's own embedding. Each part is divided by its norm.
         pooling: torchvision, timm, onnx: replaces the mean over positions of the last feature map and of those of
             `layers`; null: the mean.
-        warm_start: conv4: a bundle of the same network whose weights training starts from; null:
+        warm_start: conv4, resnet12: a bundle of the same network whose weights training starts from; null:
             random weights. A relative path is resolved like `path`.
         frozen: conv4 with `warm_start`, torchvision, timm: the weights do not change; only the head is learned. ONNX
             graphs and embeddings are always frozen.
@@ -197,7 +197,7 @@ _KEYS_OF_KINDS = {
     "weights": _LIBRARIES,
     "layers": _LIBRARIES,
     "pooling": (*_LIBRARIES, "onnx"),
-    "warm_start": ("conv4",),
+    "warm_start": _TRAINED,
     "frozen": ("conv4", *_LIBRARIES, "onnx", "identity"),
     "path": ("onnx",),
     "layout": ("onnx",),

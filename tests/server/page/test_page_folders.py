@@ -182,7 +182,8 @@ def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> 
     visitor.wait(lambda: visitor.text("#dialog [role=status]") == "1 picture")
     visitor.click("#dialog [aria-label=Close]")
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 5)
-    assert visitor.run("return document.querySelector('video').srcObject.active") is False
+    # The browser tells the page that the dialog is closed a moment after it is.
+    visitor.wait(lambda: visitor.run("return document.querySelector('video').srcObject.active") is False)
     assert visitor.complaints() == []
 
 

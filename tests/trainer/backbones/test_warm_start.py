@@ -74,6 +74,21 @@ def test_the_network_computes_the_embeddings_of_the_bundle(
     np.testing.assert_allclose(trained, served, atol=1e-4)
 
 
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_resnet12_computes_the_embeddings_of_the_bundle(tmp_path: Path, *, mirror: bool) -> None:
+    """Its shortcuts stand beside the other convolutions, and a graph may list them in another order."""
+    bundle = tmp_path / "first"
+    bundle.mkdir()
+    kind = ["backbone.kind=resnet12", "backbone.channels=4", "backbone.global_pooling=true"]
+    write_bundle(bundle, override_config(tiny_config(), [*kind, f"backbone.mirror={mirror}".lower()]))
+    images = colour_classes().images
+    model = MetaModel(override_config(started(bundle), [*kind, f"backbone.mirror={mirror}".lower()]))
+    warm_start(model.backbone, bundle, torch.from_numpy(images))
+    served = OnnxBackbone(load_bundle(bundle), "cpu").embed(images)
+    np.testing.assert_allclose(model.embed(images), served, atol=1e-5)
+    assert served.std() > 1e-3
+
+
 def test_fit_starts_from_the_bundle(bundle: Path, tmp_path: Path) -> None:
     data = colour_classes()
     images = data.images[::3]
@@ -152,5 +167,5 @@ def test_its_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
         "data: {kind: image_folder, preprocessing: {image_size: 16}}\nbackbone: {warm_start: first}\nupdates: 1\n"
     )
     assert load_config(recipe).backbone.warm_start == str(tmp_path / "first")
-    with pytest.raises(ConfigError, match='warm_start is for kind "conv4"'):
-        load_config(recipe, ("backbone.kind=resnet12",))
+    with pytest.raises(ConfigError, match="warm_start is for kind"):
+        load_config(recipe, ("backbone.kind=torchvision", "backbone.architecture=resnet18"))
