@@ -95,7 +95,7 @@ def create_app(
     app.state.draining = False  # set on the signal to stop
     # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)
-    app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database
+    app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
     app.state.parsing_threads = CapacityLimiter(1)
     app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)

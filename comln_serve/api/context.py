@@ -1,18 +1,19 @@
 """The record of the current request, which each layer fills in."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Literal
 
+from starlette.datastructures import Headers
+
 from comln_serve.errors import ErrorCode
 
 REQUEST_ID_HEADER = "X-Request-ID"
-RAW_REQUEST_ID_HEADER = REQUEST_ID_HEADER.lower().encode("ascii")  # as ASGI has it
 OPEN_INFERENCE = "/v2"
-_WELL_FORMED = re.compile(rb"[A-Za-z0-9._:=+/-]{1,128}")
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}")
 
 
 @dataclass
@@ -54,9 +55,9 @@ def current_record() -> RequestRecord:
     return current.get() or RequestRecord()
 
 
-def new_record(headers: Iterable[tuple[bytes, bytes]]) -> RequestRecord:
+def new_record(headers: Headers) -> RequestRecord:
     """A record with the client's request id if that is safe to log, else with a new id."""
-    given = [value for name, value in headers if name == RAW_REQUEST_ID_HEADER]
+    given = headers.getlist(REQUEST_ID_HEADER)
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
-        return RequestRecord(given[0].decode("ascii"))
+        return RequestRecord(given[0])
     return RequestRecord()

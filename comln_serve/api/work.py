@@ -26,13 +26,9 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
-async def work(request: Request, call: Callable[[Cancellation], _Result]) -> _Result:
-    """Run an engine call that blocks on the worker threads, so that light routes never wait for it.
-
-    The call is cancelled when the client disconnects and when the server gives the request up.
-    """
-    async with _cancellation(request) as cancellation:
-        return await to_thread.run_sync(call, cancellation, limiter=request.app.state.work_threads)
+async def work(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Run an engine call that blocks on the worker threads, so that light routes never wait for it."""
+    return await to_thread.run_sync(call, limiter=request.app.state.work_threads)
 
 
 async def classify(
@@ -47,7 +43,7 @@ async def classify(
 ) -> _Result:
     """Classify images and write the answer, a long one on a worker thread. Notes both in the request's record.
 
-    The request takes a place among the pending ones here, once its body has arrived. It is cancelled as by `work`.
+    The request takes a place among the pending ones here, once its body has arrived.
 
     Raises:
         ServiceError: as `Engine.predict`; OVERLOADED.
@@ -55,7 +51,7 @@ async def classify(
     engine, tenant, record = engine_of(request), tenant_of(request), current_record()
     record.images = len(images)
     with request.app.state.requests.admit():
-        async with _cancellation(request) as cancellation:
+        async with cancelled_with(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
             predicted = await engine.predict(
                 images, classifier, caller, unknown=unknown, examples=examples, partial=partial
@@ -64,12 +60,15 @@ async def classify(
             record.stages_ms = predicted.timings_ms
             if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
                 return write(predicted)
-            return await to_thread.run_sync(write, predicted, limiter=request.app.state.work_threads)
+            return await work(request, lambda: write(predicted))
 
 
 @asynccontextmanager
-async def _cancellation(request: Request) -> AsyncGenerator[Cancellation]:
-    """A cancellation of the work in the block, raised when the client disconnects, and at the end."""
+async def cancelled_with(request: Request) -> AsyncGenerator[Cancellation]:
+    """A cancellation for the work in the block, raised when the client disconnects or the server gives the request up.
+
+    The request's body must have been read.
+    """
     cancellation = Cancellation()
     watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
     try:
@@ -80,7 +79,6 @@ async def _cancellation(request: Request) -> AsyncGenerator[Cancellation]:
 
 
 async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
-    """Cancel when the client disconnects. The body has been read: only that can follow."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     cancellation.cancel()
@@ -99,8 +97,3 @@ async def read(request: Request, call: Callable[[], _Result]) -> _Result:
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:
     """Run a health check on the probe threads, so that it never waits for requests."""
     return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
-
-
-async def scrape(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run on the metrics threads, so that a hanging driver or database does not block probes."""
-    return await to_thread.run_sync(call, limiter=request.app.state.scrape_threads)

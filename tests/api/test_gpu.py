@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve.api.observe import metrics
-from comln_serve.api.observe.gpu import GpuMemory, gpu_memory
+from comln_serve.api.observe.gpu import gpu_memory
 from tests.support.messages import engine_of
 from tests.support.programs import python
 
@@ -43,8 +44,8 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
 }
 """
 READ = (
-    "import json; from dataclasses import astuple; from comln_serve.api.observe.gpu import gpu_memory;"
-    "print(json.dumps([astuple(one) for one in gpu_memory()]))"
+    "import json; from comln_serve.api.observe.gpu import gpu_memory;"
+    "print(json.dumps([[*one.labels.values(), one.value] for metric in gpu_memory() for one in metric.samples]))"
 )
 
 
@@ -62,8 +63,9 @@ def told_by_a_driver(folder: Path, *, fails: int = 0) -> list[list[object]]:
 @pytest.mark.process
 def test_every_gpu_that_reports_its_memory_is_listed(tmp_path: Path) -> None:
     gib = 2**30
-    expected = [[0, "GPU-0", gib, 80 * gib], [2, "GPU-2", 3 * gib, 80 * gib]]
-    assert told_by_a_driver(tmp_path) == expected
+    used = [["0", "GPU-0", gib], ["2", "GPU-2", 3 * gib]]
+    total = [["0", "GPU-0", 80 * gib], ["2", "GPU-2", 80 * gib]]
+    assert told_by_a_driver(tmp_path) == [*used, *total]
 
 
 @pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler for Linux")
@@ -74,19 +76,21 @@ def test_a_driver_that_fails_to_load_reports_no_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
 def test_without_a_driver_no_gpu_is_reported() -> None:
-    assert gpu_memory() == []
+    assert [sample for metric in gpu_memory() for sample in metric.samples] == []
 
 
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no GPU")
 def test_the_gpu_of_this_machine() -> None:
-    for gpu in gpu_memory():
-        assert 0 <= gpu.used <= gpu.total
-        assert gpu.uuid.startswith("GPU-")
+    used, total = (metric.samples for metric in gpu_memory())
+    assert all(0 <= some.value <= everything.value for some, everything in zip(used, total, strict=True))
+    assert all(sample.labels["uuid"].startswith("GPU-") for sample in used)
 
 
 def test_metrics_have_it_where_a_model_runs_on_a_gpu(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def memory() -> list[GpuMemory]:
-        return [GpuMemory(0, "GPU-a", 5, 80), GpuMemory(1, "GPU-b", 6, 81)]
+    def memory() -> list[Metric]:
+        used = GaugeMetricFamily("comln_gpu_memory_used_bytes", "", labels=["gpu", "uuid"])
+        used.add_metric(["0", "GPU-a"], 5)
+        return [used]
 
     def read() -> dict[tuple[str, str, str], float]:
         return {
@@ -100,9 +104,4 @@ def test_metrics_have_it_where_a_model_runs_on_a_gpu(client: TestClient, monkeyp
     assert read() == {}, "no model of this server does"
     for model in engine_of(client).models.values():
         monkeypatch.setattr(model, "provider", "cuda")
-    assert read() == {
-        ("comln_gpu_memory_used_bytes", "0", "GPU-a"): 5,
-        ("comln_gpu_memory_used_bytes", "1", "GPU-b"): 6,
-        ("comln_gpu_memory_total_bytes", "0", "GPU-a"): 80,
-        ("comln_gpu_memory_total_bytes", "1", "GPU-b"): 81,
-    }
+    assert read() == {("comln_gpu_memory_used_bytes", "0", "GPU-a"): 5}

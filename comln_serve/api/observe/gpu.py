@@ -1,35 +1,23 @@
 """Reads the memory use of NVIDIA GPUs from their driver."""
 
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
 
 
-@dataclass(frozen=True)
-class GpuMemory:
-    """Memory of one GPU.
+def gpu_memory() -> Iterator[GaugeMetricFamily]:
+    """Bytes used and in total of every GPU that reports them, by its number in `nvidia-smi` and the driver's id of it.
 
-    Attributes:
-        index: number of the GPU in `nvidia-smi`.
-        uuid: the driver's id of the GPU.
-        used: bytes in use, by all processes.
-        total: bytes, used and free.
-    """
-
-    index: int
-    uuid: str
-    used: int
-    total: int
-
-
-def gpu_memory() -> list[GpuMemory]:
-    """Memory of every GPU that reports it. Empty without a driver or NVML's bindings (the extra
-    `cuda`).
+    Empty without a driver or NVML's bindings (the extra `cuda`).
     """
     try:
         import pynvml  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        return []
-    found: list[GpuMemory] = []
+        return
+    labels = ["gpu", "uuid"]
+    used = GaugeMetricFamily("comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels)
+    total = GaugeMetricFamily("comln_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
@@ -37,8 +25,10 @@ def gpu_memory() -> list[GpuMemory]:
                 with suppress(pynvml.NVMLError):  # GPUs that share the machine's memory report none
                     device = pynvml.nvmlDeviceGetHandleByIndex(index)
                     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-                    uuid = str(pynvml.nvmlDeviceGetUUID(device))
-                    found.append(GpuMemory(index, uuid, int(memory.used), int(memory.total)))
+                    gpu = [str(index), str(pynvml.nvmlDeviceGetUUID(device))]
+                    used.add_metric(gpu, memory.used)
+                    total.add_metric(gpu, memory.total)
         finally:
             pynvml.nvmlShutdown()
-    return found
+    yield used
+    yield total

@@ -211,7 +211,7 @@ class _State(Collector):
         yield models
         here = (model for model in engine.models.values() if model.on_this_machine)
         if any(model.provider == "cuda" for model in here):
-            yield from _gpu_memory()
+            yield from gpu_memory()
         build = GaugeMetricFamily("comln_build_info", "What is running.", labels=["version", "python", "onnxruntime"])
         build.add_metric([__version__, platform.python_version(), str(ort.__version__)], 1)
         yield build
@@ -235,14 +235,3 @@ class _Processes(Collector):
                 value = min(one.value, other.value) if earliest else one.value + other.value
                 sum_so_far.samples = [one._replace(value=value)]
         yield from found.values()
-
-
-def _gpu_memory() -> Iterator[Metric]:
-    labels = ["gpu", "uuid"]
-    used = GaugeMetricFamily("comln_gpu_memory_used_bytes", "Memory of a GPU in use, by all processes.", labels=labels)
-    total = GaugeMetricFamily("comln_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
-    for gpu in gpu_memory():
-        used.add_metric([str(gpu.index), gpu.uuid], gpu.used)
-        total.add_metric([str(gpu.index), gpu.uuid], gpu.total)
-    yield used
-    yield total

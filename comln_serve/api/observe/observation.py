@@ -5,13 +5,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
-from comln_serve.api.browsers.headers import with_safe_headers
-from comln_serve.api.context import OPEN_INFERENCE, RAW_REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.browsers.headers import add_safe_headers
+from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
 from comln_serve.api.observe.metrics import UNMATCHED, Metrics
 from comln_serve.engine.clock import on_stage
@@ -47,7 +48,7 @@ class Observation:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = context.new_record(scope["headers"])
+        record = context.new_record(Headers(scope=scope))
         record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
 
         async def counted_receive() -> Message:
@@ -58,10 +59,11 @@ class Observation:
         async def counted_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                overriding = [(RAW_REQUEST_ID_HEADER, record.id.encode("ascii"))]
+                headers = MutableHeaders(scope=message)
+                add_safe_headers(headers)
+                headers[REQUEST_ID_HEADER] = record.id
                 if scope["app"].state.draining:  # so that the client sends its next request elsewhere
-                    overriding.append((b"connection", b"close"))
-                message["headers"] = with_safe_headers(message["headers"], overriding=overriding)
+                    headers["Connection"] = "close"
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
@@ -116,9 +118,8 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         response = to_response(error)
         del response.headers["Connection"]  # the HTTP server sets it
         record.status = response.status_code
-        response.raw_headers = list(
-            with_safe_headers(response.raw_headers, overriding=[(RAW_REQUEST_ID_HEADER, record.id.encode("ascii"))])
-        )
+        add_safe_headers(response.headers)
+        response.headers[REQUEST_ID_HEADER] = record.id
         record.bytes_out = len(response.body)
         metrics.count(record, UNMATCHED, "", 0.0)
         _log(record, UNMATCHED, "-", 0.0)

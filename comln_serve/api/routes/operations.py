@@ -1,5 +1,6 @@
 """Health probes and metrics, for orchestrators and monitoring."""
 
+from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
 from comln_serve import __version__
@@ -9,7 +10,7 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.observe.metrics import CONTENT_TYPE
 from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes.shared import WAITING_ERRORS
-from comln_serve.api.work import engine_of, probe, scrape
+from comln_serve.api.work import engine_of, probe
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.security import Scope
 
@@ -61,5 +62,6 @@ async def ready(request: Request) -> schemas.Ready:
 @needs(Scope.ADMIN)
 @any_query
 async def metrics(request: Request) -> Response:
-    text = await scrape(request, request.app.state.metrics.text)
+    state = request.app.state
+    text = await to_thread.run_sync(state.metrics.text, limiter=state.scrape_threads)
     return Response(text, media_type=CONTENT_TYPE)
