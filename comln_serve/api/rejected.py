@@ -8,7 +8,7 @@ from typing import Any
 from comln_serve.api.context import current_record
 from comln_serve.api.schemas import RejectedImage
 from comln_serve.domain.rejected import Rejected
-from comln_serve.errors import ServiceError
+from comln_serve.errors import ErrorCode, ServiceError
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sent:
             rejected = error.detail.get("rejected")
             if rejected is None:
                 raise
-            count_rejected(map(Rejected.of, rejected))
+            current_record().rejected = [ErrorCode(facts["code"]) for facts in rejected]
             detail = {**error.detail, "rejected": [self._named(facts) for facts in rejected]}
             raise ServiceError(error.code, error.message, **detail) from None
 
@@ -46,8 +46,3 @@ class Sent:
         index = facts["index"]
         label = {"label": self.labels[index]} if self.labels else {}
         return {"index": index, "file": self.names[index] if self.names else None, **label, **facts}
-
-
-def count_rejected(rejected: Iterable[Rejected]) -> None:
-    """Note rejected images in the request's record."""
-    current_record().rejected = [one.code for one in rejected]

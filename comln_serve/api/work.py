@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from anyio import to_thread
 from fastapi import Request
@@ -24,6 +24,19 @@ def engine_of(request: Request) -> Engine:
     """The engine that the application serves."""
     engine: Engine = request.app.state.engine
     return engine
+
+
+def begin(request: Request, operation: Literal["adapt", "predict"]) -> Engine:
+    """Note what the request is for; refuse it, before its body is read, if too many others are in work.
+
+    Takes no place yet: a request does once its body has arrived, so that slow senders keep nobody out.
+
+    Raises:
+        ServiceError: OVERLOADED.
+    """
+    current_record().operation = operation
+    request.app.state.requests.check()
+    return engine_of(request)
 
 
 async def work(request: Request, call: Callable[[], _Result]) -> _Result:
@@ -57,7 +70,7 @@ async def classify(
                 images, classifier, caller, unknown=unknown, examples=examples, partial=partial
             )
             record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
-            record.stages_ms = predicted.timings_ms
+            record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms
             if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
                 return write(predicted)
             return await work(request, lambda: write(predicted))

@@ -4,7 +4,7 @@ on the time to send a head and to read an answer. Refusals have the project's er
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, NoReturn
 
 from starlette.datastructures import State
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -140,19 +140,29 @@ class Protocol(HttpToolsProtocol):
         """Called for each field of a head, and of the trailer after a chunked body."""
         self._fields += 1
         if self._fields > MOST_FIELDS:
-            self._refusal = _head_too_large()
-            raise self._refusal  # stops the parser; uvicorn then calls `send_400_response`
+            self._stop_parser(_head_too_large())
         if self._head_begun:  # trailers are not used, and uvicorn would add them to the head
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if sum(name == b"host" for name, _ in self.headers) > 1:
-            self._refusal = _several_hosts()
-            raise self._refusal
+            self._stop_parser(
+                ServiceError(
+                    ErrorCode.MALFORMED_HTTP,
+                    "The request has several header fields Host, so it is not known for which server it is. Send one.",
+                )
+            )
         has_body = any(field[0] in _OF_BODY and field != _NO_BODY for field in self.headers)
         if has_body and self.parser is not None and self.parser.should_upgrade():
-            self._refusal = _upgrade()
-            raise self._refusal  # the parser would take the request to end here, and lose its body
+            # The parser would take the request to end here, and lose its body.
+            self._stop_parser(
+                ServiceError(
+                    ErrorCode.MALFORMED_HTTP,
+                    "The request asks to upgrade to another protocol (field Upgrade); this server speaks HTTP/1.1 "
+                    "only. Switch that off: curl --http1.1, in Java "
+                    "HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).",
+                )
+            )
         self._head_begun = False
         self._stop_waiting()
         super().on_headers_complete()
@@ -173,6 +183,11 @@ class Protocol(HttpToolsProtocol):
         self.pipeline.clear()
         self._stop_answering()
         super().connection_lost(exc)
+
+    def _stop_parser(self, refusal: ServiceError) -> NoReturn:
+        """Have uvicorn call `send_400_response`, which sends the refusal."""
+        self._refusal = refusal
+        raise refusal
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - replaced by an error that says more
         """Answer and close the connection. uvicorn calls this when its parser fails."""
@@ -240,21 +255,6 @@ def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
         # Else the system buffers megabytes, and takes more only once a third of them are sent.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**17)
-
-
-def _upgrade() -> ServiceError:
-    return ServiceError(
-        ErrorCode.MALFORMED_HTTP,
-        "The request asks to upgrade to another protocol (field Upgrade); this server speaks HTTP/1.1 only. Switch "
-        "that off: curl --http1.1, in Java HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).",
-    )
-
-
-def _several_hosts() -> ServiceError:
-    return ServiceError(
-        ErrorCode.MALFORMED_HTTP,
-        "The request has several header fields Host, so it is not known for which server it is. Send one.",
-    )
 
 
 def _head_too_large() -> ServiceError:

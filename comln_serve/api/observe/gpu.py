@@ -26,8 +26,8 @@ def gpu_memory() -> Iterator[GaugeMetricFamily]:
                     device = pynvml.nvmlDeviceGetHandleByIndex(index)
                     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
                     gpu = [str(index), str(pynvml.nvmlDeviceGetUUID(device))]
-                    used.add_metric(gpu, memory.used)
-                    total.add_metric(gpu, memory.total)
+                    used.add_metric(gpu, int(memory.used))
+                    total.add_metric(gpu, int(memory.total))
         finally:
             pynvml.nvmlShutdown()
     yield used

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from comln_serve import __version__
 from comln_serve.api.authentication import USING, needs, public, tenant_of
-from comln_serve.api.context import OPEN_INFERENCE, current_record
+from comln_serve.api.context import OPEN_INFERENCE
 from comln_serve.api.document.openapi import openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.open_inference.requests import IMAGE, LABEL, PROBS, read_inference
@@ -26,7 +26,7 @@ from comln_serve.api.open_inference.schemas import (
 from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes import operations
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, WAITING_ERRORS
-from comln_serve.api.work import classify, engine_of, probe
+from comln_serve.api.work import begin, classify, engine_of, probe
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
@@ -115,9 +115,7 @@ _INFER: dict[str, Any] = {
 @needs(*USING)
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """Images as JSON strings, or as binary tensors behind the JSON; see docs/open-inference.md."""
-    current_record().operation = "predict"
-    request.app.state.requests.check()
-    inference = await read_inference(request, engine_of(request).settings)
+    inference = await read_inference(request, begin(request, "predict").settings)
 
     def write(predicted: Predicted) -> Response:
         return inference_response(inference, predicted, model, version)

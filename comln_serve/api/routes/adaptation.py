@@ -12,9 +12,8 @@ from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
-from comln_serve.api.rejected import count_rejected
-from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, begin_to_adapt, make
-from comln_serve.api.work import classify, engine_of
+from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
+from comln_serve.api.work import begin, classify
 from comln_serve.engine.engine import NewClassifier, Predicted
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -44,7 +43,7 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 @needs(Scope.ADAPT)
 async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     support, options, sent = await read_adapt(request, engine.settings)
     current_record().images = len(support)
     new = NewClassifier(
@@ -56,11 +55,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
         expires_in_seconds=options.expires_in_seconds,
     )
     return await make(
-        request,
-        lambda caller: engine.adapt(support, new, caller, partial=options.partial),
-        sent=sent,
-        key=key,
-        status=201,
+        request, lambda caller: engine.adapt(support, new, caller, partial=options.partial), sent=sent, key=key
     )
 
 
@@ -75,12 +70,10 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
 @needs(*USING)
 async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
-    current_record().operation = "predict"
-    request.app.state.requests.check()
-    images, options, sent = await read_predict(request, engine_of(request).settings)
+    engine = begin(request, "predict")
+    images, options, sent = await read_predict(request, engine.settings)
 
     def write(predicted: Predicted) -> Response:
-        count_rejected(predicted.rejected)
         rejected = sent.described(predicted.rejected)
         return as_json(
             schemas.PredictResponse(

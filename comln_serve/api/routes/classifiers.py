@@ -23,11 +23,10 @@ from comln_serve.api.routes.shared import (
     KeyHeader,
     Ref,
     as_json,
-    begin_to_adapt,
     change,
     make_change,
 )
-from comln_serve.api.work import engine_of, read
+from comln_serve.api.work import begin, engine_of, read
 from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.engine.adapting.changes import RenameClasses
 from comln_serve.errors import ErrorCode
@@ -196,7 +195,7 @@ async def rename_classes(request: Request, ref: Ref, key: KeyHeader = None) -> R
     """Its predictions stay the same, under the new labels. Only if classes get the same label they are merged, and the
     classifier is adapted again to its examples. A named classifier gets a new version; an unnamed one changes in place.
     """
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     body = await read_json_only(request, engine.settings, RenameRequest)
     check_labels(body.labels.values(), engine.settings)
     return await make_change(request, ref, RenameClasses(body.labels), promote=body.promote, key=key)

@@ -22,11 +22,10 @@ from comln_serve.api.routes.shared import (
     KeyHeader,
     Ref,
     as_json,
-    begin_to_adapt,
     make,
     make_change,
 )
-from comln_serve.api.work import engine_of, read
+from comln_serve.api.work import begin, engine_of, read
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.errors import ErrorCode
 from comln_serve.security import Scope
@@ -105,7 +104,7 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     """A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes.
     """
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     support, options, sent = await read_examples(request, engine.settings)
     current_record().images = len(support)
     return await make(
@@ -113,7 +112,6 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
         lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
         sent=sent,
         key=key,
-        status=201,
     )
 
 
@@ -130,7 +128,7 @@ async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) ->
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes; a class that loses its last example is gone. If one of the numbers does not exist, nothing is changed.
     """
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     body = await read_json_only(request, engine.settings, requests.RelabelRequest)
     check_labels(body.labels.values(), engine.settings)
     return await make_change(request, ref, RelabelExamples(body.labels), promote=body.promote, key=key)
@@ -159,8 +157,8 @@ async def remove_examples(
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class. If one of the numbers does not exist, nothing is removed.
     """
-    begin_to_adapt(request)
-    return await make_change(request, ref, RemoveExamples(number), promote=promote, status=200)
+    begin(request, "adapt")
+    return await make_change(request, ref, RemoveExamples(number), promote=promote)
 
 
 @router.delete(
@@ -174,8 +172,8 @@ async def remove_example(request: Request, ref: Ref, number: Number, promote: Pr
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """
-    begin_to_adapt(request)
-    return await make_change(request, ref, RemoveExamples([number]), promote=promote, status=200)
+    begin(request, "adapt")
+    return await make_change(request, ref, RemoveExamples([number]), promote=promote)
 
 
 @router.post(
@@ -191,6 +189,6 @@ async def adapt_again(request: Request, ref: Ref, key: KeyHeader = None) -> Resp
     """To another `horizon`, or after its model's head was replaced. No images are needed, and no body where the
     classifier is to keep its horizon. A named classifier gets a new version; an unnamed one changes in place.
     """
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     options = await read_again(request, engine.settings)
     return await make_change(request, ref, AdaptAgain(options.horizon), promote=options.promote, key=key)

@@ -14,15 +14,8 @@ from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import BYTES, read_support_file
 from comln_serve.api.receive.requests import ClassifierName
-from comln_serve.api.routes.shared import (
-    CHANGE_WITHOUT_IMAGES_ERRORS,
-    ONE_CLASSIFIER_ERRORS,
-    KeyHeader,
-    Ref,
-    begin_to_adapt,
-    make,
-)
-from comln_serve.api.work import engine_of, work
+from comln_serve.api.routes.shared import CHANGE_WITHOUT_IMAGES_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
+from comln_serve.api.work import begin, engine_of, work
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
@@ -30,7 +23,7 @@ from comln_serve.export.head_file import head_file
 from comln_serve.export.support_file import write_support
 from comln_serve.security import Scope
 
-router = APIRouter()
+router = APIRouter(tags=["classifiers"])
 
 # Each export holds a few copies of its backbone in memory while its file is made.
 MOST_EXPORTS = 4
@@ -42,7 +35,6 @@ Format = Literal["onnx", "safetensors"]
 
 @router.get(
     "/classifiers/{ref}/export",
-    tags=["classifiers"],
     summary="Download a classifier as ONNX or safetensors",
     response_class=Response,
     responses={
@@ -67,7 +59,6 @@ async def export(
 
 @router.get(
     "/classifiers/{ref}/support",
-    tags=["classifiers"],
     summary="Download a classifier's support set",
     response_class=Response,
     responses={
@@ -93,7 +84,6 @@ async def export_support(request: Request, ref: Ref) -> Response:
     "/classifiers",
     status_code=201,
     response_model=schemas.AdaptResponse,
-    tags=["classifiers"],
     summary="Make a classifier from an exported support set",
     responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: {"schema": _BINARY}}}},
@@ -111,7 +101,7 @@ async def import_classifier(
     Name, horizon and metadata are the file's, but for a name in the query. The bundle's present head is adapted, so the
     classifier is the one that was exported if the heads are the same.
     """
-    engine = begin_to_adapt(request)
+    engine = begin(request, "adapt")
     sent = await read_support_file(request, engine.settings)
     options = sent.options
     new = NewClassifier(
@@ -125,7 +115,6 @@ async def import_classifier(
         request,
         lambda caller: engine.adapt_to_embeddings(sent.support, sent.embedder_sha256, new, sent.digest, caller),
         key=key,
-        status=201,
     )
 
 
@@ -133,7 +122,7 @@ async def _file(request: Request, kind: str, write: Callable[[], tuple[Classifie
     """A file named after its classifier, few made at a time."""
     request.app.state.held.check()  # a file counts there until its client has read it
     with request.app.state.exports.admit():
-        classifier, content = await work(request, lambda _cancellation: write())
+        classifier, content = await work(request, write)
     name = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
     return Response(content, media_type=BYTES, headers=headers)

@@ -10,12 +10,11 @@ from pydantic import AfterValidator, BaseModel, Field
 from comln_serve.api import schemas
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
-from comln_serve.api.rejected import Sent, count_rejected
-from comln_serve.api.work import engine_of, work
+from comln_serve.api.rejected import Sent
+from comln_serve.api.work import cancelled_with, engine_of, work
 from comln_serve.engine.adapting.adaptation import Adapted
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.cancellation import Caller, Cancellation
-from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 
 _Result = TypeVar("_Result")
@@ -88,29 +87,11 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
     other, and must not keep routes that only read waiting.
     """
     with request.app.state.requests.admit():
-        return await work(request, lambda _cancellation: call())
-
-
-def begin_to_adapt(request: Request) -> Engine:
-    """Note what the request is for; refuse it, before its body is read, if too many others are in work.
-
-    Takes no place yet: `make` does once the body has arrived, so that slow senders keep nobody out.
-
-    Raises:
-        ServiceError: OVERLOADED.
-    """
-    current_record().operation = "adapt"
-    request.app.state.requests.check()
-    return engine_of(request)
+        return await work(request, call)
 
 
 async def make(
-    request: Request,
-    call: Callable[[Caller], Adapted],
-    *,
-    sent: Sent = _UNNAMED,
-    key: str | None = None,
-    status: int = 200,
+    request: Request, call: Callable[[Caller], Adapted], *, sent: Sent = _UNNAMED, key: str | None = None
 ) -> Response:
     """Run an engine call that makes or changes a classifier. Answer with the classifier.
 
@@ -126,26 +107,23 @@ async def make(
         headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
         if not adapted.replayed:
             record.model = adapted.classifier.model
-            count_rejected(adapted.rejected)
+            record.rejected = [one.code for one in adapted.rejected]
         body = schemas.AdaptResponse(
             **dict(schemas.ClassifierDetail.model_validate(adapted.classifier)),
             timings_ms=adapted.timings_ms,
             rejected=sent.described(adapted.rejected),
         )
-        return as_json(body, status, headers)
+        return as_json(body, request.scope["route"].status_code or 200, headers)
 
     with request.app.state.requests.admit():
-        return await work(request, written)
+        async with cancelled_with(request) as cancellation:
+            return await work(request, lambda: written(cancellation))
 
 
-async def make_change(
-    request: Request, ref: str, change: Change, *, promote: bool, key: str | None = None, status: int = 201
-) -> Response:
+async def make_change(request: Request, ref: str, change: Change, *, promote: bool, key: str | None = None) -> Response:
     """Change a classifier without images. Answer with the classifier."""
     engine = engine_of(request)
-    return await make(
-        request, lambda caller: engine.change(ref, change, caller, promote=promote), key=key, status=status
-    )
+    return await make(request, lambda caller: engine.change(ref, change, caller, promote=promote), key=key)
 
 
 def as_json(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
