@@ -71,7 +71,7 @@ paper: $(VENV)/.dev  ## regenerate docs/paper.md from what has been measured
 	$(BIN)/python -m benchmarks.paper > docs/paper.md
 
 docs: $(VENV)/.server  ## regenerate docs/settings.md
-	$(BIN)/python -m comln_serve.configuration.settings > docs/settings.md
+	$(BIN)/python docs/_hooks/settings_table.py > docs/settings.md
 
 # Taken out of their packages: nothing is installed system-wide, and no Prometheus is started.
 ops-tools: $(BIN)/promtool $(BIN)/helm  ## what the tests of deploy/monitoring and deploy/helm need, on Debian

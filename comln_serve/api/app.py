@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
@@ -70,11 +70,6 @@ def create_app(
         if traces is not None:
             await run_in_threadpool(traces.close)
 
-    async def check(request: Request) -> None:
-        """Check the key first: a client without one learns nothing of a route's parameters."""
-        await authentication(request)
-        await check_parameters(request)
-
     traces = open_traces(engine.settings)
     authentication = Authentication(engine.settings, engine.store.keys, engine.shared.folder)
     app = FastAPI(
@@ -82,7 +77,8 @@ def create_app(
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
         lifespan=lifespan,
-        dependencies=[Depends(check)],
+        # The key first: a client without one learns nothing of a route's parameters.
+        dependencies=[Depends(authentication), Depends(check_parameters)],
         # Replaced by `Observation`, which records more. Left on, it costs time in each request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         redirect_slashes=False,  # the 404 says more than an empty 307

@@ -20,8 +20,6 @@ from comln_serve.storage import KeyStore, utc_now
 
 # The tenant of every request if keys are not required.
 _EVERYBODY = ""
-_TENANT = "comln_serve.tenant"
-_PER_MINUTE = "comln_serve.requests_per_minute"
 _SCOPES = "__comln_serve_scopes__"
 _THREADS = 4
 
@@ -53,20 +51,14 @@ def scopes_of(endpoint: Callable[..., Any] | None) -> tuple[Scope, ...] | None:
 
 def tenant_of(request: Request) -> str:
     """The tenant of the request's key. Public routes have none."""
-    tenant: str = request.scope[_TENANT]
+    tenant: str = request.state.tenant
     return tenant
-
-
-def requests_per_minute_of(request: Request) -> int | None:
-    """Requests a minute that the request's key is good for; None: any number."""
-    limit: int | None = request.scope[_PER_MINUTE]
-    return limit
 
 
 class Authentication:
     """Dependency of every route: checks the key before any of the body is read."""
 
-    def __init__(self, settings: Settings, keys: KeyStore, folder: Path | None = None) -> None:
+    def __init__(self, settings: Settings, keys: KeyStore, folder: Path | None) -> None:
         """`folder` is shared by the server's processes; None: there is only one."""
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
@@ -75,13 +67,13 @@ class Authentication:
         self._threads = CapacityLimiter(_THREADS)
 
     async def __call__(self, request: Request) -> None:
-        """Check the key and store its tenant and rate limit in the request's scope.
+        """Check the key and store its `tenant` and `requests_per_minute`, None for any number, in the request's state.
 
         Raises:
             ServiceError: UNAUTHORIZED, FORBIDDEN, RATE_LIMITED, STORAGE_UNAVAILABLE.
         """
         if not self._required:
-            request.scope[_TENANT], request.scope[_PER_MINUTE] = _EVERYBODY, None
+            request.state.tenant, request.state.requests_per_minute = _EVERYBODY, None
             return
         any_of = scopes_of(request.scope["endpoint"])
         if any_of is None:
@@ -95,7 +87,7 @@ class Authentication:
             self._take(key, limit)
         if not key.allows(any_of):
             raise _forbidden(key, any_of)
-        request.scope[_TENANT], request.scope[_PER_MINUTE] = key.tenant, limit
+        request.state.tenant, request.state.requests_per_minute = key.tenant, limit
 
     async def _authenticate(self, request: Request) -> ApiKey:
         given = request.headers.getlist("authorization")

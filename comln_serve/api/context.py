@@ -8,11 +8,13 @@ from secrets import token_hex
 from typing import Literal
 
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from comln_serve.errors import ErrorCode
 
 REQUEST_ID_HEADER = "X-Request-ID"
 OPEN_INFERENCE = "/v2"
+UNMATCHED = "unmatched"
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}")
 
 
@@ -21,6 +23,9 @@ class RequestRecord:
     """One request, for metrics, logs and traces. Holds neither image content nor secrets.
 
     Attributes:
+        route: the template of its route, such as `/classifiers/{ref}`; `UNMATCHED` if no route matched.
+        status: of the answer; 0: it ended without one, so far.
+        seconds: from its head to the end of its answer, once it has ended.
         key: id of the request's API key, set once the key has been verified.
         classifier: id of the one that predicted, or that was made or changed.
         rejected: codes of the errors of images that a partial request went on without.
@@ -30,6 +35,10 @@ class RequestRecord:
     """
 
     id: str = field(default_factory=lambda: token_hex(16))
+    method: str = "-"
+    route: str = UNMATCHED
+    status: int = 0
+    seconds: float = 0.0
     key: str | None = None
     operation: Literal["adapt", "predict"] | None = None
     model: str | None = None
@@ -42,7 +51,6 @@ class RequestRecord:
     error: ErrorCode | None = None
     bytes_in: int = 0
     bytes_out: int = 0
-    status: int | None = None
     bug: Exception | None = None
     open_inference: bool = False
 
@@ -55,9 +63,11 @@ def current_record() -> RequestRecord:
     return current.get() or RequestRecord()
 
 
-def new_record(headers: Headers) -> RequestRecord:
+def new_record(scope: Scope) -> RequestRecord:
     """A record with the client's request id if that is safe to log, else with a new id."""
-    given = headers.getlist(REQUEST_ID_HEADER)
+    record = RequestRecord(method=scope["method"])
+    record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
+    given = Headers(scope=scope).getlist(REQUEST_ID_HEADER)
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
-        return RequestRecord(given[0])
-    return RequestRecord()
+        record.id = given[0]
+    return record

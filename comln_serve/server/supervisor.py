@@ -151,7 +151,7 @@ class Supervisor:
             if process is None or process.exitcode is None:
                 continue
             if self._stopping and place != self._shared.embedder:
-                continue  # of the signal
+                continue  # the signal to stop has ended it
             logger.error(
                 "%s (process %d) ended with status %d; another takes its place",
                 self._name(place),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comln_serve.api.errors import STATUS
-from comln_serve.configuration.settings import settings_table
+from docs._hooks.settings_table import settings_table
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 

@@ -34,7 +34,6 @@ from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-UNMATCHED = "unmatched"
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 # Seconds: a small image on a GPU takes a millisecond, hundreds on a CPU take many seconds.
@@ -120,15 +119,11 @@ class Metrics:
             GCCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def count(self, record: RequestRecord, route: str, method: str, seconds: float) -> None:
-        """Count a request that has ended.
-
-        Args:
-            route: the template of its route; `UNMATCHED` if no route matched.
-        """
-        method = method if method in _METHODS else "other"
-        self._requests.labels(route, method, str(record.status or 0)).inc()
-        self._seconds.labels(route, method).observe(seconds)
+    def count(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        method = record.method if record.method in _METHODS else "other"
+        self._requests.labels(record.route, method, str(record.status)).inc()
+        self._seconds.labels(record.route, method).observe(record.seconds)
         if record.error is not None:
             self._failures.labels(record.error.value).inc()
         if record.operation is None:

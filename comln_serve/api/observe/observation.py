@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
 from comln_serve.api.browsers.headers import add_safe_headers
-from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, RequestRecord, current_record
+from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, UNMATCHED, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
-from comln_serve.api.observe.metrics import UNMATCHED, Metrics
+from comln_serve.api.observe.metrics import Metrics
 from comln_serve.engine.clock import on_stage
 from comln_serve.errors import ServiceError
 from comln_serve.logs import request_id
@@ -41,15 +41,14 @@ _POLLED = frozenset(
 class Observation:
     """ASGI middleware that keeps the `RequestRecord`. Must be outermost."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, traces: "Traces | None" = None) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, traces: "Traces | None") -> None:
         self._app, self._metrics, self._traces = app, metrics, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = context.new_record(Headers(scope=scope))
-        record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
+        record = context.new_record(scope)
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -67,24 +66,22 @@ class Observation:
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
-        tokens = context.current.set(record), request_id.set(record.id)
-        stages = on_stage.set(lambda *stage: record.stages.append(stage))
-        span = None if self._traces is None else self._traces.begin(record, scope["headers"])
+        # Nothing resets these: a request runs in a task of its own, and they end with it.
+        context.current.set(record)
+        request_id.set(record.id)
+        on_stage.set(lambda *stage: record.stages.append(stage))
+        span = None if self._traces is None else self._traces.begin(record, Headers(scope=scope))
         began = time.perf_counter()
         with self._metrics.in_flight.track_inprogress():
             try:
                 await self._app(scope, counted_receive, counted_send)
             finally:
-                seconds = time.perf_counter() - began
-                route, method = _route_of(scope), scope["method"]
-                self._metrics.count(record, route, method, seconds)
+                record.seconds, record.route = time.perf_counter() - began, _route_of(scope)
+                self._metrics.count(record)
                 # A span that is not ended is not sent.
-                if self._traces is not None and span is not None and not _is_routine(record, route):
-                    self._traces.end(span, record, route, method)
-                _log(record, route, method, seconds)
-                on_stage.reset(stages)
-                context.current.reset(tokens[0])
-                request_id.reset(tokens[1])
+                if self._traces is not None and span is not None and not _is_routine(record):
+                    self._traces.end(span, record)
+                _log(record)
 
 
 class Rescue:
@@ -102,10 +99,10 @@ class Rescue:
             await self._app(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - any bug is logged and answered
             record.bug = error
-            if record.status is None:
+            if not record.status:
                 await internal_error()(scope, receive, send)
         except asyncio.CancelledError:
-            if record.status is not None or not scope["app"].state.draining:
+            if record.status or not scope["app"].state.draining:
                 raise
             await out_of_time()(scope, receive, send)
 
@@ -121,15 +118,15 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         add_safe_headers(response.headers)
         response.headers[REQUEST_ID_HEADER] = record.id
         record.bytes_out = len(response.body)
-        metrics.count(record, UNMATCHED, "", 0.0)
-        _log(record, UNMATCHED, "-", 0.0)
+        metrics.count(record)
+        _log(record)
     finally:
         context.current.reset(token)
     return response
 
 
 def _route_of(scope: Scope) -> str:
-    """The template of the request's route, such as `/classifiers/{ref}`."""
+    """See `RequestRecord.route`."""
     path = getattr(scope.get("route"), "path", None)
     if path is None and (endpoint := scope.get("endpoint")) is not None:
         # Starlette's own routes, of the page and the documentation, name their endpoint only.
@@ -138,19 +135,18 @@ def _route_of(scope: Scope) -> str:
     return path if isinstance(path, str) else UNMATCHED
 
 
-def _is_routine(record: RequestRecord, route: str) -> bool:
-    return route in _POLLED and 0 < (record.status or 0) < 400
+def _is_routine(record: RequestRecord) -> bool:
+    return record.route in _POLLED and 0 < record.status < 400
 
 
-def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None:
+def _log(record: RequestRecord) -> None:
     """Log one line for the request, with the traceback if it met a bug."""
-    status = record.status or 0
     fields: dict[str, Any] = {
         "request_id": record.id,
-        "method": method,
-        "route": route,
-        "status": status,
-        "ms": round(1e3 * seconds, 3),
+        "method": record.method,
+        "route": record.route,
+        "status": record.status,
+        "ms": round(1e3 * record.seconds, 3),
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
         "trace_id": record.trace_id,
@@ -165,10 +161,11 @@ def _log(record: RequestRecord, route: str, method: str, seconds: float) -> None
     fields = {name: value for name, value in fields.items() if value is not None}
     if record.bug is not None:
         level = logging.ERROR
-    elif status == 0 or status >= 500:
+    elif record.status == 0 or record.status >= 500:
         level = logging.WARNING
-    elif _is_routine(record, route):
+    elif _is_routine(record):
         level = logging.DEBUG
     else:
         level = logging.INFO
-    logger.log(level, "%s %s %d", method, route, status, extra={"fields": fields}, exc_info=record.bug)
+    said = (record.method, record.route, record.status)
+    logger.log(level, "%s %s %d", *said, extra={"fields": fields}, exc_info=record.bug)

@@ -5,7 +5,6 @@ Spans are made from a request's record when the request has ended: no other code
 
 import logging
 import time
-from collections.abc import Iterable
 from threading import Thread
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -14,12 +13,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers
 
 from comln_serve import __version__
 from comln_serve.api.context import RequestRecord
 
 _CLOSE_SECONDS = 2.0
-_HEADERS = (b"traceparent", b"tracestate")
 
 
 class Traces:
@@ -35,26 +34,24 @@ class Traces:
         self._tracer = self._provider.get_tracer("comln_serve", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, record: RequestRecord, headers: Iterable[tuple[bytes, bytes]]) -> Span:
+    def begin(self, record: RequestRecord, headers: Headers) -> Span:
         """Start a request's span, as part of the trace that its headers name, if any."""
-        carrier = {name.decode("ascii"): value.decode("latin-1") for name, value in headers if name in _HEADERS}
-        parent = self._propagator.extract(carrier)
-        span = self._tracer.start_span("request", parent, SpanKind.SERVER)
+        span = self._tracer.start_span("request", self._propagator.extract(headers), SpanKind.SERVER)
         record.trace_id = format(span.get_span_context().trace_id, "032x")
         return span
 
-    def end(self, span: Span, record: RequestRecord, route: str, method: str) -> None:
+    def end(self, span: Span, record: RequestRecord) -> None:
         """End a request's span, with its stages as children and its record as attributes."""
         if not span.is_recording():
             return
         within = set_span_in_context(span)
         for name, began, ended in record.stages:
             self._tracer.start_span(name, within, start_time=began).end(ended)
-        span.update_name(f"{method} {route}")
+        span.update_name(f"{record.method} {record.route}")
         attributes = {
-            "http.request.method": method,
-            "http.route": route,
-            "http.response.status_code": record.status or 0,
+            "http.request.method": record.method,
+            "http.route": record.route,
+            "http.response.status_code": record.status,
             "http.request.body.size": record.bytes_in,
             "http.response.body.size": record.bytes_out,
             "comln.request_id": record.id,
@@ -64,7 +61,7 @@ class Traces:
             "error.type": record.error and record.error.value,
         }
         span.set_attributes({name: value for name, value in attributes.items() if value is not None})
-        if not record.status or record.status >= 500:
+        if record.status == 0 or record.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
         span.end(time.time_ns())
 

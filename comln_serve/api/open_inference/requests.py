@@ -78,7 +78,8 @@ def _inference(body: bytearray, json_length: int | None, settings: Settings) -> 
     if json_length > settings.max_json_bytes:
         raise body_too_large(json_length, settings.max_json_bytes)
     message = parse_json(InferenceRequest, body[:json_length], settings)
-    outputs = _outputs(message)
+    requested = message.outputs or [RequestedOutput(name=name) for name in OUTPUTS]
+    outputs = [_output(item, message.parameters.binary_data_output) for item in requested]
     images = _images(_image_tensor(message), memoryview(body)[json_length:], settings)
     return Inference(images, outputs, message.id)
 
@@ -124,11 +125,6 @@ def _images(tensor: InputTensor, behind: memoryview, settings: Settings) -> list
             "'binary_data_size'.",
         )
     return [from_base64(f"{IMAGE}.{position}", text, settings) for position, text in enumerate(tensor.data)]
-
-
-def _outputs(message: InferenceRequest) -> list[Output]:
-    requested = message.outputs or [RequestedOutput(name=name) for name in OUTPUTS]
-    return [_output(item, message.parameters.binary_data_output) for item in requested]
 
 
 def _output(requested: RequestedOutput, otherwise: bool) -> Output:

@@ -1,5 +1,6 @@
 """The routes under `/v2`. A model's name is a classifier's id or name."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -36,9 +37,7 @@ router = APIRouter(prefix=OPEN_INFERENCE, tags=["Open Inference Protocol"])
 _BINARY = "application/octet-stream"
 _ONE_MODEL = (*ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED)
 
-
-def _errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    return error_responses(*codes, model=ProtocolError)
+_errors = partial(error_responses, model=ProtocolError)
 
 
 @router.get("", summary="What this server is")

@@ -7,6 +7,7 @@ served as they are, without a build step, and load nothing from other hosts.
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import PurePath
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -47,30 +48,25 @@ LINKS = {
 def page_files() -> dict[str, Traversable]:
     """The page's files but `index.html`, by their path below `/page/`."""
     folder = files(__name__)
-    found = {item.name: item for item in folder.iterdir() if item.is_file()}
+    found = {item.name: item for item in folder.iterdir() if item.is_file() and item.name != "index.html"}
     found |= {f"starter/{item.name}": item for item in folder.joinpath("starter").iterdir()}
-    served = {path: item for path, item in found.items() if f".{path.rpartition('.')[2]}" in _MEDIA_TYPES}
-    served.pop("index.html")
-    return served
+    return {path: item for path, item in found.items() if _suffix(item) in _MEDIA_TYPES}
 
 
 def install_page(app: FastAPI) -> None:
     """Serve `/`, `/page/...` and `/try`. The files are read once, here."""
-    page = _file("index.html", files(__name__).joinpath("index.html"))
-    others = {path: _file(path, item) for path, item in page_files().items()}
-    links = {"name": "comln-serve", "version": app.version, "links": LINKS}
+    page = _answer(files(__name__).joinpath("index.html"), Vary="Accept")
+    others = {path: _answer(item) for path, item in page_files().items()}
+    links = JSONResponse({"name": "comln-serve", "version": app.version, "links": LINKS}, headers={"Vary": "Accept"})
 
     async def root(request: Request) -> Response:
-        headers = {"Vary": "Accept"}
-        if wants_html(request.headers.get("accept", "")):
-            return Response(page[0], headers={**_HEADERS, **headers}, media_type=page[1])
-        return JSONResponse(links, headers=headers)
+        return page if wants_html(request.headers.get("accept", "")) else links
 
     async def file(request: Request) -> Response:
         found = others.get(request.path_params["path"])
         if found is None:
             raise HTTPException(404)
-        return Response(found[0], headers=_HEADERS, media_type=found[1])
+        return found
 
     async def old_address(request: Request) -> Response:
         query = request.url.query
@@ -91,5 +87,9 @@ def wants_html(accept: str) -> bool:
     return False
 
 
-def _file(path: str, item: Traversable) -> tuple[bytes, str]:
-    return item.read_bytes(), _MEDIA_TYPES[f".{path.rpartition('.')[2]}"]
+def _answer(item: Traversable, **headers: str) -> Response:
+    return Response(item.read_bytes(), headers={**_HEADERS, **headers}, media_type=_MEDIA_TYPES[_suffix(item)])
+
+
+def _suffix(item: Traversable) -> str:
+    return PurePath(item.name).suffix

@@ -70,14 +70,14 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
 
 async def read_again(request: Request, settings: Settings) -> AgainOptions:
     """Options of `POST /classifiers/{ref}/adapt`, which may have no body."""
-    # A body in chunks that says what it is is left for its reader: the question would take the first chunk.
-    unsaid = "content-type" not in request.headers or "transfer-encoding" not in request.headers
-    if unsaid and not await has_body(request):
+    # `has_body` reads the first chunk of a chunked body. One that has a Content-Type is left to its reader.
+    in_chunks = "content-type" in request.headers and "transfer-encoding" in request.headers
+    if not in_chunks and not await has_body(request):
         return AgainOptions()
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
         return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
-    return await _read_json(request, settings, AgainOptions)
+    return await _parsed(request, settings, partial(parse_json, AgainOptions))
 
 
 class SentSupport(NamedTuple):
@@ -115,9 +115,7 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
                 f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/support.",
                 problem=str(error),
             ) from error
-        check_labels(about.labels, settings)
-        for position, label in enumerate(about.labels):
-            _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
+        _validate_labels(about.labels, settings)
         chosen = about.model_dump(include={"model", "name", "horizon", "metadata"})
         options = _validate(AdaptOptions, chosen, where="the file's header")
         return SentSupport(support, options, about.embedder_sha256, sha256(content).hexdigest())
@@ -128,7 +126,7 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
 async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
     """Body of a route that takes no form."""
     _check_content_type(request, JSON)
-    return await _read_json(request, settings, model)
+    return await _parsed(request, settings, partial(parse_json, model))
 
 
 async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
@@ -170,9 +168,7 @@ async def _read_support(
             received_images=len(files),
             received_labels=len(labels),
         )
-    check_labels(labels, settings)
-    for position, label in enumerate(labels):
-        _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
+    _validate_labels(labels, settings)
     return list(zip(files, labels, strict=True)), options, Sent(options.partial, names, labels)
 
 
@@ -186,6 +182,13 @@ def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) ->
         for i, item in enumerate(items)
     ]
     return support, body, Sent(body.partial, labels=[item.label for item in items])
+
+
+def _validate_labels(labels: Sequence[str], settings: Settings) -> None:
+    """Check labels that did not come as JSON as those that did are."""
+    check_labels(labels, settings)
+    for position, label in enumerate(labels):
+        _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
 
 
 def _need_an_image(received: Sequence[object]) -> None:
@@ -213,10 +216,6 @@ def _check_content_type(request: Request, *allowed: str) -> str:
             allowed=list(allowed),
         )
     return kind
-
-
-async def _read_json(request: Request, settings: Settings, model: type[_Model]) -> _Model:
-    return await _parsed(request, settings, partial(parse_json, model))
 
 
 async def _parsed(request: Request, settings: Settings, parse: Callable[[bytearray, Settings], _Read]) -> _Read:

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs, requests_per_minute_of
+from comln_serve.api.authentication import USING, needs
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.limits import limits_of
 from comln_serve.api.routes.shared import change
@@ -23,7 +23,7 @@ async def limits(request: Request) -> schemas.Limits:
     it.
     """
     engine = engine_of(request)
-    return limits_of(engine.settings, engine.formats, requests_per_minute_of(request))
+    return limits_of(engine.settings, engine.formats, request.state.requests_per_minute)
 
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
