@@ -13,7 +13,7 @@ from typing import Any
 from comln_serve.configuration.settings import MOST_PER_MINUTE, without_password
 from comln_serve.configuration.sources import Flags
 from comln_serve.errors import StartupError
-from comln_serve.security import TENANT_PATTERN, ApiKey, Scope, make_key
+from comln_serve.security.keys import TENANT_PATTERN, ApiKey, Scope, make_key
 from comln_serve.storage import Store, sqlite_file, utc_now
 
 _MOST_DAYS = 3660

@@ -15,7 +15,8 @@ from fastapi import Request
 from comln_serve.api.context import current_record
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.security import ApiKey, KeyRing, RateLimiter, Scope, is_right, parse_key
+from comln_serve.security.keys import ApiKey, KeyRing, Scope, is_right, parse_key
+from comln_serve.security.rate_limit import RateLimiter
 from comln_serve.storage import KeyStore, utc_now
 
 # The tenant of every request if keys are not required.

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, insert, or_, select, update
 
-from comln_serve.security import ApiKey, Scope
+from comln_serve.security.keys import ApiKey, Scope
 from comln_serve.storage.database import Database
 from comln_serve.storage.tables import UtcTime, api_keys
 from comln_serve.storage.versions import alive

@@ -14,7 +14,7 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.logs import JsonFormatter
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 from tests.support.engines import Serve
 from tests.support.keyed import bearer, keyed, new_key, routes_of, store_of
 from tests.support.messages import RED, adapt_form, b64, check_error, predict_form

@@ -13,7 +13,7 @@ import pytest
 from comln_serve.cli import main
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
-from comln_serve.security import Scope, is_right, parse_key
+from comln_serve.security.keys import Scope, is_right, parse_key
 from comln_serve.storage import Store
 from tests.support.keyed import keyed, keyed_settings
 

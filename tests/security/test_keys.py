@@ -18,7 +18,8 @@ from comln_serve.api.authentication import scopes_of
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from comln_serve.security import ApiKey, KeyRing, Presented, Scope, is_right, keys, make_key, parse_key
+from comln_serve.security import keys
+from comln_serve.security.keys import ApiKey, KeyRing, Presented, Scope, is_right, make_key, parse_key
 from comln_serve.storage import Store, utc_now
 from tests.support.databases import execute, migrate_to
 from tests.support.engines import MakeEngine, Serve

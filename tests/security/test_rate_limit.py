@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from comln_serve.security import RateLimiter, Scope
+from comln_serve.security.keys import Scope
+from comln_serve.security.rate_limit import RateLimiter
 from tests.support.engines import Serve
 from tests.support.keyed import bearer, keyed, keyed_settings, new_key, store_of
 from tests.support.messages import check_error

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 from comln_serve.storage import Store
 from tests.support import http
 from tests.support.engines import MakeEngine

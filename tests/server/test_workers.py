@@ -18,7 +18,8 @@ import pytest
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode
-from comln_serve.security import RateLimiter, Scope
+from comln_serve.security.keys import Scope
+from comln_serve.security.rate_limit import RateLimiter
 from comln_serve.server.supervisor import _HANGS_AFTER_S, Supervisor
 from comln_serve.storage import Store
 from tests.support import http

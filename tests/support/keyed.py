@@ -8,7 +8,7 @@ from fastapi.routing import RouteContext, iter_route_contexts
 from fastapi.testclient import TestClient
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.security import Scope, make_key
+from comln_serve.security.keys import Scope, make_key
 from comln_serve.storage import Store, utc_now
 from tests.support.engines import Serve
 

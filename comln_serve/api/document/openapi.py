@@ -21,7 +21,7 @@ from comln_serve.api.receive.bodies import JSON, MULTIPART
 from comln_serve.api.receive.parameters import takes_any_query
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (

@@ -16,7 +16,7 @@ from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
 from comln_serve.api.work import begin, classify
 from comln_serve.engine.engine import NewClassifier, Predicted
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 router = APIRouter()
 

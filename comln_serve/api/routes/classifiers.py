@@ -30,7 +30,7 @@ from comln_serve.api.work import begin, engine_of, read
 from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.engine.adapting.changes import RenameClasses
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 from comln_serve.storage import Edit
 
 router = APIRouter(tags=["classifiers"])

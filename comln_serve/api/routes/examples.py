@@ -28,7 +28,7 @@ from comln_serve.api.routes.shared import (
 from comln_serve.api.work import begin, engine_of, read
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 router = APIRouter(tags=["examples"])
 

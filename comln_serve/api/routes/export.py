@@ -21,7 +21,7 @@ from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.export.head_file import head_file
 from comln_serve.export.support_file import write_support
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 router = APIRouter(tags=["classifiers"])
 

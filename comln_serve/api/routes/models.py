@@ -11,7 +11,7 @@ from comln_serve.api.work import engine_of
 from comln_serve.engine.models import Model
 from comln_serve.engine.reloading import ModelsReloaded
 from comln_serve.errors import ErrorCode
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 router = APIRouter()
 

@@ -12,7 +12,7 @@ from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes.shared import WAITING_ERRORS
 from comln_serve.api.work import engine_of, probe
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 
 router = APIRouter()
 

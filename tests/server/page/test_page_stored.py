@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from comln_serve.security import Scope
+from comln_serve.security.keys import Scope
 from comln_serve.storage import Store
 from tests.support.browser import Visitor
 from tests.support.browsers import Browser
