@@ -77,7 +77,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     well calibrated a bundle is on images of another kind than those it was calibrated on. The laws
     that are recorded are fitted to all data sets.
     """
-    subject, tasks = open_measured(args, default=lambda _: [])
+    subject, tasks = open_measured(args, default=())
     if subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; calibrate needs a bundle, see export")
     domains, head = find_domains(args, subject), subject.head

@@ -107,7 +107,6 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
             f"two data sets have the same name; give them others: --data NAME=PATH, got {', '.join(args.data)}"
         )
     nameless = len(given) == 1 and given[0][0] is None
-    named = {name: None if nameless else name for name in paths}
     kinds, groups = _by_name(args.kinds, paths), _by_name(args.groups, paths)
     domains: list[Domain] = []
     for name, path in paths.items():
@@ -116,7 +115,7 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
         # By name, as a command that is recorded for several data sets has the options of all of them.
         prefix = "" if nameless else f"{name}="
         options = (*_option("--kind", kind, prefix), *_option("--group", group, prefix))
-        domains.append(Domain(name, named[name], path, config, options, use))
+        domains.append(Domain(name, None if nameless else name, path, config, options, use))
     return tuple(domains)
 
 

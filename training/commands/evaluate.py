@@ -62,6 +62,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
             raise ConfigError(f"--out {args.out} is a folder; name a file")
         check_folder(args.out.parent, "--out")
     subject, tasks = open_measured(args)
+    if args.record and subject.bundle is None:
+        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
     names, notes = heads_to_measure(args)
     # All data sets are read before the first is measured, so that a mistake shows at once.
     embedded: list[tuple[Domain, HeadSettings, ImageSet]] = []
@@ -74,8 +76,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         for domain, settings, data in embedded
         for task in tasks
     ]
-    head = subject.head
-    own = describe_own(head.start, head.horizon, alpha=head.alpha, varies=head.exponents is not None)
+    own = describe_own(subject.head)
     report = Report(str(args.bundle), own, args.split, args.episodes, args.seed, tuple(results), tuple(notes))
     text = report.render(args.format)
     print(text)

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,23 +46,16 @@ def add_measuring_arguments(
     )
 
 
-def _five_ways(_ways: int | None) -> list[Task]:
-    return [Task(5, 1), Task(5, 5)]
-
-
 def open_measured(
-    args: argparse.Namespace, default: Callable[[int | None], list[Task]] = _five_ways
+    args: argparse.Namespace, default: Sequence[Task] = (Task(5, 1), Task(5, 5))
 ) -> tuple[Subject, list[Task]]:
     """The bundle or run, and the tasks.
 
     Args:
-        default: tasks if none are asked for, given the number of classes the head is tied to.
+        default: tasks if none are asked for.
     """
     subject = open_subject(args.bundle, args.provider)
-    if "record" in args and args.record and subject.bundle is None:
-        raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    wanted: list[Task] = args.tasks or default(subject.head.ways)
-    tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(wanted)]
+    tasks = [replace(task, queries=args.queries) for task in dict.fromkeys(args.tasks or default)]
     ways = subject.head.ways
     if ways is not None and any(task.ways != ways for task in tasks):
         raise ConfigError(f"{args.bundle} is tied to {ways} ways; ask for tasks of {ways} ways only")

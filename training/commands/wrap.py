@@ -1,9 +1,11 @@
 """`comln-train wrap`: make a bundle from an ONNX model, without data or training."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from comln_serve.bundle.manifest import MANIFEST
@@ -17,19 +19,8 @@ _NOTES = (
     "Not trained; wrapped as it is, with a head whose values were meta-learned for embedding "
     "networks at large. The horizon is chosen for each task from its own support images."
 )
-# Error messages name keys of a recipe; for this command they are replaced by its flags.
-_FLAGS = {
-    "data.preprocessing.image_size": "--image-size",
-    "data.preprocessing.crop_fraction": "--crop-fraction",
-    "data.preprocessing.support_views": "--support-views",
-    "backbone.layout": "--layout",
-    "backbone.colour": "--colour",
-    "backbone.output": "--output",
-    "backbone.reduction": "--reduction",
-    "backbone.mean": "--mean",
-    "backbone.std": "--std",
-    "backbone.pooling": "--pooling",
-}
+_OPTIONS = [option.name for option in fields(WrapOptions)]  # named as the command's own
+_KEY = re.compile(rf"\b(?:backbone|data\.preprocessing)\.({'|'.join(_OPTIONS)})\b")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -105,21 +96,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run_wrap(args: argparse.Namespace) -> int:
     """Inspect, print the findings, wrap, print what to run next; returns the exit status."""
-    options = WrapOptions(
-        layout=args.layout,
-        output=args.output,
-        reduction=args.reduction,
-        colour=args.colour,
-        image_size=args.image_size,
-        mean=args.mean,
-        std=args.std,
-        normalisation=args.normalisation,
-        resize=args.resize,
-        crop_fraction=args.crop_fraction,
-        support_views=args.support_views,
-        pooling=args.pooling,
-        interpolation=args.interpolation,
-    )
+    options = WrapOptions(**{name: getattr(args, name) for name in _OPTIONS})
     about = About(
         description=args.description or f"{args.model.name}, wrapped as it is.",
         licence=args.licence,
@@ -139,9 +116,8 @@ def run_wrap(args: argparse.Namespace) -> int:
         command = _command(args.model, inspection.findings, options)
         wrapped = wrap_model(inspection, args.to, about, command)
     except (BackboneError, ConfigError) as error:
-        message = str(error)
-        for key, flag in _FLAGS.items():
-            message = message.replace(key, flag)
+        # Messages name keys of a recipe; this command has options instead.
+        message = _KEY.sub(lambda key: f"--{key[1].replace('_', '-')}", str(error))
         raise type(error)(message) from error
     if wrapped.warning is not None:
         print(f"WARNING: {wrapped.warning}\n", file=sys.stderr)

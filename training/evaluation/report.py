@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from comln_serve.bundle import AccuracyEntry, ComparisonEntry
+from comln_serve.bundle import AccuracyEntry, ComparisonEntry, Head
 from training.evaluation.compare import Measured
 from training.evaluation.tasks import Task
 from training.results import tables
@@ -232,11 +232,11 @@ class Report:
         }
 
 
-def describe_own(start: str, horizon: float, *, alpha: float | None, varies: bool = False) -> str:
-    """The bundle's head in words; `varies`: its T depends on the task."""
-    scale = "" if alpha is None else f" (alpha = {alpha:g})"
-    task = ", which follows the task" if varies else ""
-    return f"the bundle's gradient flow: {start} start{scale}, T = {horizon:g}{task}"
+def describe_own(head: Head) -> str:
+    """The bundle's head in words."""
+    scale = "" if head.alpha is None else f" (alpha = {head.alpha:g})"
+    task = "" if head.exponents is None else ", which follows the task"
+    return f"the bundle's gradient flow: {head.start} start{scale}, T = {head.horizon:g}{task}"
 
 
 def _grouped(results: Iterable[TaskResult], key: Callable[[TaskResult], _Key]) -> dict[_Key, list[TaskResult]]:

@@ -10,7 +10,7 @@ multiples and fractions differ between episodes; tables then show the median ove
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -146,7 +146,7 @@ def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> lis
     median = on.learned_horizon(head, task)
     found: list[SolverResult] = []
     for kind in kinds:
-        measured = on.measure(adapted(head) if kind is None else _euler(head, kind), task)
+        measured = on.measure(adapted(head) if kind is None else linear(partial(_descend, head, kind)), task)
         first = found[0].measured if found else measured
         found.append(
             SolverResult(
@@ -189,10 +189,6 @@ def _with_horizon(head: Head, horizon: Horizon) -> Classify:
     return linear(weights)
 
 
-def _euler(head: Head, steps: Steps) -> Classify:
-    return linear(partial(_descend, head, steps))
-
-
 def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
     T = head.horizon_of(phi, ways)
     return descend(head, phi, classes, ways, step_size=steps.size_for(T), horizon=T)
@@ -201,19 +197,15 @@ def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp
 def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]) -> dict[Steps | None, float]:
     """Median time of an adaptation with each solver; the solvers take turns on the same episodes."""
 
-    def run(steps: Steps | None, phi: Embeddings, classes: NDArray[np.intp]) -> Callable[[], object]:
-        if steps is None:
-            return lambda: head.adapt(phi, classes, task.ways)
-        return lambda: _descend(head, steps, phi, classes, task.ways)
-
     times: dict[Steps | None, list[float]] = {kind: [] for kind in kinds}
     with threadpool_limits(1, user_api="blas"):
         for number in range(-1, min(TIMED_EPISODES, on.count)):
             drawn = task.draw(on.data, on.seed, max(number, 0))
+            phi, classes = on.embeddings[drawn.support], drawn.support_classes
             for kind in kinds:
-                adapt = run(kind, on.embeddings[drawn.support], drawn.support_classes)
+                adapt = head.adapt if kind is None else partial(_descend, head, kind)
                 began = time.perf_counter()
-                adapt()
+                adapt(phi, classes, task.ways)
                 if number >= 0:  # the first round warms up
                     times[kind].append(1e3 * (time.perf_counter() - began))
     return {kind: statistics.median(values) for kind, values in times.items()}
