@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 import httpx2
 
 from comln_serve.client.errors import ComlnError, NoAnswerError, NotFoundError
+from comln_serve.client.request import Request
 from comln_serve.client.results import Limits, Rejected, Rejections
-from comln_serve.client.steps import Flow, Request, Wait, send
+from comln_serve.client.runtime import Runtime
 from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
@@ -40,6 +41,7 @@ class Session:
     """What the calls of one client share.
 
     Attributes:
+        runtime: what sends requests and waits.
         url: address of the server for messages, without a password.
         retry_seconds: no request is repeated later than this after its first attempt.
         max_side: images are shrunk to this many pixels; None: they are not.
@@ -47,6 +49,7 @@ class Session:
         limits: what a request may have, fewer images where a proxy refuses as many; None until they are asked for.
     """
 
+    runtime: Runtime
     url: str
     retry_seconds: float
     max_side: int | None
@@ -54,7 +57,7 @@ class Session:
     limits: Limits | None = None
 
 
-def ask(session: Session, request: Request, *, seconds: float | None = None) -> Flow[httpx2.Response]:
+async def ask(session: Session, request: Request, *, seconds: float | None = None) -> httpx2.Response:
     """Send a request until its answer is a success.
 
     Repeated are requests that the server has no room for (429, 503), those that it certainly did nothing with, and,
@@ -72,7 +75,7 @@ def ask(session: Session, request: Request, *, seconds: float | None = None) -> 
     while True:
         attempt += 1
         try:
-            answer = yield from send(request)
+            answer = await session.runtime.send(request)
         except httpx2.TransportError as failure:
             error: ComlnError = _no_answer(session, failure, attempt, time.monotonic() - began)
             error.__cause__ = failure
@@ -91,22 +94,22 @@ def ask(session: Session, request: Request, *, seconds: float | None = None) -> 
             raise error
         if time.monotonic() - began + wait > _SILENT_S:
             logger.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, wait, error)
-        yield Wait(wait)
+        await session.runtime.sleep(wait)
 
 
-def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: float | None = None) -> Flow[_T]:
+async def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: float | None = None) -> _T:
     """`ask`, and parse the answer as a `kind`.
 
     Raises:
         ComlnError: as `ask`; or the answer is not what comln-serve answers.
     """
-    answer = yield from ask(session, request, seconds=seconds)
+    answer = await ask(session, request, seconds=seconds)
     return _read(session, kind, request, answer)
 
 
-def ask_partially(session: Session, kind: type[_T], request: Request) -> Flow[tuple[_T, tuple[Rejected, ...]]]:
+async def ask_partially(session: Session, kind: type[_T], request: Request) -> tuple[_T, tuple[Rejected, ...]]:
     """`ask_for` of a request that may go on without some of its images. Returns these, too."""
-    answer = yield from ask(session, request)
+    answer = await ask(session, request)
     return _read(session, kind, request, answer), _read(session, Rejections, request, answer).rejected
 
 
@@ -121,10 +124,10 @@ def _read(session: Session, kind: type[_T], request: Request, answer: httpx2.Res
         ) from error
 
 
-def known_limits(session: Session) -> Flow[Limits]:
+async def known_limits(session: Session) -> Limits:
     """The session's limits. The server is asked once."""
     if session.limits is None:
-        session.limits = yield from ask_for(session, Limits, Request("GET", "/limits"))
+        session.limits = await ask_for(session, Limits, Request("GET", "/limits"))
     return session.limits
 
 

@@ -1,6 +1,4 @@
-"""The calls of the client about stored classifiers and the server, each a `Flow` that `Client` and `AsyncClient` carry
-out.
-"""
+"""The calls of the client about stored classifiers and the server, as coroutines on a `Runtime`."""
 
 import os
 import stat
@@ -17,6 +15,7 @@ from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.folders import Folder
+from comln_serve.client.request import Request
 from comln_serve.client.results import (
     Classifier,
     ClassifierDetail,
@@ -29,16 +28,15 @@ from comln_serve.client.results import (
     ModelList,
     ModelsReloaded,
 )
-from comln_serve.client.steps import Flow, Request, do
 
 _PAGE = 1000  # most classifiers that the server lists at a time
 ExportFormat: TypeAlias = Literal["onnx", "safetensors", "support"]
 _SUFFIXES: Mapping[str, ExportFormat] = {".onnx": "onnx", ".safetensors": "safetensors", ".support": "support"}
 
 
-def classifiers(
+async def classifiers(
     session: Session, *, name: str | None = None, model: str | None = None, limit: int | None = None
-) -> Flow[list[Classifier]]:
+) -> list[Classifier]:
     """The stored classifiers, the newest first, from as many pages as it takes.
 
     Args:
@@ -54,7 +52,7 @@ def classifiers(
     while limit is None or len(found) < limit:
         size = _PAGE if limit is None else min(_PAGE, limit - len(found))
         request = Request("GET", "/classifiers", {**parameters, "limit": size})
-        page = yield from ask_for(session, ClassifierPage, request)
+        page = await ask_for(session, ClassifierPage, request)
         found += page.classifiers
         if page.next is None:
             break
@@ -62,26 +60,26 @@ def classifiers(
     return found
 
 
-def classifier(session: Session, classifier: str | Classifier) -> Flow[ClassifierDetail]:
+async def classifier(session: Session, classifier: str | Classifier) -> ClassifierDetail:
     """A stored classifier with its report.
 
     Raises:
         NotFoundError: there is no such classifier.
     """
-    return (yield from ask_for(session, ClassifierDetail, Request("GET", path_of(classifier))))
+    return await ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
 
 
-def examples(session: Session, classifier: str | Classifier) -> Flow[tuple[Example, ...]]:
+async def examples(session: Session, classifier: str | Classifier) -> tuple[Example, ...]:
     """Number and label of each image that a classifier was adapted to, in the order sent.
 
     Raises:
         NotFoundError: there is no such classifier.
     """
-    found = yield from ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
+    found = await ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
     return found.examples
 
 
-def thumbnail(session: Session, classifier: str | Classifier, number: int) -> Flow[bytes]:
+async def thumbnail(session: Session, classifier: str | Classifier, number: int) -> bytes:
     """The small JPEG that the server keeps of one example of a class, where its operator allows it.
 
     Args:
@@ -90,33 +88,33 @@ def thumbnail(session: Session, classifier: str | Classifier, number: int) -> Fl
     Raises:
         NotFoundError: there is no such classifier, or the server keeps none of that example.
     """
-    answer = yield from ask(session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
+    answer = await ask(session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
     return answer.content
 
 
-def delete(session: Session, classifier: str | Classifier) -> Flow[ClassifierDetail]:
+async def delete(session: Session, classifier: str | Classifier) -> ClassifierDetail:
     """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
 
     Raises:
         NotFoundError: there is no such classifier.
     """
     # By its id: a repeated request must not delete the version that the name stands for then.
-    found = yield from ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
+    found = await ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
     with suppress(NotFoundError):  # a repeated request finds what the first has deleted
-        yield from ask(session, Request("DELETE", path_of(found)))
+        await ask(session, Request("DELETE", path_of(found)))
     return found
 
 
-def promote(session: Session, classifier: str | Classifier) -> Flow[Classifier]:
+async def promote(session: Session, classifier: str | Classifier) -> Classifier:
     """Let a name stand for one of its versions, given as name@version, id, or what a call returned.
 
     Raises:
         NotFoundError: there is no such classifier.
     """
-    return (yield from ask_for(session, Classifier, Request("POST", path_of(classifier, "promote"))))
+    return await ask_for(session, Classifier, Request("POST", path_of(classifier, "promote")))
 
 
-def edit(
+async def edit(
     session: Session,
     classifier: str | Classifier,
     *,
@@ -124,7 +122,7 @@ def edit(
     promote: bool = True,
     metadata: Mapping[str, str] | None = None,
     expires_in_seconds: int | EllipsisType | None = ...,
-) -> Flow[ClassifierDetail]:
+) -> ClassifierDetail:
     """Change the name, the metadata or the time of expiry of a classifier. What is left out stays.
 
     Args:
@@ -149,25 +147,25 @@ def edit(
         raise InputError("give at least one of name, metadata and expires_in_seconds")
     # Under its new name, a renamed classifier would not be found again.
     request = Request("PATCH", path_of(classifier), content=content, repeatable=name is None)
-    return (yield from ask_for(session, ClassifierDetail, request))
+    return await ask_for(session, ClassifierDetail, request)
 
 
-def rollback(session: Session, name: str) -> Flow[Classifier]:
+async def rollback(session: Session, name: str) -> Classifier:
     """Let a name stand for the version that was promoted before. Returns that version.
 
     Raises:
         NotFoundError: there is no such name.
         ComlnError: no other version was promoted before; or the answer was lost, and with it whether it was done.
     """
-    return (yield from ask_for(session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False)))
+    return await ask_for(session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False))
 
 
-def export(
+async def export(
     session: Session,
     classifier: str | Classifier,
     path: Folder = ".",
     format: ExportFormat | None = None,  # noqa: A002 - the API's word
-) -> Flow[Path]:
+) -> Path:
     """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer; "support",
     the embeddings and labels of its examples, from which `import_support` makes it on another server.
 
@@ -183,51 +181,42 @@ def export(
         NotFoundError: there is no such classifier.
         InputError: the file cannot be written, or its name says nothing of its format, or another than `format`.
     """
-    if os.fspath(path).endswith("/") and not Path(path).is_dir():
-        raise InputError(f"{path}: there is no such folder")
-    suffix = "" if Path(path).is_dir() else Path(path).suffix
-    if format is None and suffix not in ("", *_SUFFIXES):
-        raise InputError(f"{path}: ends in none of {', '.join(_SUFFIXES)}; say the format, or name the file so")
-    kind = format or _SUFFIXES.get(suffix, "onnx")
-    if _SUFFIXES.get(suffix, kind) != kind:
-        raise InputError(
-            f"{path}: ends in {suffix}, and the format is {kind}; leave out one of them, or let both agree"
-        )
+    kind = await session.runtime.call(_format_of, path, format)
     route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})
-    answer = yield from ask(session, Request("GET", path_of(classifier, route), parameters))
-    return (yield from do(lambda: _write(Path(path), answer)))
+    answer = await ask(session, Request("GET", path_of(classifier, route), parameters))
+    return await session.runtime.call(_write, Path(path), answer)
 
 
-def models(session: Session) -> Flow[tuple[Model, ...]]:
+async def models(session: Session) -> tuple[Model, ...]:
     """The models that are served."""
-    found = yield from ask_for(session, ModelList, Request("GET", "/models"))
+    found = await ask_for(session, ModelList, Request("GET", "/models"))
     return found.models
 
 
-def reload_models(session: Session) -> Flow[ModelsReloaded]:
+async def reload_models(session: Session) -> ModelsReloaded:
     """Let the server serve the bundles that its folder holds now. An operator's key is needed, where keys are.
 
     Raises:
         ComlnError: a bundle cannot be used, and nothing was changed; or there is no answer.
     """
-    return (yield from ask_for(session, ModelsReloaded, Request("POST", "/models/reload")))
+    return await ask_for(session, ModelsReloaded, Request("POST", "/models/reload"))
 
 
-def limits(session: Session) -> Flow[Limits]:
+async def limits(session: Session) -> Limits:
     """What a request may have. The client keeps to it by itself."""
-    return (yield from ask_for(session, Limits, Request("GET", "/limits")))
+    return await ask_for(session, Limits, Request("GET", "/limits"))
 
 
-def live(session: Session) -> Flow[Health]:
+async def live(session: Session) -> Health:
     """Ask once whether the server's process answers.
 
     Raises:
         NoAnswerError: it does not.
     """
-    return (yield from ask_for(session, Health, Request("GET", "/health/live"), seconds=0.0))
+    return await ask_for(session, Health, Request("GET", "/health/live"), seconds=0.0)
 
 
-def ready(session: Session, *, wait: float = 0.0) -> Flow[Health]:
+async def ready(session: Session, *, wait: float = 0.0) -> Health:
     """Ask whether the server is ready to adapt and predict.
 
     Args:
@@ -237,7 +226,21 @@ def ready(session: Session, *, wait: float = 0.0) -> Flow[Health]:
         ComlnError: it is not, or not yet.
     """
     session.answered = session.answered or wait > 0.0  # it may not listen yet
-    return (yield from ask_for(session, Health, Request("GET", "/health/ready"), seconds=wait))
+    return await ask_for(session, Health, Request("GET", "/health/ready"), seconds=wait)
+
+
+def _format_of(path: Folder, given: ExportFormat | None) -> ExportFormat:
+    if os.fspath(path).endswith("/") and not Path(path).is_dir():
+        raise InputError(f"{path}: there is no such folder")
+    suffix = "" if Path(path).is_dir() else Path(path).suffix
+    if given is None and suffix not in ("", *_SUFFIXES):
+        raise InputError(f"{path}: ends in none of {', '.join(_SUFFIXES)}; say the format, or name the file so")
+    kind = given or _SUFFIXES.get(suffix, "onnx")
+    if _SUFFIXES.get(suffix, kind) != kind:
+        raise InputError(
+            f"{path}: ends in {suffix}, and the format is {kind}; leave out one of them, or let both agree"
+        )
+    return kind
 
 
 def _write(path: Path, answer: httpx2.Response) -> Path:

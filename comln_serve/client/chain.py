@@ -1,7 +1,7 @@
 """Versions that one call makes one after another, of which only the last is to stay."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import cast
@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NoAnswerError, NotFoundError
+from comln_serve.client.request import Request
 from comln_serve.client.results import Adapted, Classifier, ClassifierDetail, Rejected
-from comln_serve.client.steps import Flow, Request
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Chain:
         """Ids of the classifiers that the call has made, not only changed; the newest first."""
         return list(dict.fromkeys(item.id for item in reversed(self._made) if item.revision == 1))
 
-    def begin(self, changed: str | Classifier | None, name: str | None = None) -> Flow[None]:
+    async def begin(self, changed: str | Classifier | None, name: str | None = None) -> None:
         """Before the first of several requests, note what the name stands for that they make versions of.
 
         Args:
@@ -72,15 +72,15 @@ class Chain:
         """
         self._several = True
         if changed is not None:
-            self._before = yield from self._look_up(changed)
+            self._before = await self._look_up(changed)
             if self._before.promoted:
                 return
             name = self._before.name
         if name is not None:
             with suppress(NotFoundError):  # a new name
-                self._before = yield from self._look_up(name)
+                self._before = await self._look_up(name)
 
-    def ask(self, request: Request) -> Flow[tuple[Rejected, ...]]:
+    async def ask(self, request: Request) -> tuple[Rejected, ...]:
         """Send a request that makes or changes a classifier, and note its answer.
 
         Returns:
@@ -88,7 +88,7 @@ class Chain:
         """
         self._unanswered = request
         try:
-            made, rejected = yield from ask_partially(self._session, Adapted, request)
+            made, rejected = await ask_partially(self._session, Adapted, request)
         except ComlnError as error:
             if not isinstance(error, NoAnswerError):
                 self._unanswered = None
@@ -97,7 +97,7 @@ class Chain:
         self._unanswered = None
         return rejected
 
-    def finish(self, *, promote: bool, total: int) -> Flow[Adapted]:
+    async def finish(self, *, promote: bool, total: int) -> Adapted:
         """Promote the last version if it is to be, and delete those before it.
 
         Raises:
@@ -110,17 +110,17 @@ class Chain:
         partial = [identifier for identifier in self.created if identifier != last.id]
         if promote and last.name is not None:
             try:
-                yield from self._promote(last, partial, total)
+                await self._promote(last, partial, total)
             except (GeneratorExit, ComlnError):
                 raise
             except BaseException:  # Ctrl-C
-                yield from self._undo()
+                await self._undo()
                 raise
-        leftover = yield from self._delete(partial)
-        now = yield from ask_for(self._session, ClassifierDetail, Request("GET", path_of(last)))
+        leftover = await self._delete_even_if_interrupted(partial)
+        now = await ask_for(self._session, ClassifierDetail, Request("GET", path_of(last)))
         return replace(last, promoted=now.promoted, leftover=leftover)
 
-    def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> Flow[None]:
+    async def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> None:
         """Promote the last version; if that fails, delete those before it all the same.
 
         Raises:
@@ -128,15 +128,15 @@ class Chain:
         """
         request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
         try:
-            yield from ask(self._session, request)
+            await ask(self._session, request)
         except ComlnError as error:
-            leftover = yield from self._delete(partial)
+            leftover = await self._delete(partial)
             message = (
                 f"{last.reference} is finished, but was not promoted: {_why_not(last, error)}. {_remains(leftover)}"
             )
             raise IncompleteError(message.rstrip(), error, done=total, total=total, leftover=leftover) from error
 
-    def build(self, requests: Flow[None], what: str, count: Callable[[], tuple[int, int]]) -> Flow[None]:
+    async def build(self, requests: Awaitable[None], what: str, count: Callable[[], tuple[int, int]]) -> None:
         """Run requests that the chain asks. If one fails after others, delete what these have made.
 
         Args:
@@ -147,43 +147,41 @@ class Chain:
             IncompleteError: one failed after others. Any error of the first one is raised as it is.
         """
         try:
-            yield from requests
+            await requests
         except GeneratorExit:
-            raise  # nobody carries out steps any more
+            raise  # nobody awaits any more
         except ComlnError as error:
             if not self._made:
                 raise
-            state, leftover = yield from self._abandon()
+            state, leftover = await self._abandon()
             done, total = count()
             message = f"{what} ended after {done} of {total} images: {str(error).removesuffix('.')}. {state}"
             raise IncompleteError(message, error, done=done, total=total, leftover=leftover) from error
         except BaseException:  # Ctrl-C, too, leaves no partial versions
-            yield from self._undo()
+            await self._undo()
             raise
 
-    def _undo(self) -> Flow[None]:
+    async def _undo(self) -> None:
         """Delete what was made until an interrupt. What is left is logged: the interrupt says nothing of it."""
-        unanswered = self._unanswered
-        undoes = unanswered is not None and self._can_be_undone(unanswered)
-        try:
-            _log_left((yield from self._delete(self.created)))
-        except GeneratorExit:
-            raise
-        except BaseException:  # Ctrl-C again
-            if undoes:
-                logger.warning(_NOT_KNOWN, "interrupted again")
-            raise
-        if unanswered is not None and undoes:
-            _log_left((yield from self._delete((yield from self._made_by(unanswered)))))
+        unanswered = self._request_to_undo()
+        with self._session.runtime.cleaning():
+            try:
+                await self._delete_or_log(self.created)
+            except BaseException:  # Ctrl-C again
+                if unanswered is not None:
+                    logger.warning(_NOT_KNOWN, "interrupted again")
+                raise
+            if unanswered is not None:
+                await self._delete_or_log(await self._made_by(unanswered))
 
-    def _made_by(self, request: Request) -> Flow[Sequence[str]]:
+    async def _made_by(self, request: Request) -> Sequence[str]:
         """Ids of what a request has made whose answer was not read.
 
         Repeated by its Idempotency-Key, it is answered with that. If it had made nothing, what it was to build on is
         deleted by now; only the first request of a call makes something then.
         """
         try:
-            return [(yield from ask_for(self._session, Adapted, request, seconds=0.0)).id]
+            return [(await ask_for(self._session, Adapted, request, seconds=0.0)).id]
         except NotFoundError:
             return ()
         except BaseException as error:  # Ctrl-C again
@@ -193,15 +191,19 @@ class Chain:
                 raise
             return ()
 
-    def _can_be_undone(self, request: Request) -> bool:
-        """Whether a request is one of several, may be repeated, and makes a classifier that can be deleted then."""
+    def _request_to_undo(self) -> Request | None:
+        """The request without an answer, if it is one of several, may be repeated, and makes a classifier that can be
+        deleted then.
+        """
+        request = self._unanswered
+        if request is None or not (self._several and request.repeatable):
+            return None
         changed = self._made[-1] if self._made else self._before
-        makes_one = changed is None or changed.name is not None
-        return self._several and request.repeatable and makes_one
+        return request if changed is None or changed.name is not None else None
 
-    def _abandon(self) -> Flow[tuple[str, tuple[str, ...]]]:
+    async def _abandon(self) -> tuple[str, tuple[str, ...]]:
         """Delete what was made. Returns a sentence about what there is now, and the ids that could not be deleted."""
-        leftover = yield from self._delete(self.created)
+        leftover = await self._delete_even_if_interrupted(self.created)
         last = self.last
         if leftover:
             state = _remains(leftover)
@@ -215,37 +217,39 @@ class Chain:
             state += " Whether the request without an answer has made a further version is not known."
         return state, leftover
 
-    def _delete(self, identifiers: Sequence[str]) -> Flow[tuple[str, ...]]:
-        """Delete classifiers, also if that is interrupted. A second interrupt ends it; what may be left is logged.
-
-        Returns:
-            The ids of those that are still there.
-        """
+    async def _delete_even_if_interrupted(self, identifiers: Sequence[str]) -> tuple[str, ...]:
+        """`_delete`. Where that is interrupted, it begins again; a second interrupt ends it."""
         try:
-            return (yield from self._try_to_delete(identifiers))
+            return await self._delete(identifiers)
         except GeneratorExit:
-            raise
+            raise  # nobody awaits any more
         except BaseException:  # Ctrl-C
-            leftover = tuple(identifiers)
-            try:
-                leftover = yield from self._try_to_delete(identifiers)
-            finally:
-                _log_left(leftover)
+            with self._session.runtime.cleaning():
+                await self._delete_or_log(identifiers)
             raise
 
-    def _try_to_delete(self, identifiers: Sequence[str]) -> Flow[tuple[str, ...]]:
+    async def _delete_or_log(self, identifiers: Sequence[str]) -> None:
+        """`_delete` after an interrupt. What is left is logged, also after another one."""
+        leftover = tuple(identifiers)
+        try:
+            leftover = await self._delete(identifiers)
+        finally:
+            if leftover:
+                logger.warning("What an interrupted call has made could not be deleted: %s", ", ".join(leftover))
+
+    async def _delete(self, identifiers: Sequence[str]) -> tuple[str, ...]:
         """Delete classifiers. Returns the ids of those that are still there."""
         for position, identifier in enumerate(identifiers):
             try:
-                yield from ask(self._session, Request("DELETE", path_of(identifier)), seconds=_CLEANING_SECONDS)
+                await ask(self._session, Request("DELETE", path_of(identifier)), seconds=_CLEANING_SECONDS)
             except NotFoundError:
                 continue  # a repeated request finds what the first has deleted
             except ComlnError:
                 return tuple(identifiers[position:])
         return ()
 
-    def _look_up(self, reference: str | Classifier) -> Flow[Classifier]:
-        return (yield from ask_for(self._session, Classifier, Request("GET", path_of(reference))))
+    async def _look_up(self, reference: str | Classifier) -> Classifier:
+        return await ask_for(self._session, Classifier, Request("GET", path_of(reference)))
 
     def _replaced(self) -> str:
         """Id of the version that the name must stand for until the last one is promoted."""
@@ -256,11 +260,6 @@ class Chain:
 def _remains(leftover: Sequence[str]) -> str:
     """A sentence about classifiers that could not be deleted; none, if there are none."""
     return f"What remains of it could not be deleted: {', '.join(leftover)}." if leftover else ""
-
-
-def _log_left(leftover: Sequence[str]) -> None:
-    if leftover:
-        logger.warning("What an interrupted call has made could not be deleted: %s", ", ".join(leftover))
 
 
 def _why_not(last: Adapted, error: ComlnError) -> str:

@@ -1,15 +1,12 @@
-"""`Client` and `AsyncClient`: two ways to carry out the same calls."""
+"""`Client` and `AsyncClient`: the same calls, for programs that wait and for those on an event loop."""
 
 import functools
 import inspect
 import os
 import ssl
-import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-import anyio
-import anyio.to_thread
 import httpx2
 
 from comln_serve import __version__
@@ -18,7 +15,7 @@ from comln_serve.client.arguments import seconds_of, side_of
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
-from comln_serve.client.steps import Flow, Send, Step, Wait
+from comln_serve.client.runtime import AsyncRuntime, BlockingRuntime, Runtime, result_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -28,10 +25,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_RETRY_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
-_CLEANING_SECONDS = 30.0  # after a call was cancelled
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
-_Call = Callable[Concatenate[Session, _P], Flow[_T]]
+_Call = Callable[Concatenate[Session, _P], Coroutine[Any, Any, _T]]
 
 
 def _blocking(call: _Call[_P, _T]) -> Callable[Concatenate["Client", _P], _T]:
@@ -39,9 +35,9 @@ def _blocking(call: _Call[_P, _T]) -> Callable[Concatenate["Client", _P], _T]:
 
     @functools.wraps(call)
     def method(self: "Client", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return self._run(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+        return result_of(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
-    return _as_method(method, call)
+    return _as_method(method)
 
 
 def _awaitable(call: _Call[_P, _T]) -> Callable[Concatenate["AsyncClient", _P], Coroutine[Any, Any, _T]]:
@@ -49,18 +45,17 @@ def _awaitable(call: _Call[_P, _T]) -> Callable[Concatenate["AsyncClient", _P], 
 
     @functools.wraps(call)
     async def method(self: "AsyncClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await self._run(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+        return await call(self._session, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
 
-    return _as_method(method, call)
+    return _as_method(method)
 
 
-def _as_method(method: _T, call: Callable[..., Any]) -> _T:
-    """Show help() the signature of the method: `self` in place of the session, the result in place of the flow."""
-    signature = inspect.signature(call)
-    first, *others = signature.parameters.values()
-    result = get_args(signature.return_annotation)[-1]
-    parameters = [first.replace(name="self", annotation=inspect.Parameter.empty), *others]
-    setattr(method, "__signature__", signature.replace(parameters=parameters, return_annotation=result))  # noqa: B010
+def _as_method(method: _T) -> _T:
+    """Show help() `self` in place of the session."""
+    signature = inspect.signature(cast("Callable[..., Any]", method))
+    session, *others = signature.parameters.values()
+    parameters = [session.replace(name="self", annotation=inspect.Parameter.empty), *others]
+    setattr(method, "__signature__", signature.replace(parameters=parameters))  # noqa: B010
     return method
 
 
@@ -96,17 +91,18 @@ class _Base(Generic[_Transport]):
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
         timeout = seconds_of("timeout", timeout, zero=False)
         retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
-        if transport is None and httpx2.URL(address).host in _LOOPBACK:
-            transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
-        self._url = address
-        self._session = Session(_without_user(address), retry_seconds, side_of(max_side))
-        self._connect(
+        # The environment's proxies cannot reach this machine's own address.
+        direct = ("http://", "https://", "all://") if httpx2.URL(address).host in _LOOPBACK else ()
+        runtime = self._connect(
             base_url=address,
             headers=_headers(key or os.environ.get("COMLN_KEY")),
             timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
             verify=verify,
             transport=transport,
+            mounts=dict.fromkeys(direct),
         )
+        self._url = address
+        self._session = Session(runtime, _without_user(address), retry_seconds, side_of(max_side))
 
     @property
     def url(self) -> str:
@@ -116,10 +112,8 @@ class _Base(Generic[_Transport]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session.url!r})"  # without key and password: notebooks are shared
 
-    def _connect(self, **options: Any) -> None:
-        raise NotImplementedError
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> _Transport:
+    def _connect(self, **options: Any) -> Runtime:
+        """Make the HTTP client, which opens connections when they are needed."""
         raise NotImplementedError
 
 
@@ -164,33 +158,9 @@ class Client(_Base[httpx2.BaseTransport]):
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def _connect(self, **options: Any) -> None:
+    def _connect(self, **options: Any) -> Runtime:
         self._http = httpx2.Client(**options)
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.BaseTransport:
-        return httpx2.HTTPTransport(verify=verify)
-
-    def _run(self, flow: Flow[_T]) -> _T:
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result = self._carry_out(step)
-                except BaseException as error:  # noqa: BLE001 - the flow decides
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as end:
-            value: _T = end.value
-            return value
-
-    def _carry_out(self, step: Step) -> object:
-        if isinstance(step, Send):
-            _check_open(self._http.is_closed)
-            return self._http.send(self._http.build_request(**step.request.arguments()))
-        if isinstance(step, Wait):
-            return time.sleep(step.seconds)
-        return step.call()
+        return BlockingRuntime(self._http)
 
 
 class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
@@ -234,50 +204,9 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
 
-    def _connect(self, **options: Any) -> None:
+    def _connect(self, **options: Any) -> Runtime:
         self._http = httpx2.AsyncClient(**options)
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.AsyncBaseTransport:
-        return httpx2.AsyncHTTPTransport(verify=verify)
-
-    async def _run(self, flow: Flow[_T]) -> _T:
-        cancelled: BaseException | None = None
-        # What a flow does after it was cancelled is to clean up: that must not be cancelled as well, nor take long.
-        with anyio.CancelScope() as scope:
-            try:
-                step = next(flow)
-                while True:
-                    try:
-                        result = await self._carry_out(step)
-                    except BaseException as error:  # noqa: BLE001 - the flow decides
-                        if cancelled is None and isinstance(error, anyio.get_cancelled_exc_class()):
-                            cancelled = error
-                            scope.shield, scope.deadline = True, anyio.current_time() + _CLEANING_SECONDS
-                        step = flow.throw(error)
-                    else:
-                        step = flow.send(result)
-            except StopIteration as end:
-                value: _T = end.value
-                return value
-        raise cast("BaseException", cancelled)  # the scope itself has ended, by its deadline
-
-    async def _carry_out(self, step: Step) -> object:
-        if isinstance(step, Send):
-            _check_open(self._http.is_closed)
-            return await self._http.send(self._http.build_request(**step.request.arguments()))
-        if isinstance(step, Wait):
-            return await anyio.sleep(step.seconds)
-        return await anyio.to_thread.run_sync(step.call)
-
-
-def _check_open(is_closed: bool) -> None:
-    """Refuse to send anything by a client whose connections are closed.
-
-    Raises:
-        InputError: they are.
-    """
-    if is_closed:
-        raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
+        return AsyncRuntime(self._http)
 
 
 def _checked_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +12,6 @@ from comln_serve.client.asking import Session, known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Limits, Rejected, Rejections, Skipped
-from comln_serve.client.steps import Flow, do
 from comln_serve.client.turns import in_turns
 from comln_serve.client.wire import parse
 
@@ -21,7 +20,7 @@ _T = TypeVar("_T")
 OnBad: TypeAlias = Literal["skip", "raise"]
 """What an image that cannot be used means: it is left out and reported, or the call fails with BadImageError."""
 
-SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Flow[tuple[Rejected, ...]]]
+SendCut: TypeAlias = Callable[[Sequence[Prepared], bool], Awaitable[tuple[Rejected, ...]]]
 """Sends one cut; the flag says whether others follow. Returns the images that the server went on without."""
 
 # Images read, shrunk and encoded at a time, by as many threads as pay: Pillow works without the GIL.
@@ -75,7 +74,7 @@ class Cuts:
         self._waiting: deque[Prepared] = deque()
         self._bar: Any = None
 
-    def send(self, send_cut: SendCut) -> Flow[None]:
+    async def send(self, send_cut: SendCut) -> None:
         """Send all images in order; support images that take several requests, with their classes in turns.
 
         Raises:
@@ -83,13 +82,13 @@ class Cuts:
             InputError: more images or classes than a classifier may have, or no image of a class can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
-        limits = yield from known_limits(self._session)
+        limits = await known_limits(self._session)
         self._check(limits)
         if len(self._rest) > limits.max_images:
             self._mix()
         while True:
-            limits = yield from known_limits(self._session)  # a cut may have narrowed them
-            yield from self._prepare(limits)
+            limits = await known_limits(self._session)  # a cut may have narrowed them
+            await self._prepare(limits)
             cut = self._take(limits)
             if not cut:
                 return
@@ -98,7 +97,7 @@ class Cuts:
                 self._mix()
                 continue
             try:
-                rejected = yield from send_cut(cut, bool(self._waiting or self._rest))
+                rejected = await send_cut(cut, bool(self._waiting or self._rest))
             except ComlnError as error:
                 usable = self._without_bad(cut, error)
                 if len(usable) == len(cut) and not self._narrow(limits, cut, error):
@@ -157,12 +156,13 @@ class Cuts:
         if self._bar is not None:
             self._bar.update(images)
 
-    def _prepare(self, limits: Limits) -> Flow[None]:
+    async def _prepare(self, limits: Limits) -> None:
         """Prepare images until more wait than one cut holds, or all are prepared."""
         most, room = min(limits.max_images, self._most), _room(limits)
         while self._rest and len(self._waiting) <= most and sum(map(_size, self._waiting)) <= room:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
-            ready = yield from do(lambda batch=batch: _prepare_all(batch, self._session.max_side, limits.image_formats))
+            formats = limits.image_formats
+            ready = await self._session.runtime.call(_prepare_all, batch, self._session.max_side, formats)
             for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)

@@ -1,4 +1,4 @@
-"""The calls of the client that make and change classifiers, each a `Flow` that `Client` and `AsyncClient` carry out."""
+"""The calls of the client that make and change classifiers, as coroutines on a `Runtime`."""
 
 import json
 import math
@@ -15,15 +15,15 @@ from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
 from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.folders import Folder, read_class_folders
 from comln_serve.client.images import ImageSource, Prepared, sources
+from comln_serve.client.request import Request
 from comln_serve.client.results import Adapted, Classifier, ExampleList, Rejected
-from comln_serve.client.steps import Flow, Request, do, flag_text
 
 _MOST_NUMBERS = 500  # most examples that the server removes at a time
 
 Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
 
-def adapt(
+async def adapt(
     session: Session,
     images: Sequence[ImageSource],
     labels: Sequence[str],
@@ -35,7 +35,7 @@ def adapt(
     metadata: Mapping[str, str] | None = None,
     expires_in_seconds: int | None = None,
     on_bad: OnBad = "raise",
-) -> Flow[Adapted]:
+) -> Adapted:
     """Make a classifier from labelled images.
 
     More images than one request may have are sent in several; the classifier is the same. `name` stands for it once
@@ -62,10 +62,10 @@ def adapt(
     items = sources(images, labels)
     options = _options(name, model, horizon, metadata, expires_in_seconds)
     cuts = Cuts(session, items, on_bad, every_class=True)
-    return (yield from _upload(session, cuts, None, options, promote=promote, show=False))
+    return await _upload(session, cuts, None, options, promote=promote, show=False)
 
 
-def adapt_folder(
+async def adapt_folder(
     session: Session,
     folder: Folder,
     *,
@@ -77,7 +77,7 @@ def adapt_folder(
     expires_in_seconds: int | None = None,
     on_bad: OnBad = "skip",
     progress: bool | None = None,
-) -> Flow[Adapted]:
+) -> Adapted:
     """Make a classifier from a folder of class folders, `folder/<class>/<image>`.
 
     A class is a folder that holds images; its label is its path below `folder`. Else as `adapt`.
@@ -89,14 +89,14 @@ def adapt_folder(
     Raises:
         InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
     """
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
     options = _options(name, model, horizon, metadata, expires_in_seconds)
     refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
-    return (yield from _upload(session, cuts, None, options, promote=promote, show=progress))
+    return await _upload(session, cuts, None, options, promote=promote, show=progress)
 
 
-def add_examples(
+async def add_examples(
     session: Session,
     classifier: str | Classifier,
     images: Sequence[ImageSource],
@@ -104,7 +104,7 @@ def add_examples(
     *,
     promote: bool = True,
     on_bad: OnBad = "raise",
-) -> Flow[Adapted]:
+) -> Adapted:
     """Adapt a classifier to more labelled images, of its classes or of new ones.
 
     A classifier with a name gets a new version; one without changes in place.
@@ -117,10 +117,10 @@ def add_examples(
         NotFoundError: there is no such classifier. And as `adapt`.
     """
     cuts = Cuts(session, sources(images, labels), on_bad)
-    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=False))
+    return await _upload(session, cuts, classifier, {}, promote=promote, show=False)
 
 
-def add_examples_folder(
+async def add_examples_folder(
     session: Session,
     classifier: str | Classifier,
     folder: Folder,
@@ -128,22 +128,22 @@ def add_examples_folder(
     promote: bool = True,
     on_bad: OnBad = "skip",
     progress: bool | None = None,
-) -> Flow[Adapted]:
+) -> Adapted:
     """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
 
     Raises:
         InputError: as `adapt_folder`. And as `add_examples`.
     """
     path_of(classifier)  # no folder is read for what is no reference
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder))
+    paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
     refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
-    return (yield from _upload(session, cuts, classifier, {}, promote=promote, show=progress))
+    return await _upload(session, cuts, classifier, {}, promote=promote, show=progress)
 
 
-def remove_examples(
+async def remove_examples(
     session: Session, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
-) -> Flow[Adapted]:
+) -> Adapted:
     """Adapt a classifier, once, without some of its examples. A class goes with its last one.
 
     More than 500 are removed by several requests, with one version in the end, as in `adapt`.
@@ -168,27 +168,27 @@ def remove_examples(
     chain = Chain(session)
     parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
 
-    def remove() -> Flow[None]:
+    async def remove() -> None:
         changed: str | Classifier = classifier
         if len(parts) > 1:  # of one part, the server removes all or none
-            yield from chain.begin(classifier)
-            changed = yield from _check_numbers(session, classifier, wanted)
+            await chain.begin(classifier)
+            changed = await _check_numbers(session, classifier, wanted)
         for part in parts:
             path = path_of(chain.last if len(chain) else changed, "examples")
-            parameters = {"number": part, "promote": flag_text(promote and len(parts) == 1)}
-            yield from chain.ask(Request("DELETE", path, parameters, repeatable=False))
+            parameters = {"number": part, "promote": bool(promote and len(parts) == 1)}
+            await chain.ask(Request("DELETE", path, parameters, repeatable=False))
 
-    yield from chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
-    return (yield from chain.finish(promote=promote, total=len(wanted)))
+    await chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
+    return await chain.finish(promote=promote, total=len(wanted))
 
 
-def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> Flow[str]:
+async def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> str:
     """Check that a classifier has examples of these numbers. Returns its id.
 
     Raises:
         NotFoundError: it lacks some.
     """
-    found = yield from ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
+    found = await ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
     there = {example.number for example in found.examples}
     missing = [int(number) for number in numbers if number not in there]
     if missing:
@@ -202,9 +202,9 @@ def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequ
     return found.classifier
 
 
-def adapt_again(
+async def adapt_again(
     session: Session, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
-) -> Flow[Adapted]:
+) -> Adapted:
     """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
@@ -217,12 +217,12 @@ def adapt_again(
         NotFoundError: there is no such classifier. And as `adapt`.
     """
     _check_horizon(horizon)
-    return (yield from _change(session, classifier, "adapt", {"horizon": horizon, "promote": promote}))
+    return await _change(session, classifier, "adapt", {"horizon": horizon, "promote": promote})
 
 
-def import_support(
+async def import_support(
     session: Session, file: Folder | bytes, *, name: str | None = None, promote: bool = True
-) -> Flow[Adapted]:
+) -> Adapted:
     """Make a classifier from a support set that `export` has written, on this server or another with the same bundle.
 
     Its horizon and metadata come with it. The classifier is the one that was exported if the model's head is the same.
@@ -236,13 +236,13 @@ def import_support(
         InputError: the file cannot be read.
         ComlnError: the server refused it, as where it does not serve the bundle; or there is no answer.
     """
-    content = file if isinstance(file, bytes) else (yield from do(lambda: _bytes_of(Path(file))))
+    content = file if isinstance(file, bytes) else await session.runtime.call(_bytes_of, Path(file))
     if not content:
         raise InputError(f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set")
-    parameters = {"promote": flag_text(promote)} | ({} if name is None else {"name": name})
-    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    parameters = {"promote": bool(promote)} | ({} if name is None else {"name": name})
+    headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/octet-stream"}
     request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
-    return (yield from ask_for(session, Adapted, request))
+    return await ask_for(session, Adapted, request)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -252,9 +252,9 @@ def _bytes_of(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def relabel_examples(
+async def relabel_examples(
     session: Session, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
-) -> Flow[Adapted]:
+) -> Adapted:
     """Adapt a classifier with other labels for some of its examples, such as those that its report finds mislabelled.
 
     No images are sent. A classifier with a name gets a new version; one without changes in place.
@@ -269,12 +269,12 @@ def relabel_examples(
         ComlnError: the server refused it, as where no label would change; or there is no answer.
     """
     by_number = {str(number): label for number, label in texts_by("labels", labels, '{3: "lemon"}').items()}
-    return (yield from _change(session, classifier, "examples/labels", {"labels": by_number, "promote": promote}))
+    return await _change(session, classifier, "examples/labels", {"labels": by_number, "promote": promote})
 
 
-def rename_classes(
+async def rename_classes(
     session: Session, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
-) -> Flow[Adapted]:
+) -> Adapted:
     """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
 
     No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is adapted
@@ -289,14 +289,14 @@ def rename_classes(
         ComlnError: the server refused it, as for a label that no class has; or there is no answer.
     """
     by_label = texts_by("labels", labels, '{"lemon": "Lemon"}')
-    return (yield from _change(session, classifier, "labels", {"labels": by_label, "promote": promote}))
+    return await _change(session, classifier, "labels", {"labels": by_label, "promote": promote})
 
 
-def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Flow[Adapted]:
+async def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Adapted:
     """Ask for a change that needs no images, once however often the request is repeated."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     request = Request("POST", path_of(classifier, route), content=content, headers=headers)
-    return (yield from ask_for(session, Adapted, request))
+    return await ask_for(session, Adapted, request)
 
 
 def _options(
@@ -324,7 +324,7 @@ def _check_horizon(horizon: Horizon) -> None:
     raise InputError(f"horizon is {horizon!r}; give a number over 0, 'learned' or 'auto'")
 
 
-def _upload(
+async def _upload(
     session: Session,
     cuts: Cuts,
     changed: str | Classifier | None,
@@ -332,37 +332,37 @@ def _upload(
     *,
     promote: bool,
     show: bool | None,
-) -> Flow[Adapted]:
+) -> Adapted:
     """Send labelled images; the first of them to the classifier `changed`, or to make one, more to what that made."""
     path = "/adapt" if changed is None else path_of(changed, "examples")
     chain = Chain(session)
     sent: list[str] = []
 
-    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:
+    async def send_cut(cut: Sequence[Prepared], more: bool) -> tuple[Rejected, ...]:
         first = len(chain) == 0
         alone = first and not more
         if first and more:
-            yield from chain.begin(changed, options.get("name"))
+            await chain.begin(changed, options.get("name"))
         request = Request(
             "POST",
             path if first else path_of(chain.last, "examples"),
             fields={
                 **(options if first else {}),
                 "labels": [item.label or "" for item in cut],
-                "promote": flag_text(promote and alone),
-                "partial": flag_text(cuts.partial),
+                "promote": bool(promote and alone),
+                "partial": cuts.partial,
             },
             images=[item.data for item in cut],
             headers={"Idempotency-Key": uuid.uuid4().hex},
         )
-        rejected = yield from chain.ask(request)
+        rejected = await chain.ask(request)
         left_out = {one.index for one in rejected}
         sent.extend(item.name for position, item in enumerate(cut) if position not in left_out)
         return rejected
 
     with cuts.bar("adapting", show):
-        yield from chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
+        await chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
     if not len(chain):
         raise nothing_left(cuts)
-    made = yield from chain.finish(promote=promote, total=cuts.total)
+    made = await chain.finish(promote=promote, total=cuts.total)
     return replace(made, images=tuple(sent), skipped=tuple(cuts.skipped))

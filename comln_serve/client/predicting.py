@@ -1,7 +1,8 @@
-"""The calls that predict, each a `Flow` as in `calls`."""
+"""The calls of the client that predict, as coroutines on a `Runtime`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from comln_serve.client.asking import Session, ask_partially
 from comln_serve.client.calls import classifier as find_classifier
@@ -11,13 +12,13 @@ from comln_serve.client.errors import ComlnError, IncompleteError, InterruptedPr
 from comln_serve.client.evaluation import Evaluation, as_classes, evaluation_of, labels_by_image
 from comln_serve.client.folders import Folder, read_class_folders, read_folder
 from comln_serve.client.images import ImageSource, Prepared, Source, sources
+from comln_serve.client.request import Request
 from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Rejected, Skipped
-from comln_serve.client.steps import Flow, Request, do, flag_text
 
 _PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
 
 
-def predict(
+async def predict(
     session: Session,
     images: Sequence[ImageSource],
     classifier: str | Classifier,
@@ -26,7 +27,7 @@ def predict(
     unknown: bool = False,
     on_bad: OnBad = "raise",
     progress: bool | None = False,
-) -> Flow[Predictions]:
+) -> Predictions:
     """Classify images.
 
     Args:
@@ -46,10 +47,10 @@ def predict(
         ComlnError: the server refused it, or there is no answer.
     """
     cuts = Cuts(session, sources(images), on_bad, most=_PREDICTED)
-    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+    return await _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress)
 
 
-def predict_folder(
+async def predict_folder(
     session: Session,
     folder: Folder,
     classifier: str | Classifier,
@@ -58,7 +59,7 @@ def predict_folder(
     unknown: bool = False,
     on_bad: OnBad = "skip",
     progress: bool | None = None,
-) -> Flow[Predictions]:
+) -> Predictions:
     """Classify all images of a folder, and of the folders in it.
 
     Args:
@@ -68,13 +69,13 @@ def predict_folder(
     Raises:
         InputError: there is no such folder, or no image in it. And as `predict`.
     """
-    paths, skipped = yield from do(lambda: read_folder(folder))
+    paths, skipped = await session.runtime.call(read_folder, folder)
     refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
-    return (yield from _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress))
+    return await _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress)
 
 
-def evaluate(
+async def evaluate(
     session: Session,
     images: Sequence[ImageSource],
     labels: Sequence[str],
@@ -83,7 +84,7 @@ def evaluate(
     unknown: bool = False,
     on_bad: OnBad = "raise",
     progress: bool | None = False,
-) -> Flow[Evaluation]:
+) -> Evaluation:
     """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
 
     Args:
@@ -95,10 +96,10 @@ def evaluate(
         InputError: labels are of other classes, or no image can be used. And as `predict`.
     """
     items, remedy = sources(images, labels), "Correct the labels"
-    return (yield from _evaluate(session, items, (), classifier, on_bad, remedy, unknown=unknown, show=progress))
+    return await _evaluate(session, items, (), classifier, on_bad, remedy, unknown=unknown, show=progress)
 
 
-def evaluate_folder(
+async def evaluate_folder(
     session: Session,
     folder: Folder,
     classifier: str | Classifier,
@@ -106,7 +107,7 @@ def evaluate_folder(
     unknown: bool = False,
     on_bad: OnBad = "skip",
     progress: bool | None = None,
-) -> Flow[Evaluation]:
+) -> Evaluation:
     """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
 
     Args:
@@ -115,13 +116,13 @@ def evaluate_folder(
     Raises:
         InputError: as `adapt_folder`. And as `evaluate`.
     """
-    paths, labels, skipped = yield from do(lambda: read_class_folders(folder, every_class=False))
+    paths, labels, skipped = await session.runtime.call(partial(read_class_folders, every_class=False), folder)
     refuse_skipped(skipped, on_bad)
     items, remedy = sources(paths, labels), f"Rename or move the folders: a label is a folder's path below {folder}"
-    return (yield from _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress))
+    return await _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress)
 
 
-def _predict(
+async def _predict(
     session: Session,
     cuts: Cuts,
     classifier: str | Classifier,
@@ -131,7 +132,7 @@ def _predict(
     show: bool | None,
     examples: bool = False,
     revision: int | None = None,
-) -> Flow[Predictions]:
+) -> Predictions:
     """Classify all images by one revision of one classifier.
 
     Args:
@@ -143,7 +144,7 @@ def _predict(
     answers: list[PredictAnswer] = []
     found: list[Prediction] = []
 
-    def send_cut(cut: Sequence[Prepared], more: bool) -> Flow[tuple[Rejected, ...]]:  # noqa: ARG001 - as of any cut
+    async def send_cut(cut: Sequence[Prepared], more: bool) -> tuple[Rejected, ...]:  # noqa: ARG001 - as of any cut
         # All by the classifier that answered first, should the name be promoted meanwhile.
         by = answers[0].classifier if answers else reference
         request = Request(
@@ -152,13 +153,13 @@ def _predict(
             fields={
                 "classifier": by,
                 "top_k": str(top_k),
-                "unknown": flag_text(unknown),
-                **({"examples": flag_text(True)} if examples else {}),
-                "partial": flag_text(cuts.partial),
+                "unknown": bool(unknown),
+                **({"examples": True} if examples else {}),
+                "partial": cuts.partial,
             },
             images=[item.data for item in cut],
         )
-        answer, rejected = yield from ask_partially(session, PredictAnswer, request)
+        answer, rejected = await ask_partially(session, PredictAnswer, request)
         _check_revision(answer, answers[0].revision if answers else revision)
         answers.append(answer)
         pairs = zip(answer.predictions, cut, strict=True)
@@ -180,7 +181,7 @@ def _predict(
 
     try:
         with cuts.bar("predicting", show):
-            yield from cuts.send(send_cut)
+            await cuts.send(send_cut)
     except KeyboardInterrupt:
         if not answers:
             raise
@@ -208,7 +209,7 @@ def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
         )
 
 
-def _evaluate(
+async def _evaluate(
     session: Session,
     items: Sequence[Source],
     skipped: Sequence[Skipped],
@@ -218,12 +219,10 @@ def _evaluate(
     *,
     unknown: bool,
     show: bool | None,
-) -> Flow[Evaluation]:
+) -> Evaluation:
     given = labels_by_image(items)
-    known = yield from find_classifier(session, reference)
+    known = await find_classifier(session, reference)
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
-    found = yield from _predict(
-        session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision
-    )
+    found = await _predict(session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision)
     return evaluation_of(found, labels, known)
