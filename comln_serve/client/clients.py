@@ -74,7 +74,7 @@ class _Base(Generic[_Transport]):
         transport: what carries requests, in place of connections.
 
     Raises:
-        InputError: url, key, timeout or retry_seconds cannot be used.
+        InputError: url, key, timeout, retry_seconds or max_side cannot be used, or a proxy of the environment cannot.
     """
 
     def __init__(
@@ -91,18 +91,24 @@ class _Base(Generic[_Transport]):
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
         timeout = seconds_of("timeout", timeout, zero=False)
         retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
-        # The environment's proxies cannot reach this machine's own address.
-        direct = ("http://", "https://", "all://") if httpx2.URL(address).host in _LOOPBACK else ()
-        runtime = self._connect(
-            base_url=address,
-            headers=_headers(key or os.environ.get("COMLN_KEY")),
-            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
-            verify=verify,
-            transport=transport,
-            mounts=dict.fromkeys(direct),
-        )
+        max_side = side_of(max_side)
+        if transport is None and httpx2.URL(address).host in _LOOPBACK:
+            transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
+        headers = _headers(key or os.environ.get("COMLN_KEY"))
+        try:
+            runtime = self._connect(
+                base_url=address,
+                headers=headers,
+                timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
+                verify=verify,
+                transport=transport,
+            )
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
+            raise InputError(
+                f"a proxy that the environment names (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) cannot be used: {error}"
+            ) from error
         self._url = address
-        self._session = Session(runtime, _without_user(address), retry_seconds, side_of(max_side))
+        self._session = Session(runtime, _without_user(address), retry_seconds, max_side)
 
     @property
     def url(self) -> str:
@@ -114,6 +120,10 @@ class _Base(Generic[_Transport]):
 
     def _connect(self, **options: Any) -> Runtime:
         """Make the HTTP client, which opens connections when they are needed."""
+        raise NotImplementedError
+
+    def _direct(self, verify: ssl.SSLContext | bool) -> _Transport:
+        """A transport without proxies."""
         raise NotImplementedError
 
 
@@ -162,6 +172,9 @@ class Client(_Base[httpx2.BaseTransport]):
         self._http = httpx2.Client(**options)
         return BlockingRuntime(self._http)
 
+    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.BaseTransport:
+        return httpx2.HTTPTransport(verify=verify)
+
 
 class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
@@ -207,6 +220,9 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     def _connect(self, **options: Any) -> Runtime:
         self._http = httpx2.AsyncClient(**options)
         return AsyncRuntime(self._http)
+
+    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport(verify=verify)
 
 
 def _checked_url(url: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from typing import Any
 
 import httpx2
@@ -142,20 +143,34 @@ def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> N
         Client(url)
 
 
-def test_the_environments_proxies_are_not_for_this_machine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_the_environments_proxies_are_not_for_this_machine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    """Not even looked at: one of a kind that is not supported does no harm."""
+
     async def ask(url: str) -> int:
         async with AsyncClient(url) as client:
             return len(await client.models())
 
     with served(engine) as address:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, "http://127.0.0.1:9")
+            monkeypatch.setenv(name, proxy)
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         for url in (address, address.replace("127.0.0.1", "localhost")):
             with Client(url) as client:
                 assert client.models()
             assert asyncio.run(ask(url)) > 0
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://[::1"])
+def test_a_proxy_of_the_environment_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)  # what SOCKS needs
+    for kind in (Client, AsyncClient):
+        with pytest.raises(InputError, match="a proxy that the environment names"):
+            kind("http://example.org")
 
 
 def test_an_address_of_a_page_of_the_server(comln: Client, line: Wire) -> None:
