@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from comln_serve.client.asking import Session, known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
+from comln_serve.client.folders import in_turns
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Limits, Rejected, Rejections, Skipped
-from comln_serve.client.turns import in_turns
 from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
@@ -56,14 +56,18 @@ class Cuts:
         """Prepare nothing yet.
 
         Args:
+            skipped: files of a folder that are no images.
             most: images of a cut, should the server take more.
             every_class: they make a classifier; no class may lose all its images.
 
         Raises:
-            InputError: `on_bad` is neither.
+            InputError: `on_bad` is neither, or there are files that are not to be skipped.
         """
         if on_bad not in get_args(OnBad):
             raise InputError(f"on_bad is {on_bad!r}; give 'skip' or 'raise'")
+        if skipped and on_bad == "raise":
+            first = skipped[0]
+            raise InputError(f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files")
         self.skipped = list(skipped)
         self.done, self.total = 0, len(images)
         self.partial = on_bad == "skip"
@@ -79,9 +83,10 @@ class Cuts:
 
         Raises:
             BadImageError: an image cannot be used, and such images are not to be skipped.
-            InputError: more images or classes than a classifier may have, or no image of a class can be used.
+            InputError: more images or classes than a classifier may have, or no image, or none of a class, can be used.
             ComlnError: a cut failed, and would in smaller requests, too.
         """
+        sent = False
         limits = await known_limits(self._session)
         self._check(limits)
         if len(self._rest) > limits.max_images:
@@ -91,7 +96,7 @@ class Cuts:
             await self._prepare(limits)
             cut = self._take(limits)
             if not cut:
-                return
+                break
             if not self.done and self._lacks_classes(cut):  # few fit by their bytes, or a proxy takes few
                 self._waiting.extendleft(reversed(cut))
                 self._mix()
@@ -104,9 +109,14 @@ class Cuts:
                     raise
                 self._waiting.extendleft(reversed(usable))
             else:
+                sent = True
                 self._skip_all(cut, rejected)
                 self.done += len(cut) - len(rejected)
                 self._advance(len(cut) - len(rejected))
+        if not sent:
+            first = self.skipped[0]
+            none = "" if self.total == 1 else f"none of the {self.total} images can be used; the first: "
+            raise InputError(f"{none}{first.image}: {first.reason}")
 
     def _check(self, limits: Limits) -> None:
         """Refuse what the server would refuse after thousands of images were sent."""
@@ -167,7 +177,8 @@ class Cuts:
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)
                 elif len(found.data) > limits.max_image_bytes:
-                    self._skip(_too_large(found, limits.max_image_bytes), source.label)
+                    reason = f"has {len(found.data)} bytes; the server allows {limits.max_image_bytes}"
+                    self._skip(BadImageError(found.name, reason, code="image_too_large"), source.label)
                 else:
                     self._waiting.append(found)
 
@@ -265,28 +276,3 @@ def _refused(image: Prepared, error: ComlnError) -> BadImageError:
     return BadImageError(
         image.name, reason, code=error.code, detail=error.detail, status=error.status, request_id=error.request_id
     )
-
-
-def _too_large(image: Prepared, allowed: int) -> BadImageError:
-    return BadImageError(
-        image.name, f"has {len(image.data)} bytes; the server allows {allowed}", code="image_too_large"
-    )
-
-
-def refuse_skipped(skipped: Sequence[Skipped], on_bad: OnBad) -> None:
-    """Refuse files of a folder that are no images, unless they are to be skipped.
-
-    Raises:
-        InputError: there are some.
-    """
-    if skipped and on_bad == "raise":
-        first = skipped[0]
-        raise InputError(f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files")
-
-
-def nothing_left(cuts: Cuts) -> InputError:
-    """The error for a call none of whose images can be used."""
-    first = cuts.skipped[0]
-    if cuts.total == 1:
-        return InputError(f"{first.image}: {first.reason}")
-    return InputError(f"none of the {cuts.total} images can be used; the first: {first.image}: {first.reason}")

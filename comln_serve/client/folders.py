@@ -1,15 +1,17 @@
 """Finds the images of a folder, and the classes of a folder of class folders."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import name_of
 from comln_serve.client.results import Skipped
-from comln_serve.client.turns import in_turns
+
+_T = TypeVar("_T")
 
 Folder: TypeAlias = str | PathLike[str]
 
@@ -85,6 +87,13 @@ def read_folder(folder: Folder) -> tuple[list[Path], tuple[Skipped, ...]]:
     if not images:
         raise InputError(f"{root}: there is no image in it, of those ending in {', '.join(SUFFIXES)}")
     return images, tuple(_others(files))
+
+
+def in_turns(groups: Iterable[Sequence[_T]]) -> list[_T]:
+    """The first of every group, then the second of every group, and so on: however few come first, they are of as many
+    groups as possible.
+    """
+    return [one for row in zip_longest(*groups) for one in row if one is not None]
 
 
 def _others(files: list[Path]) -> list[Skipped]:

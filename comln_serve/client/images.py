@@ -82,8 +82,11 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     for number, text in enumerate(texts, 1):
         if not isinstance(cast("object", text), str) or not text.strip():
             raise InputError(f"label {number} is {text!r}; a label is text that is not blank")
-        if not _is_unicode(text):
-            raise InputError(f"label {number} is {text!r}, which is not valid Unicode; rename the class, or its folder")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            remedy = "rename the class, or its folder"
+            raise InputError(f"label {number} is {text!r}, which is not valid Unicode; {remedy}") from None
     return [Source(_name(item, n), item, text) for n, (item, text) in enumerate(zip(given, texts, strict=True), 1)]
 
 
@@ -123,13 +126,6 @@ def _name(item: ImageSource, number: int) -> str:
     if isinstance(item, Named):
         return item.name
     return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
-
-
-def _is_unicode(text: str) -> bool:
-    with suppress(UnicodeEncodeError):
-        text.encode()
-        return True
-    return False
 
 
 def _kind(value: object) -> str:
@@ -185,15 +181,9 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
     except UnidentifiedImageError:
         if data[4:8] == b"ftyp":
             return data  # HEIC, which Pillow does not read without a plugin; the server may
-        raise BadImageError(name, _unreadable(data)) from None
+        raise BadImageError(name, f"is no image: it begins with {data[:8]!r}" if data else "is empty") from None
     except Exception as error:  # of many types, as Pillow's readers meet damaged files
         raise BadImageError(name, f"is damaged or too large: {error}") from error
-
-
-def _unreadable(data: bytes) -> str:
-    if not data:
-        return "is empty"
-    return f"is no image: it begins with {data[:8]!r}"
 
 
 def _picture(name: str, picture: Image.Image, max_side: int | None) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from comln_serve.client.arguments import metadata_of, texts_by
 from comln_serve.client.asking import Session, ask_for
 from comln_serve.client.chain import Chain, path_of
-from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
+from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.folders import Folder, read_class_folders
 from comln_serve.client.images import ImageSource, Prepared, sources
@@ -91,7 +91,6 @@ async def adapt_folder(
     """
     paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
     options = _options(name, model, horizon, metadata, expires_in_seconds)
-    refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
     return await _upload(session, cuts, None, options, promote=promote, show=progress)
 
@@ -136,7 +135,6 @@ async def add_examples_folder(
     """
     path_of(classifier)  # no folder is read for what is no reference
     paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
-    refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
     return await _upload(session, cuts, classifier, {}, promote=promote, show=progress)
 
@@ -362,7 +360,5 @@ async def _upload(
 
     with cuts.bar("adapting", show):
         await chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
-    if not len(chain):
-        raise nothing_left(cuts)
     made = await chain.finish(promote=promote, total=cuts.total)
     return replace(made, images=tuple(sent), skipped=tuple(cuts.skipped))

@@ -7,13 +7,13 @@ from functools import partial
 from comln_serve.client.asking import Session, ask_partially
 from comln_serve.client.calls import classifier as find_classifier
 from comln_serve.client.chain import path_of
-from comln_serve.client.cuts import Cuts, OnBad, nothing_left, refuse_skipped
+from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InterruptedPredicting
 from comln_serve.client.evaluation import Evaluation, as_classes, evaluation_of, labels_by_image
 from comln_serve.client.folders import Folder, read_class_folders, read_folder
 from comln_serve.client.images import ImageSource, Prepared, Source, sources
 from comln_serve.client.request import Request
-from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Rejected, Skipped
+from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Rejected
 
 _PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
 
@@ -70,7 +70,6 @@ async def predict_folder(
         InputError: there is no such folder, or no image in it. And as `predict`.
     """
     paths, skipped = await session.runtime.call(read_folder, folder)
-    refuse_skipped(skipped, on_bad)
     cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
     return await _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress)
 
@@ -95,8 +94,9 @@ async def evaluate(
     Raises:
         InputError: labels are of other classes, or no image can be used. And as `predict`.
     """
-    items, remedy = sources(images, labels), "Correct the labels"
-    return await _evaluate(session, items, (), classifier, on_bad, remedy, unknown=unknown, show=progress)
+    items = sources(images, labels)
+    cuts = Cuts(session, items, on_bad, most=_PREDICTED)
+    return await _evaluate(session, cuts, items, classifier, "Correct the labels", unknown=unknown, show=progress)
 
 
 async def evaluate_folder(
@@ -117,9 +117,10 @@ async def evaluate_folder(
         InputError: as `adapt_folder`. And as `evaluate`.
     """
     paths, labels, skipped = await session.runtime.call(partial(read_class_folders, every_class=False), folder)
-    refuse_skipped(skipped, on_bad)
-    items, remedy = sources(paths, labels), f"Rename or move the folders: a label is a folder's path below {folder}"
-    return await _evaluate(session, items, skipped, classifier, on_bad, remedy, unknown=unknown, show=progress)
+    items = sources(paths, labels)
+    cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
+    remedy = f"Rename or move the folders: a label is a folder's path below {folder}"
+    return await _evaluate(session, cuts, items, classifier, remedy, unknown=unknown, show=progress)
 
 
 async def _predict(
@@ -191,8 +192,6 @@ async def _predict(
             raise
         message = f"Predicting ended after {cuts.done} of {cuts.total} images: {error}"
         raise IncompleteError(message, error, done=cuts.done, total=cuts.total, result=result()) from error
-    if not answers:
-        raise nothing_left(cuts)
     return result()
 
 
@@ -211,10 +210,9 @@ def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
 
 async def _evaluate(
     session: Session,
+    cuts: Cuts,
     items: Sequence[Source],
-    skipped: Sequence[Skipped],
     reference: str | Classifier,
-    on_bad: OnBad,
     remedy: str,
     *,
     unknown: bool,
@@ -223,6 +221,5 @@ async def _evaluate(
     given = labels_by_image(items)
     known = await find_classifier(session, reference)
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
-    cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
     found = await _predict(session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision)
     return evaluation_of(found, labels, known)
