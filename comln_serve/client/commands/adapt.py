@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.tables import described, left_out
-from comln_serve.client.errors import InputError, NotFoundError
+from comln_serve.client.errors import InputError
 from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
@@ -53,10 +52,7 @@ def adapt(
 ) -> None:
     """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
     options |= {"horizon": horizon_of(horizon), "metadata": metadata_of(metadata) or None}
-    before = None
-    if name:
-        with suppress(NotFoundError):  # a new name
-            before = promoted_before(client, output, name)
+    before = promoted_before(client, output, name, must_exist=False) if name else None
     made = client.adapt_folder(folder, name=name, progress=False if output.as_json else None, **options)
     show_made(output, made, dict(enumerate(made.images, 1)), changed(before, made, {}, anew=True))
 

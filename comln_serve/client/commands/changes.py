@@ -6,23 +6,33 @@ from contextlib import suppress
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import Output
 from comln_serve.client.commands.tables import percent, shown
-from comln_serve.client.errors import ComlnError
+from comln_serve.client.errors import ComlnError, NotFoundError
 from comln_serve.client.results import Adapted, ClassifierDetail
 
 _MOST_LABELS = 5
 
 
-def promoted_before(client: Client, output: Output, reference: str) -> ClassifierDetail | None:
+def promoted_before(
+    client: Client, output: Output, reference: str, *, must_exist: bool = True
+) -> ClassifierDetail | None:
     """What to compare a change of a classifier with, asked for before it: the version that its name stands for; of one
     without a name itself. None where the output is for programs, which can ask themselves.
+
+    Args:
+        must_exist: False: None where there is no such classifier.
 
     Raises:
         NotFoundError: there is no such classifier.
     """
     if output.as_json:
         return None
-    found = client.classifier(reference)
-    return found if found.name is None or found.promoted else client.classifier(found.name)
+    try:
+        found = client.classifier(reference)
+        return found if found.name is None or found.promoted else client.classifier(found.name)
+    except NotFoundError:
+        if must_exist:
+            raise
+        return None
 
 
 def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]:

@@ -17,7 +17,7 @@ from comln_serve.client.commands.changes import changed, differ, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
-from comln_serve.client.errors import ComlnError, InputError, NotFoundError
+from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
@@ -132,7 +132,7 @@ def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[st
 @connected
 def promote(client: Client, output: Output, ref: str) -> None:
     """Let a name stand for one of its versions, name@version."""
-    before = _standing(client, output, ref)
+    before = promoted_before(client, output, ref, must_exist=False)
     found = client.promote(ref)
     output.show(found, lambda: _stands_for(found, before))
 
@@ -142,18 +142,9 @@ def promote(client: Client, output: Output, ref: str) -> None:
 @connected
 def rollback(client: Client, output: Output, name: str) -> None:
     """Let a name stand for the version promoted before."""
-    before = _standing(client, output, name)
+    before = promoted_before(client, output, name, must_exist=False)
     found = client.rollback(name)
     output.show(found, lambda: _stands_for(found, before))
-
-
-def _standing(client: Client, output: Output, ref: str) -> Classifier | None:
-    """What the name of a classifier stands for. None where nobody reads it; what `ref` lacks, the change will say."""
-    if not output.as_json:
-        with suppress(NotFoundError):
-            name = client.classifier(ref).name
-            return None if name is None else client.classifier(name)
-    return None
 
 
 def _stands_for(found: Classifier, before: Classifier | None) -> str:
@@ -275,8 +266,8 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
     """
     named, before = name or _name_in(file), None
     if named is not None:
-        with suppress(NotFoundError, InputError):  # a name that is new, or that the server will refuse
-            before = promoted_before(client, output, named)
+        with suppress(InputError):  # the server will refuse the name
+            before = promoted_before(client, output, named, must_exist=False)
     made = client.import_support(file, name=name, promote=promote)
     show_made(output, made, changes=changed(before, made, {}, anew=True))
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from comln_serve.client.errors import InputError
@@ -51,7 +52,8 @@ class Copies:
             InputError: nothing can be written there, or the copies would be among the images of an input.
         """
         self.folder = folder
-        around = next((path for path in inputs if path.is_dir() and _is_in(folder, path)), None)
+        within = folder.resolve()
+        around = next((path for path in inputs if path.is_dir() and within.is_relative_to(path.resolve())), None)
         if around is not None:
             raise InputError(f"--copy-to {folder} is in {around}, whose images are classified; give a folder beside it")
         there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
@@ -102,16 +104,10 @@ class Copies:
         return len(made)
 
 
-def _is_in(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
 def _targets(folder: Path, file: Path) -> Iterator[Path]:
     yield folder / file.name
-    number = 2
-    while True:
+    for number in count(2):
         yield folder / f"{file.stem} ({number}){file.suffix}"
-        number += 1
 
 
 def _copy(file: Path, target: Path) -> bool:

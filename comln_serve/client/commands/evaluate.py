@@ -10,7 +10,7 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import FOLDER, ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
-from comln_serve.client.commands.tables import MOST_LISTED, interval, left_out, percent, shown, table
+from comln_serve.client.commands.tables import first_of, interval, left_out, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.evaluation import Evaluation, Judged, class_of
@@ -141,10 +141,8 @@ def _note_examples(output: Output, found: Evaluation) -> None:
         f"{found.reference} was adapted to {len(known)} of these {len(found.images)} images, which says nothing about "
         f"new ones{rest}"
     )
-    for item in known[:_MOST_EXAMPLES]:
-        output.note(shown(f"  {item.image} is its example {item.example}"))
-    if len(known) > _MOST_EXAMPLES:
-        output.note(f"  and {len(known) - _MOST_EXAMPLES} more (--json lists all)")
+    examples = [f"{item.image} is its example {item.example}" for item in known]
+    output.note("\n".join(first_of(examples, _MOST_EXAMPLES)))
 
 
 def _compared(found: Comparison) -> list[str]:
@@ -157,21 +155,15 @@ def _compared(found: Comparison) -> list[str]:
     counts = f"{len(found.gained)} are right only by {found.reference}, {len(found.lost)} only by {found.other}"
     lines.append(f"  {counts}; probability of such a difference by chance: {percent(found.chance)}")
     for what, images in (("now right", found.gained), ("now wrong", found.lost)):
-        lines += [shown(f"  {what}: {image}") for image in images[:MOST_LISTED]]
-        if len(images) > MOST_LISTED:
-            lines.append(f"  and {len(images) - MOST_LISTED} more {what} (--json lists all)")
+        lines += first_of([f"{what}: {image}" for image in images], what=f"more {what}")
     return lines
 
 
 def _mistakes(what: str, images: Sequence[Judged]) -> list[str]:
     if not images:
         return []
-    surest = sorted(images, key=lambda item: -item.probability)[:MOST_LISTED]
-    lines = ["", f"{what}, the surest first:"]
-    lines += [
-        shown(f"  {item.image}: {item.label}, taken for {item.predicted} ({percent(item.probability)})")
-        for item in surest
+    surest = sorted(images, key=lambda item: -item.probability)
+    mistakes = [
+        f"{item.image}: {item.label}, taken for {item.predicted} ({percent(item.probability)})" for item in surest
     ]
-    if len(images) > len(surest):
-        lines.append(f"  and {len(images) - len(surest)} more (--json lists all)")
-    return lines
+    return ["", f"{what}, the surest first:", *first_of(mistakes)]

@@ -7,7 +7,7 @@ from unicodedata import combining, east_asian_width
 
 from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
 
-MOST_LISTED = 20
+_MOST_LISTED = 20
 # Of a report: with more of each, the accuracy would scroll away.
 _MOST_OF_REPORT = 5
 _MOST_OF_A_GROUP = 3
@@ -147,11 +147,17 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
 
 def left_out(skipped: Sequence[Skipped]) -> str:
     """The files that were skipped, each with its reason."""
-    lines = [f"{_count(len(skipped), 'file was', 'files were')} skipped:"]
-    lines += [shown(f"  {item.image}: {item.reason}") for item in skipped[:MOST_LISTED]]
-    if len(skipped) > MOST_LISTED:
-        lines.append(f"  and {len(skipped) - MOST_LISTED} more (--json lists all)")
-    return "\n".join(lines)
+    files = first_of([f"{item.image}: {item.reason}" for item in skipped])
+    return "\n".join([f"{_count(len(skipped), 'file was', 'files were')} skipped:", *files])
+
+
+def first_of(items: Sequence[str], most: int = _MOST_LISTED, what: str = "more") -> list[str]:
+    """A line for each of the first items, and one that says how many more there are."""
+    rest = len(items) - most
+    return [
+        *(shown(f"  {item}") for item in items[:most]),
+        *([f"  and {rest} {what} (--json lists all)"] if rest > 0 else []),
+    ]
 
 
 def _count(number: int, one: str, many: str) -> str:
