@@ -152,9 +152,11 @@ def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bo
     if others and not (unknown and len(others) < len(own)):
         shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         have = ", ".join(map(repr, classes[:20])) + (", ..." if len(classes) > 20 else "")
-        hint = ", or ask which images are unknown (--unknown): then some may be of other classes" * (not unknown)
-        some = "; some images must be of these" * unknown
-        raise InputError(f"the classifier has no class {shown}; it has {have}{some}. {remedy}{hint}")
+        if unknown:
+            have += "; some images must be of these"
+        else:
+            remedy += ", or ask which images are unknown (--unknown): then some may be of other classes"
+        raise InputError(f"the classifier has no class {shown}; it has {have}. {remedy}")
     return {image: own[label] or label for image, label in labels.items()}
 
 

@@ -3,9 +3,8 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,16 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
-from comln_serve.client.commands.changes import changed, differ, promoted_before
+from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.examples import PROMOTE
+from comln_serve.client.commands.served import trouble_of
 from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail, Model
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-class _Trouble(Enum):
-    """What is wrong between a classifier and its model, as lists mark it."""
-
-    NOT_SERVED = "not served"
-    OTHER_NETWORK = "another network"
-    EARLIER_HEAD = "earlier head"
-
-
-_REMEDIES = {
-    _Trouble.NOT_SERVED: "its model {model} is not served here, so it cannot predict: serve that bundle again, or "
-    "adapt its images to another model",
-    _Trouble.OTHER_NETWORK: "the network or the preprocessing of {model} was replaced since, so it cannot predict: "
-    "adapt to its images again (comln adapt), or serve the bundle again that it was adapted on",
-    _Trouble.EARLIER_HEAD: "the head of {model} was replaced since: its probabilities are not calibrated any more; "
-    "comln classifiers adapt {reference} adapts it again, without images",
-}
 
 
 @click.group(cls=OnceGroup)
@@ -55,7 +37,7 @@ def classifiers() -> None:
 def list_all(client: Client, output: Output, **options: Any) -> None:
     """List classifiers, the newest first; of those that cannot predict here, why their model does not let them."""
     found = client.classifiers(**options)
-    served = {} if output.as_json else {model.name: model for model in client.models()}
+    models = () if output.as_json else client.models()
     rows = [
         [
             item.name or "",
@@ -65,7 +47,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
             str(sum(one.examples for one in item.classes)),
             "" if item.held_out is None else percent(item.held_out.accuracy),
             horizon_of_one(item),
-            _marked_model(item, served),
+            _marked_model(item, models),
             f"{item.created_at:%Y-%m-%d %H:%M}",
             item.id,
         ]
@@ -97,9 +79,9 @@ def show(client: Client, output: Output, ref: str) -> None:
     found = client.classifier(ref)
     output.show(found, lambda: f"{described(found)}\n\n{_classes(found)}")
     if not output.as_json:
-        trouble = _trouble_with_model(found, {model.name: model for model in client.models()})
+        trouble = trouble_of(found, client.models())
         if trouble is not None:
-            output.note(_REMEDIES[trouble].format(model=found.model, reference=found.reference))
+            output.note(trouble[1])
 
 
 @classifiers.command()
@@ -288,23 +270,9 @@ def _name_in(file: Path) -> str | None:
     return found if isinstance(found, str) and _NAME.fullmatch(found) else None
 
 
-def _marked_model(item: Classifier, served: Mapping[str, Model]) -> str:
-    trouble = _trouble_with_model(item, served)
-    return item.model if trouble is None else f"{item.model} ({trouble.value})"
-
-
-def _trouble_with_model(item: Classifier, served: Mapping[str, Model]) -> _Trouble | None:
-    """What is wrong between a classifier and its model; None: nothing.
-
-    Args:
-        served: the models that are served, by name.
-    """
-    model = served.get(item.model)
-    if model is None:
-        return _Trouble.NOT_SERVED
-    if differ(item.embedder_sha256, model.embedder_sha256):
-        return _Trouble.OTHER_NETWORK
-    return _Trouble.EARLIER_HEAD if differ(item.head_sha256, model.head_sha256) else None
+def _marked_model(item: Classifier, models: Sequence[Model]) -> str:
+    trouble = trouble_of(item, models)
+    return item.model if trouble is None else f"{item.model} ({trouble[0]})"
 
 
 def _classes(found: ClassifierDetail) -> str:

@@ -37,12 +37,36 @@ class Begun:
     cut: str | None
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a table that could not be written before thousands of images are sent for it.
+def check_table(target: str | None, top_k: int, *, resume: bool, replace: bool) -> Begun | None:
+    """Check the options of a table before thousands of images are sent for it.
+
+    Args:
+        target: file, - for standard output; None: there is to be no table.
+        resume: go on with the table that is there.
+        replace: write over what is there.
+
+    Returns:
+        What to go on with; None: nothing.
 
     Raises:
-        InputError: it could not.
+        InputError: it could not be written, or something else is there; or an option has no table, or excludes another.
     """
+    if resume and replace:
+        raise InputError("--resume and --replace exclude each other")
+    if target in (None, "-"):
+        if resume or replace:
+            raise InputError(f"{'--resume' if resume else '--replace'} needs the file of a table, --csv FILE")
+        return None
+    path = Path(target)
+    _check_writable(path)
+    if resume:
+        return _begun_table(path, top_k)
+    if not replace:
+        _refuse_existing(path, top_k)
+    return None
+
+
+def _check_writable(path: Path) -> None:
     if path.is_fifo():  # its reader would take this for the end of the table
         return
     new = not path.exists()
@@ -54,16 +78,12 @@ def check_writable(path: Path) -> None:
         path.resolve().unlink()  # what a link led to, which was made here, not the link
 
 
-def refuse_existing(path: Path, top_k: int) -> None:
-    """Refuse to write a new table over a file that has something in it.
-
-    Raises:
-        InputError: it has.
-    """
+def _refuse_existing(path: Path, top_k: int) -> None:
+    """Refuse to write a new table over a file that has something in it."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
-        begun = begun_table(path, top_k)
+        begun = _begun_table(path, top_k)
     except InputError:
         begun = None
     if begun is None:
@@ -71,7 +91,7 @@ def refuse_existing(path: Path, top_k: int) -> None:
     raise InputError(f"{path}: has {len(begun.files)} rows; --resume goes on with it, --replace replaces it")
 
 
-def begun_table(path: Path, top_k: int) -> Begun | None:
+def _begun_table(path: Path, top_k: int) -> Begun | None:
     """What a table has so far; None if there is none.
 
     Raises:
@@ -124,7 +144,7 @@ def write_table(output: Output, target: str, found: Predictions, top_k: int, beg
 
     Args:
         target: file, - for standard output.
-        begun: from `begun_table`: the rows are added to these.
+        begun: from `check_table`: the rows are added to these.
 
     Raises:
         InputError: it cannot be written.

@@ -11,7 +11,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.copies import Copies
-from comln_serve.client.commands.csv_table import Begun, begun_table, check_writable, refuse_existing, write_table
+from comln_serve.client.commands.csv_table import Begun, check_table, write_table
 from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
@@ -51,18 +51,7 @@ def predict(
     _check_names(paths, {"--resume": resume, "--copy-to": copy_to is not None})
     files, skipped = images_of(paths, on_bad)
     copies = None if copy_to is None else Copies(copy_to, [path for path in paths if isinstance(path, Path)])
-    if resume and replace_table:
-        raise InputError("--resume and --replace exclude each other")
-    begun = None
-    if csv_file not in (None, "-"):
-        table_file = Path(csv_file)
-        check_writable(table_file)
-        if resume:
-            begun = begun_table(table_file, options["top_k"])
-        elif not replace_table:
-            refuse_existing(table_file, options["top_k"])
-    elif resume or replace_table:
-        raise InputError(f"{'--resume' if resume else '--replace'} needs the file of a table, --csv FILE")
+    begun = check_table(csv_file, options["top_k"], resume=resume, replace=replace_table)
     if begun is not None:
         _check_begun(client, output, begun, csv_file, options["classifier"], copies=copies is not None)
         files = [file for file in files if isinstance(file, Path) and name_of(file) not in begun.files]

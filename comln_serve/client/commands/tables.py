@@ -56,12 +56,11 @@ def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, ch
     """
     images = sum(item.examples for item in made.classes)
     state = "" if made.name is None else ", promoted" if made.promoted else ", not promoted"
+    known = made.id if made.name is None else f"{made.reference} ({made.id})"
     lines = [
-        f"{made.reference} ({made.id}): {len(made.classes)} classes, {images} images, model {made.model}{state}"
-        if made.name is not None
-        else f"{made.id}: {len(made.classes)} classes, {images} images, model {made.model}"
+        f"{known}: {len(made.classes)} classes, {images} images, model {made.model}{state}",
+        f"horizon: {horizon_of_one(made)}",
     ]
-    lines.append(f"horizon: {horizon_of_one(made)}")
     if made.expires_at is not None:
         lines.append(f"expires: {made.expires_at:%Y-%m-%d %H:%M} UTC")
     lines += [shown(f"{key}: {value}") for key, value in made.metadata.items()]
