@@ -1,6 +1,6 @@
 """The schema of `bundle.json`. Format versions 1 to 7."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.imaging import Preprocessing
 
 FormatVersion = Literal[1, 2, 3, 4, 5, 6, 7]
-FORMAT_VERSIONS: tuple[FormatVersion, ...] = (1, 2, 3, 4, 5, 6, 7)
+FORMAT_VERSIONS: tuple[FormatVersion, ...] = get_args(FormatVersion)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
 sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`, version 6 `support_views`,
@@ -46,7 +46,7 @@ class FileEntry(Part):
     """A file of the bundle: a plain name inside its folder, its size in bytes, its SHA-256."""
 
     path: str
-    bytes: Annotated[int, Field(ge=1)]
+    bytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -181,7 +181,7 @@ class Manifest(Part):
     created: str
     files: Files
     preprocessing: Preprocessing
-    embedding_size: Annotated[int, Field(ge=1)]
+    embedding_size: Count
     head: HeadEntry
     solver: SolverSettings
     training: TrainingEntry

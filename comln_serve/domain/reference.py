@@ -9,9 +9,10 @@ import uuid
 from dataclasses import dataclass
 
 ID_PREFIX = "clf_"
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+NAME_PATTERN = rf"^{_NAME}$"
 
-_REFERENCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?")
+_REFERENCE = re.compile(rf"({_NAME})(?:@([1-9][0-9]{{0,8}}))?")
 
 
 @dataclass(frozen=True)

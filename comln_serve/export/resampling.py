@@ -127,13 +127,12 @@ def _bilinear(x: Tensor) -> Tensor:
 def _bicubic(x: Tensor) -> Tensor:
     near = (x * 1.5 - 2.5) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
-    where = x.nodes.op
-    return where("Where", x < 1.0, near, where("Where", x < 2.0, far, 0.0))
+    op = x.nodes.op
+    return op("Where", x < 1.0, near, op("Where", x < 2.0, far, 0.0))
 
 
 def _lanczos(x: Tensor) -> Tensor:
-    where = x.nodes.op
-    return where("Where", x < 3.0, _sinc(x) * _sinc(x / 3.0), 0.0)
+    return x.nodes.op("Where", x < 3.0, _sinc(x) * _sinc(x / 3.0), 0.0)
 
 
 def _sinc(x: Tensor) -> Tensor:
