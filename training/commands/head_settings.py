@@ -68,13 +68,11 @@ class HeadSettings:
 
     def __init__(self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain) -> None:
         self._given: dict[str, float] = dict(args.settings)
-        self._choose, self._seed, self._head = args.choose, args.seed, subject.head
+        self._seed, self._head = args.seed, subject.head
         self._domain, self._embed = domain, subject.embed
-        self._training: ImageSet | None = None
         self._embeddings: dict[int, tuple[ImageSet, NDArray[np.float32]]] = {}
-        self._chosen = [name for name in names if _is_chosen(name, self._given, choose=self._choose)]
-        if self._chosen:
-            self._training = self._load_training(self._chosen, args.split)
+        self._chosen = [name for name in names if _is_chosen(name, self._given, choose=args.choose)]
+        self._training = self._load_training(self._chosen, args.split) if self._chosen else None
 
     def _load_training(self, chosen: list[str], measured: str) -> ImageSet:
         advice = f"give --set {chosen[0]}=VALUE, or leave it out of --baselines"
@@ -94,19 +92,17 @@ class HeadSettings:
     def of(self, name: str, task: Task) -> tuple[float, str]:
         """The value for a task, and the head with this value in words."""
         baseline = BASELINES[name]
-        if name not in self._chosen:
+        if self._training is None or name not in self._chosen:
             value = self._given.get(name, baseline.value)
             return (0.0 if value is None else value), baseline.describe(value)
-        data, embeddings = self._images(task)
+        data, embeddings = self._embedded(thinned(self._training, task))
         value, at_the_end = choose(baseline, self._head, embeddings, data, task, self._seed)
         words = f"{baseline.describe(value)}, {CHOSEN}"
         return value, words + (" (end of the grid)" if at_the_end else "")
 
-    def _images(self, task: Task) -> tuple[ImageSet, NDArray[np.float32]]:
-        if self._training is None:
-            raise RuntimeError("no training classes were loaded")
-        thin = thinned(self._training, task)
-        key = len(thin.images)
+    def _embedded(self, data: ImageSet) -> tuple[ImageSet, NDArray[np.float32]]:
+        """Images and their embeddings, computed once for each number of images."""
+        key = len(data.images)
         if key not in self._embeddings:
-            self._embeddings[key] = thin, thin.embeddings(self._embed)
+            self._embeddings[key] = data, data.embeddings(self._embed)
         return self._embeddings[key]

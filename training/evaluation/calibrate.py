@@ -14,7 +14,7 @@ from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspect
 from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import listed, suspicion
 from comln_serve.report.unknown import REFUSED
-from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes
+from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes, unknown_classes
 from training.results.accuracy import mean_and_interval
 
 BINS = 15
@@ -105,7 +105,7 @@ def measure(head: Head, calibration: Calibration, episodes: OpenSetEpisodes) -> 
         ece_after=calibration_error(calibrated, right),
         nll_before=cross_entropy(plain, right),
         nll_after=cross_entropy(calibrated, right),
-        strangers=episodes.unknown_classes,
+        strangers=unknown_classes(episodes.data, task),
         auroc=auroc,
         interval=interval,
         known_refused=float(np.mean([r.known_refused for r in results])),

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head, HorizonRule
-from comln_serve.bundle.manifest import Shots
 from comln_serve.bundle.views import first_views
 from comln_serve.machine import usable_cpus
 from comln_serve.report import adapt
@@ -28,22 +27,13 @@ classes N, and query embeddings (Q, d) -> scores (Q, N); the answer to a query i
 
 
 def evaluate(
-    embeddings: NDArray[np.float32],
-    head: Head,
-    data: ImageSet,
-    *,
-    ways: int,
-    shots: Shots,
-    queries: int = 15,
-    episodes: int = 1000,
-    seed: int = 0,
+    embeddings: NDArray[np.float32], head: Head, data: ImageSet, task: Task, episodes: int, seed: int = 0
 ) -> Accuracy:
     """Accuracy of adapted classifiers on `episodes` episodes drawn with `seed`.
 
     Args:
         embeddings: (n, d) or (n, V, d) of `data.images`, in their order; `data.rotations` must be 1.
     """
-    task = Task(ways, shots, queries)
     return summarise(episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed)
 
 

@@ -46,11 +46,6 @@ class OpenSetEpisodes:
     episodes: int
     seed: int
 
-    @property
-    def unknown_classes(self) -> int:
-        """Number of unknown classes in an episode."""
-        return _unknown_classes(self.data, self.task)
-
     def draw(self, number: int) -> OpenSetEpisode:
         """Episode `number`: that of a task of more ways, the last of which are the unknown classes."""
         drawn = _with_unknown(self.data, self.task).draw(self.data, self.seed, number)
@@ -77,7 +72,7 @@ def check_open_set(data: ImageSet, task: Task) -> None:
     Raises:
         DataError: every class is in the task, or a class has too few images.
     """
-    if _unknown_classes(data, task) < 1:
+    if unknown_classes(data, task) < 1:
         raise DataError(
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "
             "needed, whose images should be unknown. Ask for fewer ways, or add classes"
@@ -88,9 +83,10 @@ def check_open_set(data: ImageSet, task: Task) -> None:
         raise task.refused(error) from error
 
 
-def _unknown_classes(data: ImageSet, task: Task) -> int:
+def unknown_classes(data: ImageSet, task: Task) -> int:
+    """Number of unknown classes in an episode."""
     return min(MAX_UNKNOWN_CLASSES, data.n_classes - task.ways)
 
 
 def _with_unknown(data: ImageSet, task: Task) -> Task:
-    return replace(task, ways=task.ways + _unknown_classes(data, task))
+    return replace(task, ways=task.ways + unknown_classes(data, task))

@@ -5,6 +5,7 @@ from typing import Any
 
 from training.data.several import Data, by_name
 from training.evaluation.evaluate import evaluate
+from training.evaluation.tasks import Task
 from training.model import MetaModel
 from training.results.accuracy import Accuracy
 
@@ -35,8 +36,7 @@ def validate(model: MetaModel, data: Data) -> list[Validated]:
     for name, images in by_name(data).items():
         embeddings = images.embeddings(model.embed)
         for ways, shots in settings.tasks:
-            accuracy = evaluate(
-                embeddings, head, images, ways=ways, shots=shots, queries=settings.queries, episodes=settings.episodes
-            )
+            task = Task(ways, shots, settings.queries)
+            accuracy = evaluate(embeddings, head, images, task, settings.episodes)
             results.append(Validated(name, accuracy))
     return results

@@ -26,6 +26,7 @@ from training.config import Config
 from training.data import DataError, ImageSet
 from training.errors import CheckpointError
 from training.evaluation.evaluate import evaluate
+from training.evaluation.tasks import Task
 from training.model import MetaModel
 from training.runs.fit import fit
 
@@ -120,15 +121,7 @@ def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> No
 def test_training_learns(tmp_path: Path) -> None:
     data = colour_classes()
     settings = config(updates=40, validation={"every": 40, "episodes": 40, "tasks": [[5, 1]], "queries": 5})
-    before = evaluate(
-        tiny_model(settings).embed(data.images),
-        tiny_model(settings).head(),
-        data,
-        ways=5,
-        shots=1,
-        queries=5,
-        episodes=40,
-    )
+    before = evaluate(tiny_model(settings).embed(data.images), tiny_model(settings).head(), data, Task(5, 1, 5), 40)
     after = fit(settings, data, data, tmp_path, resume=False)
     assert after.validation[0]["mean"] > before.mean + before.interval
 
@@ -227,7 +220,7 @@ def test_evaluation_is_reproducible_and_its_interval_is_right() -> None:
     embeddings = model.embed(data.images)
 
     def run(seed: int) -> tuple[float, float]:
-        result = evaluate(embeddings, model.head(), data, ways=3, shots=1, queries=3, episodes=30, seed=seed)
+        result = evaluate(embeddings, model.head(), data, Task(3, 1, 3), 30, seed)
         return result.mean, result.interval
 
     assert run(0) == run(0)

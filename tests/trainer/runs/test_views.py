@@ -146,7 +146,7 @@ def test_accuracy_is_that_of_queries_in_one_view() -> None:
     head = MetaModel(tiny_config("prototype")).head()
 
     def accuracy(embeddings: np.ndarray) -> float:
-        return evaluate(embeddings, head, data, ways=4, shots=1, queries=5, episodes=30).mean
+        return evaluate(embeddings, head, data, Task(4, 1, 5), 30).mean
 
     repeated = np.repeat(views[:, :1], 2, axis=1)
     assert accuracy(repeated) == pytest.approx(accuracy(views[:, 0]), abs=0.02)
