@@ -1,6 +1,7 @@
 """The calls of the client about stored classifiers and the server, as coroutines on a `Runtime`."""
 
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -247,13 +248,21 @@ def _write(path: Path, answer: httpx2.Response) -> Path:
         named = answer.headers.get("content-disposition", "").partition('filename="')[2].rstrip('"')
         path /= Path(named).name or "classifier"
     try:
-        if path.exists() and not path.is_file():  # a device or a pipe, which must not be replaced
+        if _is_special(path):
             path.write_bytes(answer.content)
         else:
             _replace(path.resolve(), answer.content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     return path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path leads to a device, a pipe or the like, which must not be replaced by a file."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:  # unlike a loop of links, which cannot be written to
+        return False
 
 
 def _replace(path: Path, content: bytes) -> None:
