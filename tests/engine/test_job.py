@@ -5,8 +5,8 @@ import gc
 import time
 import weakref
 from contextlib import nullcontext
-from dataclasses import dataclass
 from threading import Thread
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -95,22 +95,13 @@ def test_a_stuck_image_ends_it_though_others_are_decoded_meanwhile() -> None:
     assert meanwhile < 500
 
 
-@dataclass(eq=False)
-class Left:
-    """Work that counts how often it was told to leave."""
-
-    times: int = 0
-
-    def leave(self) -> None:
-        self.times += 1
-
-
-def test_work_that_begins_after_the_end_is_told_to_leave() -> None:
-    job, before, after = Job(1, PATIENT), Left(), Left()
-    job.begin(before)
-    job.fail(ValueError("ends it"))
-    job.begin(after)
-    assert (before.times, after.times) == (1, 1)
+def test_work_is_stopped_when_the_job_fails_and_at_once_after_that() -> None:
+    job, before, after = Job(1, PATIENT), Mock(), Mock()
+    with job.running(before):
+        job.fail(ValueError("ends it"))
+        with job.running(after):
+            before.assert_called_once_with()
+            after.assert_called_once_with()
 
 
 @pytest.mark.parametrize("awaited", [True, False])

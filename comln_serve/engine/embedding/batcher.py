@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Condition, Lock, Thread, current_thread
 from typing import Protocol
@@ -93,7 +93,7 @@ class Batch:
         self._lock, self._wanting = Lock(), len(self.jobs)
 
     def leave(self) -> None:
-        """See `Run`."""
+        """Take note that a job is over. The last one stops the batch."""
         with self._lock:
             self._wanting -= 1
             unwanted = self._wanting == 0
@@ -250,34 +250,28 @@ class Batcher:
 
     def _embed(self, batch: Batch, *, alone: bool) -> None:
         images = np.stack([item.image for item in batch.items])
-        for job in batch.jobs:
-            job.begin(batch)
-        began = time.perf_counter()
-        try:
-            embeddings = self.network.embed(images, batch.cancellation, alone=alone)
-        except ServiceError as error:
-            self._fail(batch, error)
-            return
-        except Exception:  # fails these requests only; the thread must go on
-            if not all(job.over for job in batch.jobs):
-                logger.exception("embedding %d images failed", len(images))
-            self._fail(batch, _failed())
-            return
-        seconds = time.perf_counter() - began
-        for item, embedding in zip(batch.items, embeddings, strict=True):
-            item.job.embedding_s += seconds / len(images)
-            item.job.deliver(item.position, item.view, embedding)
-        for job in batch.jobs:
-            job.end(batch)
+        with ExitStack() as running:
+            for job in batch.jobs:
+                running.enter_context(job.running(batch.leave))
+            began = time.perf_counter()
+            try:
+                embeddings = self.network.embed(images, batch.cancellation, alone=alone)
+            except Exception as error:  # fails these requests only; the thread must go on
+                if not isinstance(error, ServiceError):
+                    if not all(job.over for job in batch.jobs):
+                        logger.exception("embedding %d images failed", len(images))
+                    error = _failed()
+                for job in batch.jobs:
+                    job.fail(error)
+                return
+            seconds = time.perf_counter() - began
+            for item, embedding in zip(batch.items, embeddings, strict=True):
+                item.job.embedding_s += seconds / len(images)
+                item.job.deliver(item.position, item.view, embedding)
         try:
             self.on_batch(len(images), seconds)
         except Exception:  # a failing callback must not end the thread
             logger.exception("recording a batch's metrics failed")
-
-    def _fail(self, batch: Batch, error: ServiceError) -> None:
-        for job in batch.jobs:
-            job.fail(error)
-            job.end(batch)
 
 
 def _failed() -> ServiceError:

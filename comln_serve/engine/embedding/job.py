@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,17 +37,12 @@ class JobLimits:
         return cls(settings.max_queue_seconds, settings.max_inference_seconds)
 
 
-class Run(Protocol):
-    """Running work for one or more jobs, such as a batch."""
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Work on a job: when it began, and how to stop it."""
 
-    def leave(self) -> None:
-        """Called once for each job that is over; the last call stops the run."""
-
-
-class _Decoding:
-    """One image's decoding, which `Job.check` stops."""
-
-    def leave(self) -> None: ...
+    began: float
+    stop: Callable[[], None]
 
 
 class Job:
@@ -72,7 +67,7 @@ class Job:
         self._lock = Lock()
         self._ended: futures.Future[None] = futures.Future()  # done once the job is over
         self._waits_from = time.monotonic()
-        self._runs: dict[Run, float] = {}  # start times
+        self._runs: list[_Run] = []
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._skipped: list[int] = []
@@ -122,31 +117,26 @@ class Job:
             raise StoppedError
 
     @contextmanager
-    def running(self) -> Generator[None, None, None]:
-        """Count the block as work on the job."""
-        decoding = _Decoding()
-        self.begin(decoding)
+    def running(self, stop: Callable[[], None] = lambda: None) -> Generator[None, None, None]:
+        """Count the block as work on the job.
+
+        Args:
+            stop: called if the job ends with an error meanwhile, at once if it is over already.
+        """
+        with self._lock:
+            run = _Run(time.monotonic(), stop)
+            if self.waited_s is None:
+                self.waited_s = run.began - self._waits_from
+            self._runs.append(run)
+            over = self.over
+        if over:
+            stop()
         try:
             yield
         finally:
-            self.end(decoding)
-
-    def begin(self, run: Run) -> None:
-        """Start counting work on the job. Calls `run.leave` if the job is over already."""
-        with self._lock:
-            now = time.monotonic()
-            if self.waited_s is None:
-                self.waited_s = now - self._waits_from
-            self._runs[run] = now
-            over = self.over
-        if over:
-            run.leave()
-
-    def end(self, run: Run) -> None:
-        """Stop counting the work that `begin` started."""
-        with self._lock:
-            del self._runs[run]
-            self._waits_from = time.monotonic()
+            with self._lock:
+                self._runs.remove(run)
+                self._waits_from = time.monotonic()
 
     def deliver(self, position: int, view: int, embedding: NDArray[np.float32]) -> None:
         """Store the embedding (d,) of one view of an image; the job fails if it is not finite but has to be."""
@@ -181,7 +171,7 @@ class Job:
             runs = list(self._runs)
             self._ended.set_result(None)
         for run in runs:
-            run.leave()
+            run.stop()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
@@ -211,7 +201,7 @@ class Job:
     def _next_check(self) -> float:
         """The time at which a limit may have passed."""
         if self._runs:
-            return min(self._runs.values()) + self._limits.max_run_s
+            return self._runs[0].began + self._limits.max_run_s
         # Work may begin before the next look, and then exceed max_run_s.
         now = time.monotonic()
         return min(self._waits_from + self._limits.max_queue_s, now + self._limits.max_run_s)
