@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
-from comln_serve.domain.reference import Reference, parse_reference
+from comln_serve.domain.reference import parse_reference
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
@@ -16,7 +16,7 @@ from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
 from comln_serve.storage.editing import Edit, give_name
 from comln_serve.storage.idempotency import IdempotencyKey
-from comln_serve.storage.tables import classifiers, supports, thumbnails
+from comln_serve.storage.tables import classifiers, supports, tenants, thumbnails
 from comln_serve.storage.versions import RowQuery
 
 
@@ -149,7 +149,8 @@ class TenantStore:
             ServiceError: TOO_MANY_CLASSIFIERS.
         """
         with self._database.single_read() as connection:
-            stored = connection.execute(tallies.STORED, {"of_tenant": self._tenant}).scalar_one_or_none() or 0
+            query = select(tenants.c.stored).where(tenants.c.tenant == self._tenant)
+            stored = connection.execute(query).scalar_one_or_none() or 0
             self._check_room(connection, stored, limit, self._clock())
 
     # --- Writing ---------------------------------------------------------------------------------
@@ -327,12 +328,21 @@ class TenantStore:
 
     # --- Within a transaction --------------------------------------------------------------------
 
-    def _resolve(self, connection: Connection, reference: str) -> Resolved | None:
-        parsed = parse_reference(reference)
+    def _first(self, connection: Connection, query: RowQuery, reference: str) -> Row[Any] | None:
+        """The row of a query over `classifiers` that a reference stands for, or None."""
+        parsed, now = parse_reference(reference), self._clock()
         if parsed is None:
             return None
-        query = _RESOLVE[parsed.name is not None, parsed.version is not None]
-        row = connection.execute(query, self._parameters(parsed)).first()
+        if parsed.name is None:
+            mine = classifiers.c.tenant == self._tenant, classifiers.c.id == parsed.id, versions.alive(now)
+            return connection.execute(query.where(*mine)).first()
+        query = query.where(versions.of_name(self._tenant, parsed.name, now))
+        if parsed.version is not None:
+            return connection.execute(query.where(classifiers.c.version == parsed.version)).first()
+        return connection.execute(versions.promoted_first(query)).first()
+
+    def _resolve(self, connection: Connection, reference: str) -> Resolved | None:
+        row = self._first(connection, select(classifiers.c.id, classifiers.c.revision), reference)
         return None if row is None else Resolved(row.id, row.revision)
 
     def _row(
@@ -341,18 +351,9 @@ class TenantStore:
         """Columns `rows.INFO`, `promoted`, `thumbnails` and `more` of the classifier that a reference stands for.
         `where` joins the table of the columns `more`, if that is another one.
         """
-        parsed = parse_reference(reference)
-        if parsed is None:
-            raise not_found(reference)
         promoted = versions.is_promoted(self._clock()).label("promoted")
-        query = _where_referenced(
-            select(*rows.INFO, promoted, self._thumbnails, *more),
-            by_name=parsed.name is not None,
-            by_version=parsed.version is not None,
-        )
-        if where is not None:
-            query = query.where(where)
-        row = connection.execute(query, self._parameters(parsed)).first()
+        query = select(*rows.INFO, promoted, self._thumbnails, *more)
+        row = self._first(connection, query if where is None else query.where(where), reference)
         if row is None:
             raise not_found(reference)
         return row
@@ -362,20 +363,12 @@ class TenantStore:
         query = select(thumbnails.c.number, thumbnails.c.jpeg).where(thumbnails.c.classifier == sequence)
         return {row.number: row.jpeg for row in connection.execute(query)}
 
-    def _parameters(self, reference: Reference) -> dict[str, Any]:
-        """Values for the parameters of `_where_referenced`."""
-        return {
-            "of_tenant": self._tenant,
-            "of_id": reference.id,
-            "of_name": reference.name,
-            "of_version": reference.version,
-            "now": self._clock(),
-        }
-
     def _check_room(self, connection: Connection, stored: int, limit: int, now: datetime) -> None:
         if stored < limit:
             return
-        stored -= connection.execute(tallies.EXPIRED, {"of_tenant": self._tenant, "now": now}).scalar_one()
+        # What has expired is deleted within a minute or so: there is little of it to count.
+        expired = classifiers.c.tenant == self._tenant, classifiers.c.expires_at <= now
+        stored -= connection.execute(select(func.count()).select_from(classifiers).where(*expired)).scalar_one()
         if stored >= limit:
             raise ServiceError(
                 ErrorCode.TOO_MANY_CLASSIFIERS,
@@ -395,23 +388,4 @@ def not_found(reference: str) -> ServiceError:
     )
 
 
-def _where_referenced(query: RowQuery, *, by_name: bool, by_version: bool) -> RowQuery:
-    """Restrict a query to the row that a reference stands for; `_parameters` has the reference."""
-    tenant, now = bindparam("of_tenant"), bindparam("now")
-    if not by_name:
-        return query.where(classifiers.c.tenant == tenant, classifiers.c.id == bindparam("of_id"), versions.alive(now))
-    query = query.where(versions.of_name(tenant, bindparam("of_name"), now))
-    if by_version:
-        return query.where(classifiers.c.version == bindparam("of_version"))
-    return versions.promoted_first(query)
-
-
 _OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence
-
-# Built once: building these frequent statements costs more than running them.
-_RESOLVE = {
-    (by_name, by_version): _where_referenced(
-        select(classifiers.c.id, classifiers.c.revision), by_name=by_name, by_version=by_version
-    )
-    for by_name, by_version in ((False, False), (True, False), (True, True))
-}

@@ -11,9 +11,7 @@ from comln_serve.storage.classifiers import TenantStore
 from comln_serve.storage.database import Database
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
-from comln_serve.storage.tables import classifiers, idempotency_keys, thumbnails
-
-Clock = Callable[[], datetime]
+from comln_serve.storage.tables import classifiers, idempotency_keys, tenants, thumbnails
 
 _AT_ONCE = 500  # rows deleted in a transaction
 _THUMBNAILS_AT_ONCE = 50  # classifiers whose thumbnails are: 15 MB at most
@@ -31,7 +29,7 @@ class Store:
     `ServiceError` STORAGE_UNAVAILABLE.
     """
 
-    def __init__(self, url: str, clock: Clock = utc_now) -> None:
+    def __init__(self, url: str, clock: Callable[[], datetime] = utc_now) -> None:
         """Open the database at `sqlite:///FILE` or `postgresql://...`, and make or migrate its tables.
 
         Raises:
@@ -61,8 +59,10 @@ class Store:
 
     def count(self) -> int:
         """The number of classifiers. Also serves as the check that the store can be reached."""
+        stored = select(func.coalesce(func.sum(tenants.c.stored), 0)).scalar_subquery()
+        expired = select(func.count()).where(classifiers.c.expires_at <= self._clock()).scalar_subquery()
         with self._database.reading() as connection:
-            return int(connection.execute(tallies.ALIVE_OF_ALL, {"now": self._clock()}).scalar_one())
+            return int(connection.execute(select(stored - expired)).scalar_one())
 
     def models(self) -> dict[str, int]:
         """The number of classifiers by the name of their model, those that have expired and are not yet deleted

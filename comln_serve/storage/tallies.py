@@ -10,9 +10,9 @@ how many classifiers others make.
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, select, update
 
-from comln_serve.storage.tables import classifiers, tenants, upsert
+from comln_serve.storage.tables import tenants, upsert
 
 
 def count_new(connection: Connection, tenant: str) -> tuple[int, int]:
@@ -42,17 +42,3 @@ def lock(connection: Connection, of: Collection[str]) -> None:
     """Lock the rows of tenants, always in the same order, until the transaction ends."""
     rows = select(tenants.c.tenant).where(tenants.c.tenant.in_(of)).order_by(tenants.c.tenant)
     connection.execute(rows.with_for_update()).all()
-
-
-# Built once: building these frequent statements costs more than running them. What has expired is deleted within
-# a minute or so: there is little of it to count.
-STORED = select(tenants.c.stored).where(tenants.c.tenant == bindparam("of_tenant"))
-EXPIRED = (
-    select(func.count())
-    .select_from(classifiers)
-    .where(classifiers.c.tenant == bindparam("of_tenant"), classifiers.c.expires_at <= bindparam("now"))
-)
-ALIVE_OF_ALL = select(
-    select(func.coalesce(func.sum(tenants.c.stored), 0)).scalar_subquery()
-    - select(func.count()).where(classifiers.c.expires_at <= bindparam("now")).scalar_subquery()
-)

@@ -6,7 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, FromClause, Select, and_, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, case, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.tables import classifiers, names, upsert
@@ -16,14 +16,12 @@ _BY_PROMOTION = (classifiers.c.promotion.desc(), classifiers.c.version.desc())
 RowQuery = Select[*tuple[Any, ...]]
 
 
-def alive(now: datetime | BindParameter[Any], table: FromClause = classifiers) -> ColumnElement[bool]:
+def alive(now: datetime, table: FromClause = classifiers) -> ColumnElement[bool]:
     """SQL condition: the row of a table with `expires_at` has not expired."""
     return or_(table.c.expires_at.is_(None), table.c.expires_at > now)
 
 
-def of_name(
-    tenant: str | BindParameter[Any], name: str | BindParameter[Any], now: datetime | BindParameter[Any]
-) -> ColumnElement[bool]:
+def of_name(tenant: str, name: str, now: datetime) -> ColumnElement[bool]:
     """SQL condition: the classifier is a version of the name, and has not expired."""
     return and_(classifiers.c.tenant == tenant, classifiers.c.name == name, alive(now))
 
