@@ -22,9 +22,7 @@ class StageClock:
         try:
             yield
         finally:
-            seconds = time.perf_counter() - began
-            self._stages[name] = round(1e3 * seconds, 3)
-            tell_stage(name, seconds)
+            self._note(name, time.perf_counter() - began)
 
     @contextmanager
     def stages(self, first: str, second: str, share: Callable[[], float]) -> Generator[None, None, None]:
@@ -39,13 +37,16 @@ class StageClock:
         finally:
             seconds = time.perf_counter() - began
             in_first = share() * seconds
-            for name, part, ago in ((first, in_first, seconds - in_first), (second, seconds - in_first, 0.0)):
-                self._stages[name] = round(1e3 * part, 3)
-                tell_stage(name, part, ago)
+            self._note(first, in_first, ago=seconds - in_first)
+            self._note(second, seconds - in_first)
 
     def milliseconds(self) -> dict[str, float]:
         """The stages so far, in order, and `total`."""
         return {**self._stages, "total": round(1e3 * (time.perf_counter() - self._began), 3)}
+
+    def _note(self, name: str, seconds: float, ago: float = 0.0) -> None:
+        self._stages[name] = round(1e3 * seconds, 3)
+        tell_stage(name, seconds, ago)
 
 
 def tell_stage(name: str, seconds: float, ago: float = 0.0) -> None:

@@ -60,21 +60,25 @@ class _Container:
         self._left = _MOST_BOXES
         self._extents_left = _MOST_EXTENTS
         self._idat = (0, 0)
-        read = {
-            b"iinf": self._read_items,
-            b"iloc": self._read_locations,
-            b"ispe": self._read_size,
-            b"stco": self._read_chunks,
-            b"co64": self._read_chunks,
-            b"stsz": self._read_sample_size,
-        }
         for kind, start, end in self._boxes(0, len(data), _DEEPEST):
-            if kind == b"idat":
-                self._idat = (start, end)
-            elif kind == b"colr":
-                self._profiles += end - start
-            elif kind in read:
-                read[kind](kind, start, end)
+            match kind:
+                case b"idat":
+                    self._idat = (start, end)
+                case b"colr":
+                    self._profiles += end - start
+                case b"iinf":
+                    self._read_items(start, end)
+                case b"iloc":
+                    self._read_locations(start, end)
+                case b"ispe":
+                    self._sizes.append(self._int(start + 4, 4) * self._int(start + 8, 4))
+                case b"stco" | b"co64":  # where the pictures of a sequence begin
+                    if self._int(start + 4, 4):
+                        self._first_samples.append(self._int(start + 8, 4 if kind == b"stco" else 8))
+                case b"stsz":  # their bytes: of all of them, or 0 and then of each
+                    self._sample_sizes.append(self._int(start + 4, 4) or self._int(start + 12, 4))
+                case _:
+                    pass
 
     def announced_pixels(self) -> int:
         located = [(item, start, n) for item in self._items.values() for start, n in item.extents]
@@ -119,7 +123,7 @@ class _Container:
                 yield from self._boxes(body + 4 * (kind in _FULL), after, deep - 1)
             at = after
 
-    def _read_items(self, _: bytes, start: int, end: int) -> None:
+    def _read_items(self, start: int, end: int) -> None:
         at = start + (6 if self._data[start] == 0 else 8)
         for kind, body, _end in self._boxes(at, end):
             if kind == b"infe":
@@ -128,7 +132,7 @@ class _Container:
                 item.kind = self._data[body + 8 + wide : body + 12 + wide]
                 item.hidden = bool(self._data[body + 3] & 1)
 
-    def _read_locations(self, _: bytes, start: int, end: int) -> None:
+    def _read_locations(self, start: int, end: int) -> None:
         version = self._data[start]
         sizes = self._int(start + 4, 2)
         offset, length, base, index = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
@@ -153,19 +157,6 @@ class _Container:
                 many = self._int(at + offset, length) or len(self._data)
                 item.extents.append((where + self._idat[0] if in_idat else where, many))
                 at += offset + length
-
-    def _read_size(self, _: bytes, start: int, _end: int) -> None:
-        self._sizes.append(self._int(start + 4, 4) * self._int(start + 8, 4))
-
-    def _read_chunks(self, kind: bytes, start: int, _end: int) -> None:
-        """Note where the first picture of a sequence begins."""
-        if self._int(start + 4, 4):
-            self._first_samples.append(self._int(start + 8, 4 if kind == b"stco" else 8))
-
-    def _read_sample_size(self, _: bytes, start: int, _end: int) -> None:
-        """Note the bytes of the first picture of a sequence."""
-        of_all = self._int(start + 4, 4)
-        self._sample_sizes.append(of_all or self._int(start + 12, 4))
 
     def _grid(self, item: _Item) -> int:
         """Pixels of a picture that is composed of tiles."""

@@ -60,8 +60,8 @@ class TiffPage:
         for _ in range(entries):
             tag, kind, count = self._int(at, 2), self._int(at + 2, 2), self._int(at + 4, width)
             size = _SIZES.get(kind, 0)
-            if kind not in _BYTES:
-                self._numbers += count * (_FRACTION if kind in _FRACTIONS else 1) if size else 0
+            if size and kind not in _BYTES:
+                self._numbers += count * (_FRACTION if kind in _FRACTIONS else 1)
             if self._numbers > _MOST_NUMBERS:
                 raise ValueError(f"more than {_MOST_NUMBERS} numbers in its tags")
             if 0 < size * count <= width:

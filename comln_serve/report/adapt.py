@@ -15,10 +15,9 @@ from comln_serve.bundle.views import as_examples, first_views, views_of
 from comln_serve.domain.report import HorizonChoice
 from comln_serve.flow import FlowSolution
 from comln_serve.report.duplicates import group_near_duplicates, photos_of_several_classes
-from comln_serve.report.folds import assign, count_distinct, count_folds, fold_cost
+from comln_serve.report.folds import affordable_views, assign, count_distinct, count_folds, fold_cost
 from comln_serve.report.held_out import LAW, HeldOut, hold_out
 from comln_serve.report.horizon import candidate_factors, choose_horizon
-from comln_serve.report.views import affordable_views
 
 Stage = Callable[[str], AbstractContextManager[object]]
 

@@ -1,8 +1,9 @@
-"""Chooses the number of folds within a budget, and the examples that each fold leaves out."""
+"""Chooses views and number of folds such that adapting and reporting stay affordable, and what each fold leaves out."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from comln_serve.bundle.views import first_views, views_of
 from comln_serve.flow import FlowSolution, reduced_is_cheaper
 
 # Cost of a report per example (every view of a support image is one), in the units of `fold_cost`, of which a core does
@@ -20,6 +21,18 @@ _STAGES = 6
 # A fold is solved to a looser tolerance (`held_out.TOLERANCE`), in about this share of a solve's steps
 # at a bundle's usual 1e-6.
 _STEPS = 0.35
+
+# Multiply-adds of an evaluation of the flow (see `fold_cost`), where Gram matrix and metric cost as much as up to
+# 100 more classes. Up to this work solve and report take about as long as embedding the views of photos: with d = 1600,
+# 81 classes have 525 images of three views each, five have 690.
+_MOST_WORK, _OTHER_CLASSES = 4.5e8, 100
+
+
+def affordable_views(phi: NDArray[np.float32], n_classes: int) -> NDArray[np.float32]:
+    """phi (M, d) or (M, V, d), or its first views (M, d) where all of them would take too long to adapt to."""
+    examples, width = len(phi) * views_of(phi), phi.shape[-1]
+    work = (n_classes + _OTHER_CLASSES) * examples * min(examples, 2 * width)
+    return phi if work <= _MOST_WORK else first_views(phi)
 
 
 def fold_cost(solution: FlowSolution, examples: int, width: int) -> float:

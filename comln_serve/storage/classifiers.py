@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, outerjoin, select, update
 
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.reference import parse_reference
@@ -84,22 +84,18 @@ class TenantStore:
         """The classifier's id and revision, and the number and label of each example. Does not read the embeddings,
         which take megabytes.
         """
+        query = select(classifiers.c.id, classifiers.c.revision, *rows.EXAMPLES).where(_OF_CLASSIFIER)
         with self._database.reading() as connection:
-            row = self._row(connection, reference, *rows.EXAMPLES, where=_OF_CLASSIFIER)
+            row = self._found(connection, query, reference)
         return Resolved(row.id, row.revision), list(zip(row.numbers, row.example_labels, strict=True))
 
     def thumbnail(self, reference: str, number: int) -> bytes | None:
         """The JPEG file that is kept of an example; None: there is none."""
+        of_example = and_(thumbnails.c.classifier == classifiers.c.sequence, thumbnails.c.number == number)
+        query = select(thumbnails.c.jpeg).select_from(outerjoin(classifiers, thumbnails, of_example))
         with self._database.reading() as connection:
-            found = self._resolve(connection, reference)
-            if found is None:
-                raise not_found(reference)
-            query = (
-                select(thumbnails.c.jpeg)
-                .join(classifiers, thumbnails.c.classifier == classifiers.c.sequence)
-                .where(classifiers.c.id == found.id, thumbnails.c.number == number)
-            )
-            return connection.execute(query).scalar_one_or_none()
+            jpeg: bytes | None = self._found(connection, query, reference).jpeg
+        return jpeg
 
     def page(
         self, *, limit: int, before: int | None = None, name: str | None = None, model: str | None = None
@@ -341,6 +337,13 @@ class TenantStore:
             return connection.execute(query.where(classifiers.c.version == parsed.version)).first()
         return connection.execute(versions.promoted_first(query)).first()
 
+    def _found(self, connection: Connection, query: RowQuery, reference: str) -> Row[Any]:
+        """As `_first`, but an error if the reference stands for nothing."""
+        row = self._first(connection, query, reference)
+        if row is None:
+            raise not_found(reference)
+        return row
+
     def _resolve(self, connection: Connection, reference: str) -> Resolved | None:
         row = self._first(connection, select(classifiers.c.id, classifiers.c.revision), reference)
         return None if row is None else Resolved(row.id, row.revision)
@@ -353,10 +356,7 @@ class TenantStore:
         """
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = select(*rows.INFO, promoted, self._thumbnails, *more)
-        row = self._first(connection, query if where is None else query.where(where), reference)
-        if row is None:
-            raise not_found(reference)
-        return row
+        return self._found(connection, query if where is None else query.where(where), reference)
 
     def _jpegs(self, connection: Connection, sequence: int) -> dict[int, bytes]:
         """A classifier's thumbnails by example number."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from comln_serve.domain.report import HeldOutReport, Report
 from comln_serve.flow import FlowSolution, reduced_is_cheaper
-from comln_serve.report import Adaptation, adapt, held_out, make_report, similarity, views
+from comln_serve.report import Adaptation, adapt, folds, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
@@ -133,10 +133,10 @@ def test_of_many_images_only_the_first_views_are_examples(monkeypatch: pytest.Mo
     head = replace(PROTOTYPE, exponents=HorizonLaw(0.3, -0.2, 0.5))
     phi = np.stack([clusters(CLASSES), clusters(CLASSES)[::-1]], axis=1)
     work = (4 + 100) * (2 * len(CLASSES)) ** 2  # 24 examples, fewer than twice the 32 features
-    monkeypatch.setattr(views, "_MOST_WORK", work)
+    monkeypatch.setattr(folds, "_MOST_WORK", work)
     every = adapt(head, phi, CLASSES, 4)
     np.testing.assert_array_equal(every.solution.W, head.adapt(phi, CLASSES, 4).W)
-    monkeypatch.setattr(views, "_MOST_WORK", work - 1)
+    monkeypatch.setattr(folds, "_MOST_WORK", work - 1)
     first, alone = adapt(head, phi, CLASSES, 4), adapt(head, phi[:, 0], CLASSES, 4)
     np.testing.assert_array_equal(first.solution.W, alone.solution.W)
     assert first.horizon == first.learned == alone.horizon == head.horizon_of(phi[:, 0], 4)

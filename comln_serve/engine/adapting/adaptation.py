@@ -214,7 +214,7 @@ class ClassifierMaker:
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier, call: _Call) -> Classifier:
         with self._solves.turn(call.caller.cancellation.check, object()):
-            made = self._fit(model, examples, new.horizon, call)
+            made = fit(model, examples, new.horizon, self._settings.max_solve_seconds, call.clock)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
@@ -297,16 +297,14 @@ class ClassifierMaker:
         embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
         return embeddings, seen.hashes(rejected), without(labels, rejected), seen.thumbnails(rejected)
 
-    def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None, call: _Call) -> Classifier:
-        made = fit(model, support, horizon, self._settings.max_solve_seconds, call.clock)
-        return replace(made, thumbnails=support.thumbnails_by_class())
-
     def _fit_again(
         self, stored: Classifier, support: SupportSet, call: _Call, horizon: float | HorizonRule | None = None
     ) -> Changed:
         """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
-        own = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-        return self._fit(call.models.of(stored), support, own if horizon is None else horizon, call), support
+        if horizon is None:
+            horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
+        made = fit(call.models.of(stored), support, horizon, self._settings.max_solve_seconds, call.clock)
+        return made, support
 
     @contextmanager
     def _storing(self, call: _Call) -> Generator[TenantStore, None, None]:

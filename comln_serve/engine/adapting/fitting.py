@@ -72,6 +72,7 @@ def fit(
         created_at=utc_now(),
         held_out=None if held_out is None else HeldOutInfo(accuracy=held_out.accuracy, judged=held_out.judged),
         report=report,
+        thumbnails=support.thumbnails_by_class(),
         W=W,
     )
 

@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 # Images in one batch on a CPU. More save no more work, and the first waits for the last.
 _CPU_BATCH = 8
 
-
 # By how much of its length an embedding in OpenVINO may differ from that in ONNX Runtime: 0.1 is a cosine of 0.995. Of
 # the bundles in `models` the largest is 0.07; without VNNI, where OpenVINO's products of 8-bit integers can overflow,
 # 0.15.
@@ -105,21 +104,18 @@ class OnnxBackbone:
         Raises:
             StartupError: the graph cannot be run, or the embeddings are not finite.
         """
+        images = self._noise()
         with _failures_told(self._name):
-            self._warm()
+            for size in batch_sizes(self.max_batch_size) if self.on_gpu else (1,):
+                if not np.isfinite(self.embed(images[:size])).all():
+                    raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
+            if not self.on_gpu:
+                self._make_equal(images)
 
     def _noise(self) -> NDArray[np.uint8]:
         """Images (n, S, S, 3) for a full batch."""
         shape = (self.max_batch_size, self._size, self._size, 3)
         return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-    def _warm(self) -> None:
-        images = self._noise()
-        for size in batch_sizes(self.max_batch_size) if self.on_gpu else (1,):
-            if not np.isfinite(self.embed(images[:size])).all():
-                raise StartupError(f"model {self._name}: its embeddings hold NaN or infinity")
-        if not self.on_gpu:
-            self._make_equal(images)
 
     def _compare(self, in_onnx_runtime: OnnxSession) -> None:
         """Check that OpenVINO computes the embeddings that the bundle was made for."""
