@@ -81,28 +81,25 @@ class SupportSet:
         found = {label: number for label, number in pairs if number in self.thumbnails}
         return tuple(map(found.get, self.classes))
 
-    def extended(
-        self,
-        embeddings: NDArray[np.float32],
-        hashes: Sequence[int | None],
-        labels: Sequence[str],
-        thumbnails: Mapping[int, bytes] | None = None,
-    ) -> "SupportSet":
-        """The support set with embeddings (m, V d), hashes (m,) and labels (m,) appended.
+    def extended(self, more: "SupportSet") -> "SupportSet":
+        """The support set with the examples of another one appended, which get the next numbers.
 
-        Args:
-            thumbnails: JPEG files by position, of at most one example of a class. Those of classes
-                that have none yet are kept.
+        Of their thumbnails, those of classes that have none yet are kept.
         """
-        following = self.next_number + len(labels)
+        following = self.next_number + len(more)
+        numbers = range(self.next_number, following)
         shown = dict(zip(self.classes, self.thumbnails_by_class(), strict=False))
-        wanted = labels_to_show(labels, shown)
-        added = {self.next_number + at: jpeg for at, jpeg in (thumbnails or {}).items() if labels[at] in wanted}
+        wanted = labels_to_show(more.labels, shown)
+        added = {
+            number: more.thumbnails[old]
+            for number, old, label in zip(numbers, more.numbers, more.labels, strict=True)
+            if old in more.thumbnails and label in wanted
+        }
         return SupportSet(
-            np.concatenate([self.embeddings, embeddings]),
-            (*self.hashes, *hashes),
-            (*self.labels, *labels),
-            (*self.numbers, *range(self.next_number, following)),
+            np.concatenate([self.embeddings, more.embeddings]),
+            (*self.hashes, *more.hashes),
+            (*self.labels, *more.labels),
+            (*self.numbers, *numbers),
             following,
             {**self.thumbnails, **added},
         )

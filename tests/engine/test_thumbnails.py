@@ -197,6 +197,6 @@ def test_a_later_image_is_not_even_encoded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_earlier_addition_keeps_its_thumbnail() -> None:
     """Of two requests that bring the first thumbnail of a class, the one that is stored first wins."""
     phi = np.zeros((1, 2), np.float32)
-    one = SupportSet.of(phi, [None], ["a"]).extended(phi, [None], ["b"], {0: b"first"})
+    one = SupportSet.of(phi, [None], ["a"]).extended(SupportSet.of(phi, [None], ["b"], {0: b"first"}))
     assert one.thumbnails == {2: b"first"}
-    assert one.extended(phi, [None], ["b"], {0: b"second"}).thumbnails == {2: b"first"}
+    assert one.extended(SupportSet.of(phi, [None], ["b"], {0: b"second"})).thumbnails == {2: b"first"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from comln_serve.domain.report import HeldOutReport, HorizonCandidate, HorizonChoice, Report, Suspect
+from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, Resolved, Store, TenantStore
 from tests.support.classifiers import HASHES, LABELS, add, classifier, ids, same, support
@@ -259,7 +260,7 @@ def test_no_more_than_the_limit(mine: TenantStore, store: Store) -> None:
 def test_replaced_in_place(mine: TenantStore) -> None:
     add(mine, "clf_a")
     changed = classifier("clf_a", seed=5, revision=2)
-    more = support().extended(np.ones((1, 4), np.float32), [7], ["a"])
+    more = support().extended(SupportSet.of(np.ones((1, 4), np.float32), [7], ["a"]))
     mine.replace(changed, more)
     assert same(mine.find("clf_a"), changed)
     assert mine.resolve("clf_a") == Resolved("clf_a", 2)

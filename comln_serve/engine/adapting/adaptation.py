@@ -7,9 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-import numpy as np
-from numpy.typing import NDArray
-
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.bundle.manifest import as_stored
 from comln_serve.configuration.settings import Settings
@@ -34,12 +31,8 @@ from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Res
 Support = Sequence[tuple[File, str]]
 """Labelled images: file bytes, label."""
 
-
 Embedding = Callable[..., AbstractContextManager[Upload]]
 """See `Engine._embedding`."""
-
-Embedded = tuple[NDArray[np.float32], list[int | None], list[str], dict[int, bytes]]
-"""Embeddings as of `SupportSet`, perceptual hashes (M,), labels (M,) and thumbnails by position."""
 
 Changed = tuple[Classifier, SupportSet]
 """What takes the place of a classifier and its support set; without its name, metadata and time of expiry."""
@@ -203,7 +196,7 @@ class ClassifierMaker:
     def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
         model, labels = call.models.find(new.model), [label for _, label in support]
         self._check_new(labels, model, call)
-        examples = SupportSet.of(*self._embedded(support, model, call, {}))
+        examples = self._embedded(support, model, call, {})
         _check_classes_left(labels, examples.classes, call.rejected)
         return self._fit_new(model, examples, new, call)
 
@@ -225,9 +218,9 @@ class ClassifierMaker:
     def _extend(self, reference: str, support: Support, call: _Call, *, promote: bool) -> Classifier:
         labels = [label for _, label in support]
         # By embedder, as a retry may find the name on another model.
-        embedded: dict[str, Embedded] = {}
+        embedded: dict[str, SupportSet] = {}
 
-        def embed(stored: ClassifierRecord) -> Embedded:
+        def embed(stored: ClassifierRecord) -> SupportSet:
             model = call.models.of(stored)
             self._check_size(sum(stored.examples) + len(labels), len({*stored.labels, *labels}))
             check_classes([*stored.labels, *labels], model)
@@ -238,7 +231,7 @@ class ClassifierMaker:
             return embedded[model.embedder_sha256]
 
         def extend(stored: Classifier, examples: SupportSet) -> Changed:
-            extended = examples.extended(*embed(stored))
+            extended = examples.extended(embed(stored))
             _check_classes_left(labels, extended.classes, call.rejected)
             return self._fit_again(stored, extended, call)
 
@@ -272,7 +265,7 @@ class ClassifierMaker:
                     store.replace(made, changed, key=call.stored_key)
                     return made
 
-    def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> Embedded:
+    def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> SupportSet:
         """The images that can be used. Notes the others in the call.
 
         They are in work until they are embedded, each of their views as an image: a solve may wait for seconds, and
@@ -295,7 +288,8 @@ class ClassifierMaker:
         call.rejected[:] = rejected = upload.rejected
         # Before adapting: examples that are added later then give the same classifier as all of them at once.
         embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
-        return embeddings, seen.hashes(rejected), without(labels, rejected), seen.thumbnails(rejected)
+        kept = without(labels, rejected)
+        return SupportSet.of(embeddings, seen.hashes(rejected), kept, seen.thumbnails(rejected))
 
     def _fit_again(
         self, stored: Classifier, support: SupportSet, call: _Call, horizon: float | HorizonRule | None = None
