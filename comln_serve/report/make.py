@@ -38,7 +38,8 @@ def make_report(
     distinct = count_distinct(classes, adaptation.groups, len(labels))
     found, solution = adaptation.found, adaptation.solution
     numbers = numbers or range(1, len(classes) + 1)
-    near = _near_duplicates(adaptation.groups)
+    first, sizes = np.unique(adaptation.groups, return_counts=True)
+    near: list[NDArray[np.intp]] = [np.flatnonzero(adaptation.groups == group) for group in first[sizes > 1]]
     # Notes quote labels by repr(): so `Report.renamed` finds them.
     notes = note_of_alike(labels)
     notes += _contradictions(adaptation.contradictory, numbers, [labels[int(c)] for c in classes])
@@ -106,12 +107,6 @@ def _not_judged(labels: Sequence[str], per_class: NDArray[np.integer], distinct:
             f"them: {words.listed(same)}. Add photos of other occasions."
         )
     return notes
-
-
-def _near_duplicates(groups: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Positions of the members of each group of two or more."""
-    first, sizes = np.unique(groups, return_counts=True)
-    return [np.flatnonzero(groups == group) for group in first[sizes > 1]]
 
 
 def _named(near: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Sequence[str]) -> str:

@@ -77,7 +77,10 @@ class TenantStore:
         more = (classifiers.c.weights, *rows.SUPPORT, supports.c.classifier)
         with self._database.reading() as connection:
             row = self._row(connection, reference, *more, where=_OF_CLASSIFIER)
-            jpegs = self._jpegs(connection, row.classifier) if self._show_thumbnails else {}
+            jpegs: dict[int, bytes] = {}
+            if self._show_thumbnails:
+                query = select(thumbnails.c.number, thumbnails.c.jpeg).where(thumbnails.c.classifier == row.classifier)
+                jpegs = {found.number: found.jpeg for found in connection.execute(query)}
         return rows.to_classifier(row), rows.to_support(row, jpegs)
 
     def examples(self, reference: str) -> tuple[Resolved, list[tuple[int, str]]]:
@@ -357,11 +360,6 @@ class TenantStore:
         promoted = versions.is_promoted(self._clock()).label("promoted")
         query = select(*rows.INFO, promoted, self._thumbnails, *more)
         return self._found(connection, query if where is None else query.where(where), reference)
-
-    def _jpegs(self, connection: Connection, sequence: int) -> dict[int, bytes]:
-        """A classifier's thumbnails by example number."""
-        query = select(thumbnails.c.number, thumbnails.c.jpeg).where(thumbnails.c.classifier == sequence)
-        return {row.number: row.jpeg for row in connection.execute(query)}
 
     def _check_room(self, connection: Connection, stored: int, limit: int, now: datetime) -> None:
         if stored < limit:

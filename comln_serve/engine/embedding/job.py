@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import waited_too_long
-from comln_serve.engine.cancellation import client_gone
+from comln_serve.engine.cancellation import Cancellation, client_gone
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import StoppedError
 
@@ -35,14 +35,6 @@ class JobLimits:
     def of(cls, settings: Settings) -> "JobLimits":
         """The limits in the settings."""
         return cls(settings.max_queue_seconds, settings.max_inference_seconds)
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Work on a job: when it began, and how to stop it."""
-
-    began: float
-    stop: Callable[[], None]
 
 
 class Job:
@@ -67,7 +59,8 @@ class Job:
         self._lock = Lock()
         self._ended: futures.Future[None] = futures.Future()  # done once the job is over
         self._waits_from = time.monotonic()
-        self._runs: list[_Run] = []
+        self._running_since: list[float] = []  # start times, the earliest first
+        self._failed = Cancellation()
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._skipped: list[int] = []
@@ -121,21 +114,19 @@ class Job:
         """Count the block as work on the job.
 
         Args:
-            stop: called if the job ends with an error meanwhile, at once if it is over already.
+            stop: called if the job ends with an error meanwhile, at once if it has already.
         """
         with self._lock:
-            run = _Run(time.monotonic(), stop)
+            began = time.monotonic()
             if self.waited_s is None:
-                self.waited_s = run.began - self._waits_from
-            self._runs.append(run)
-            over = self.over
-        if over:
-            stop()
+                self.waited_s = began - self._waits_from
+            self._running_since.append(began)
         try:
-            yield
+            with self._failed.calling(stop):
+                yield
         finally:
             with self._lock:
-                self._runs.remove(run)
+                self._running_since.remove(began)
                 self._waits_from = time.monotonic()
 
     def deliver(self, position: int, view: int, embedding: NDArray[np.float32]) -> None:
@@ -168,10 +159,8 @@ class Job:
             if self.over:
                 return
             self._error = error
-            runs = list(self._runs)
             self._ended.set_result(None)
-        for run in runs:
-            run.stop()
+        self._failed.cancel()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
@@ -190,29 +179,24 @@ class Job:
 
     def _enforce_limits(self) -> float:
         """End the job if a limit has passed. Returns the seconds until one can pass, at least 0."""
+        limits = self._limits
         with self._lock:
-            left = self._next_check() - time.monotonic()
+            now, runs = time.monotonic(), bool(self._running_since)
+            if runs:
+                left = self._running_since[0] + limits.max_run_s - now
+            else:  # work may begin before the next look, and then exceed max_run_s
+                left = min(self._waits_from + limits.max_queue_s - now, limits.max_run_s)
             if left > 0 or self.over:
                 return max(0.0, left)
-            timeout = self._timeout()
-        self.fail(timeout)
-        return 0.0
-
-    def _next_check(self) -> float:
-        """The time at which a limit may have passed."""
-        if self._runs:
-            return self._runs[0].began + self._limits.max_run_s
-        # Work may begin before the next look, and then exceed max_run_s.
-        now = time.monotonic()
-        return min(self._waits_from + self._limits.max_queue_s, now + self._limits.max_run_s)
-
-    def _timeout(self) -> ServiceError:
-        allowed = self._limits.max_run_s
-        if not self._runs:
-            return waited_too_long(self._limits.max_queue_s, "The images")
-        return ServiceError(
-            ErrorCode.INFERENCE_TIMEOUT,
-            f"Decoding or embedding an image took longer than the {allowed:g} s allowed. Nothing "
-            "was changed; try again, or tell the operator.",
-            allowed_seconds=allowed,
+        if not runs:
+            self.fail(waited_too_long(limits.max_queue_s, "The images"))
+            return 0.0
+        self.fail(
+            ServiceError(
+                ErrorCode.INFERENCE_TIMEOUT,
+                f"Decoding or embedding an image took longer than the {limits.max_run_s:g} s allowed. Nothing "
+                "was changed; try again, or tell the operator.",
+                allowed_seconds=limits.max_run_s,
+            )
         )
+        return 0.0
