@@ -25,6 +25,7 @@ from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.adapting.changes import Change
+from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.classifiers.catalogue import Catalogue
@@ -141,7 +142,7 @@ class Engine:
         # For what blocks in a prediction; as many as there may be predictions.
         self._threads = CapacityLimiter(settings.max_pending_requests)
         self._comparisons = Comparisons(self.classifiers, settings.max_queue_seconds)
-        self._maker = ClassifierMaker(settings, self.classifiers, self.images, self._embedding, shared)
+        self._solves = Solves.of(settings, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property
@@ -233,9 +234,8 @@ class Engine:
         Raises:
             ServiceError: anything wrong with the request; nothing is stored then.
         """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.adapt(models, support, new or NewClassifier(), caller or Caller(), partial=partial)
+        with self._making(caller, partial=partial) as maker:
+            return maker.adapt(support, new or NewClassifier())
 
     def adapt_to_embeddings(
         self, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str, caller: Caller | None = None
@@ -251,9 +251,8 @@ class Engine:
             ServiceError: MODEL_CHANGED, no such bundle is served; or anything else wrong with the request. Nothing is
                 stored then.
         """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.adapt_to_embeddings(models, support, embedder_sha256, new, digest, caller or Caller())
+        with self._making(caller) as maker:
+            return maker.adapt_to_embeddings(support, embedder_sha256, new, digest)
 
     def add_examples(
         self,
@@ -276,11 +275,8 @@ class Engine:
         Raises:
             ServiceError: anything wrong with the request; nothing is changed then.
         """
-        self._need_ready()
-        with self._served.using() as models:
-            return self._maker.add_examples(
-                models, reference, support, caller or Caller(), promote=promote, partial=partial
-            )
+        with self._making(caller, partial=partial) as maker:
+            return maker.add_examples(reference, support, promote=promote)
 
     def change(self, reference: str, change: Change, caller: Caller | None = None, *, promote: bool = True) -> Adapted:
         """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again.
@@ -294,9 +290,23 @@ class Engine:
             ServiceError: that of the change; CANNOT_ADAPT, too few or too many classes; and others. Nothing is changed
                 then.
         """
+        with self._making(caller) as maker:
+            return maker.change(reference, change, promote=promote)
+
+    @contextmanager
+    def _making(self, caller: Caller | None, *, partial: bool = False) -> Generator[ClassifierMaker, None, None]:
+        """What makes the classifier of one request, of the models that are served now."""
         self._need_ready()
         with self._served.using() as models:
-            return self._maker.change(models, reference, change, caller or Caller(), promote=promote)
+            yield ClassifierMaker(
+                self.settings,
+                self.classifiers,
+                self._embedding,
+                self._solves,
+                models,
+                caller or Caller(),
+                partial=partial,
+            )
 
     def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier.
@@ -352,7 +362,7 @@ class Engine:
         found = self.classifiers.remembered(reference, caller.tenant)
         if found is None:
             found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
-        with self._served.using() as models, self.images.admit(len(images)):
+        with self._served.using() as models:
             model = models.of(found)
             with self._embedding(images, model, clock, caller.cancellation, partial=partial) as upload:
                 embeddings = (await upload.job)[:, 0]
@@ -395,7 +405,7 @@ class Engine:
         *,
         partial: bool,
     ) -> Generator[Upload, None, None]:
-        """Decode and embed n >= 1 image files, which the caller has admitted, during the block.
+        """Admit, decode and embed n >= 1 image files during the block.
 
         The block awaits the upload's job, or waits for it: the embeddings (n, V, d), if `partial` of the files that can
         be used. The upload has the others.
@@ -406,13 +416,16 @@ class Engine:
                 have one view.
 
         Raises:
-            ServiceError: the first bad file's error, with its position (if `partial`, only if all
+            ServiceError: OVERLOADED; the first bad file's error, with its position (if `partial`, only if all
                 are bad); as `Job.wait`; NOT_READY, the server is stopping.
         """
         began = time.perf_counter()
         policy = model.bundle.manifest.preprocessing
-        job = Job(len(files), self._job_limits, 1 if see is None else len(policy.shares))
+        views = 1 if see is None else len(policy.shares)
+        job = Job(len(files), self._job_limits, views)
         with (
+            # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
+            self.images.admit(min(len(files) * views, self.images.most)),
             clock.stages("decode", "embed", job.decoding_share),
             cancellation.calling(job.cancel),
             model.batcher.expect(job) as put,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Lock, Thread
 
 from pydantic import BaseModel, Field
@@ -95,18 +95,17 @@ def reopen(served: Models, settings: Settings, shared: SharedCounts) -> tuple[Mo
         )
     opened: dict[str, Model] = {}
     try:
-        bundles = {bundle.name: bundle for bundle in load_bundles(settings)}
-        for name, bundle in bundles.items():
-            if name not in served or served[name].bundle.manifest != bundle.manifest:  # it has the files' checksums
-                opened[name] = model = open_model(bundle, settings, shared)
-                model.warm()
-        models = Models(settings, {name: opened.get(name) or served[name] for name in bundles})
-    except BaseException as error:
-        for model in opened.values():
-            model.close()
-        if isinstance(error, StartupError):
-            raise _cannot_reload(f"{error}. Nothing was changed; put it right, and reload again.") from error
-        raise
+        with ExitStack() as after_an_error:
+            bundles = {bundle.name: bundle for bundle in load_bundles(settings)}
+            for name, bundle in bundles.items():
+                if name not in served or served[name].bundle.manifest != bundle.manifest:  # it has the files' checksums
+                    opened[name] = model = open_model(bundle, settings, shared)
+                    after_an_error.callback(model.close)
+                    model.warm()
+            models = Models(settings, {name: opened.get(name) or served[name] for name in bundles})
+            after_an_error.pop_all()
+    except StartupError as error:
+        raise _cannot_reload(f"{error}. Nothing was changed; put it right, and reload again.") from error
     return models, ModelsReloaded(
         default=models.default,
         added=[name for name in opened if name not in served],

@@ -6,7 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, and_, case, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.tables import classifiers, names, upsert
@@ -53,8 +53,7 @@ def next_version(connection: Connection, tenant: str, name: str, now: datetime, 
     """
     version, _ = _advance(connection, tenant, name, versions=1)
     if not promote:
-        versions = select(classifiers.c.id, classifiers.c.promotion)
-        current = connection.execute(promoted_first(versions.where(of_name(tenant, name, now)))).first()
+        current = _current(connection, tenant, name, now)
         if current is not None:
             if current.promotion == 0:
                 promote_version(connection, tenant, name, current.id)
@@ -75,8 +74,7 @@ def check_stands_for(
         ServiceError: NAME_MOVED.
     """
     _advance(connection, tenant, name)
-    query = select(classifiers.c.id, classifiers.c.version).where(of_name(tenant, name, now))
-    current = connection.execute(promoted_first(query)).first()  # None: all have just been deleted or renamed
+    current = _current(connection, tenant, name, now)  # None: all have just been deleted or renamed
     if current is not None and current.id not in (expected, promoted):
         raise ServiceError(
             ErrorCode.NAME_MOVED,
@@ -138,13 +136,12 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
     """
     last = _advance(connection, tenant, old)
     version, promotion = _advance(connection, tenant, new)
-    others = select(classifiers.c.version).where(of_name(tenant, new, now))
-    there = connection.execute(promoted_first(others)).scalar_one_or_none()
+    there = _current(connection, tenant, new, now)
     if there is not None:
         raise ServiceError(
             ErrorCode.NAME_TAKEN,
-            f"There is a classifier {new!r} already, which stands for its version {there}. Choose another name, or "
-            "delete its versions first.",
+            f"There is a classifier {new!r} already, which stands for its version {there.version}. Choose another name, "
+            "or delete its versions first.",
             received=new,
         )
     promoted = classifiers.c.promotion > 0
@@ -159,6 +156,12 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
         )
     )
     _advance(connection, tenant, new, versions=last[0], promotions=last[1])
+
+
+def _current(connection: Connection, tenant: str, name: str, now: datetime) -> Row[Any] | None:
+    """Id, version and promotion of the classifier that a name stands for; None: there is none."""
+    query = select(classifiers.c.id, classifiers.c.version, classifiers.c.promotion).where(of_name(tenant, name, now))
+    return connection.execute(promoted_first(query)).first()
 
 
 def _advance(

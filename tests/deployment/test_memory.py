@@ -7,7 +7,7 @@ import yaml
 
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.adapting.adaptation import _MOST_SOLVES
+from comln_serve.engine.adapting.solves import _MOST_SOLVES
 from comln_serve.engine.embedding.decoders import SMALL
 from tests.deployment.test_helm import container, render
 from tests.deployment.test_kubernetes import CONTAINER, FOLDER, load

@@ -135,7 +135,7 @@ def test_a_solve_has_its_whole_time_however_long_it_waited(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for others is not told that its images cannot be adapted to."""
-    monkeypatch.setattr(adaptation, "usable_cpus", lambda: 1)
+    monkeypatch.setattr("comln_serve.engine.adapting.solves.usable_cpus", lambda: 1)
     engine = make_engine(max_queue_seconds=0.5)
     engine.warm()
     solving = Gate(monkeypatch, adaptation, "fit")

@@ -10,7 +10,6 @@ from datetime import timedelta
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.bundle.manifest import as_stored
 from comln_serve.configuration.settings import Settings
-from comln_serve.counts import SharedCounts
 from comln_serve.domain.classifier import Classifier, ClassifierRecord
 from comln_serve.domain.rejected import Rejected, without
 from comln_serve.domain.support import SupportSet, labels_to_show
@@ -18,14 +17,12 @@ from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.adapting.solves import Solves
-from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.embedding.decoders import File, Upload
 from comln_serve.engine.models import Model, Models
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.machine import usable_cpus
 from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, TenantStore, utc_now
 
 Support = Sequence[tuple[File, str]]
@@ -36,9 +33,6 @@ Embedding = Callable[..., AbstractContextManager[Upload]]
 
 Changed = tuple[Classifier, SupportSet]
 """What takes the place of a classifier and its support set; without its name, metadata and time of expiry."""
-
-# A solve with thousands of support images takes hundreds of megabytes.
-_MOST_SOLVES, _MOST_WAITING = 4, 64
 
 
 @dataclass(frozen=True)
@@ -78,50 +72,45 @@ class NewClassifier:
     expires_in_seconds: int | None = None
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One request: its caller, the models served when it began, its idempotency key, the time of its stages, and the
-    images that it goes on without.
-    """
-
-    caller: Caller
-    models: Models
-    key: IdempotencyKey | None = None
-    partial: bool = False
-    clock: StageClock = field(default_factory=StageClock)
-    rejected: list[Rejected] = field(default_factory=list[Rejected])
-
-    @property
-    def stored_key(self) -> IdempotencyKey | None:
-        """The key with what the answer to a repeated request needs beside the classifier."""
-        return None if self.key is None else replace(self.key, rejected=tuple(self.rejected))
-
-
 class ClassifierMaker:
-    """Embeds support images, solves for the classifier and stores it. Thread-safe."""
+    """Makes or changes one classifier for one request: embeds support images, solves for the classifier, stores it."""
 
     def __init__(
-        self, settings: Settings, catalogue: Catalogue, images: Admission, embedding: Embedding, shared: SharedCounts
+        self,
+        settings: Settings,
+        catalogue: Catalogue,
+        embedding: Embedding,
+        solves: Solves,
+        models: Models,
+        caller: Caller,
+        *,
+        partial: bool = False,
     ) -> None:
-        """`images` counts the images in work; `embedding` embeds admitted image files during a block."""
-        self._settings, self._catalogue = settings, catalogue
-        self._images, self._embedding = images, embedding
-        at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
-        self._solves = Solves(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
+        """Begin to time the request.
 
-    def adapt(self, models: Models, support: Support, new: NewClassifier, caller: Caller, *, partial: bool) -> Adapted:
+        Args:
+            embedding: embeds image files during a block.
+            solves: the queue of all requests.
+            models: those served when the request began.
+            partial: leave out images that cannot be used.
+        """
+        self._settings, self._catalogue, self._embedding, self._solves = settings, catalogue, embedding, solves
+        self._models, self._caller, self._partial = models, caller, partial
+        self._clock = StageClock()
+        self._key: IdempotencyKey | None = None
+        self._rejected: tuple[Rejected, ...] = ()
+
+    def adapt(self, support: Support, new: NewClassifier) -> Adapted:
         """See `Engine.adapt`."""
-        call = _Call(caller, models, self._key(caller, "adapt", support, vars(new), partial=partial), partial)
-        return self._once(call, lambda: self._make(support, new, call))
+        return self._once("adapt", support, vars(new), lambda: self._make(support, new))
 
     def adapt_to_embeddings(
-        self, models: Models, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str, caller: Caller
+        self, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str
     ) -> Adapted:
         """See `Engine.adapt_to_embeddings`."""
-        call = _Call(caller, models, self._key(caller, "embeddings", (), {**vars(new), "digest": digest}))
 
         def make_of() -> Classifier:
-            model = models.embedding_like(new.model or models.default, embedder_sha256)
+            model = self._models.embedding_like(new.model or self._models.default, embedder_sha256)
             manifest = model.bundle.manifest
             expected = len(manifest.preprocessing.shares) * manifest.embedding_size
             if support.embeddings.shape[1] != expected:
@@ -132,24 +121,19 @@ class ClassifierMaker:
                     received=support.embeddings.shape[1],
                     allowed=expected,
                 )
-            self._check_new(support.labels, model, call)
+            self._check_new(support.labels, model)
             embeddings = as_stored(support.embeddings, manifest.stored_embeddings)
-            return self._fit_new(model, replace(support, embeddings=embeddings), new, call)
+            return self._fit_new(model, replace(support, embeddings=embeddings), new)
 
-        return self._once(call, make_of)
+        return self._once("embeddings", (), {**vars(new), "digest": digest}, make_of)
 
-    def add_examples(
-        self, models: Models, reference: str, support: Support, caller: Caller, *, promote: bool, partial: bool
-    ) -> Adapted:
+    def add_examples(self, reference: str, support: Support, *, promote: bool) -> Adapted:
         """See `Engine.add_examples`."""
         options = {"reference": reference, "promote": promote}
-        call = _Call(caller, models, self._key(caller, "examples", support, options, partial=partial), partial)
-        return self._once(call, lambda: self._extend(reference, support, call, promote=promote))
+        return self._once("examples", support, options, lambda: self._extend(reference, support, promote=promote))
 
-    def change(self, models: Models, reference: str, change: Change, caller: Caller, *, promote: bool) -> Adapted:
+    def change(self, reference: str, change: Change, *, promote: bool) -> Adapted:
         """See `Engine.change`."""
-        options = {"reference": reference, **change.options(), "promote": promote}
-        call = _Call(caller, models, self._key(caller, change.operation, (), options))
 
         def apply(stored: Classifier, examples: SupportSet) -> Changed:
             support = change.support(reference, stored, examples)
@@ -158,165 +142,161 @@ class ClassifierMaker:
             kept = change.keeping_weights(stored, support)
             if kept is not None:
                 return kept, support
-            return self._fit_again(stored, support, call, change.horizon)
+            return self._fit_again(stored, support, change.horizon)
 
-        return self._once(call, lambda: self._change(reference, apply, call, promote=promote))
+        options = {"reference": reference, **change.options(), "promote": promote}
+        return self._once(change.operation, (), options, lambda: self._change(reference, apply, promote=promote))
 
-    def _key(
-        self, caller: Caller, operation: str, support: Support, options: Mapping[str, object], *, partial: bool = False
-    ) -> IdempotencyKey | None:
-        if caller.idempotency_key is None:
-            return None
-        expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
-        if partial:  # else left out: the fingerprints of whole requests stay what they were
+    def _once(
+        self, operation: str, support: Support, options: Mapping[str, object], make: Callable[[], Classifier]
+    ) -> Adapted:
+        """Make a classifier, or return the one that a request with the same key has made.
+
+        Args:
+            operation, support, options: as of `fingerprint`.
+        """
+        if self._partial:  # else left out: the fingerprints of whole requests stay what they were
             options = {**options, "partial": True}
-        return IdempotencyKey(caller.idempotency_key, fingerprint(operation, support, options), expires_at)
-
-    def _once(self, call: _Call, make: Callable[[], Classifier]) -> Adapted:
-        """Make a classifier, or return the one that a request with the same key has made."""
-        store = self._catalogue.of(call.caller.tenant)
+        if self._caller.idempotency_key is not None:
+            expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
+            known_by = fingerprint(operation, support, options)
+            self._key = IdempotencyKey(self._caller.idempotency_key, known_by, expires_at)
+        store = self._catalogue.of(self._caller.tenant)
         while True:
-            earlier = None if call.key is None else store.made_by(call.key)
+            earlier = None if self._key is None else store.made_by(self._key)
             if earlier is not None:
                 identifier, rejected = earlier
                 if store.resolve(identifier) is None:
                     raise _gone(identifier)
-                return Adapted(store.find(identifier), call.clock.milliseconds(), replayed=True, rejected=rejected)
+                return Adapted(store.find(identifier), self._clock.milliseconds(), replayed=True, rejected=rejected)
             try:
                 made = make()
             except KeyTakenError:
                 continue  # a request with the same key has just made one
             except ServiceError:
-                if call.key is not None and store.made_by(call.key):
+                if self._key is not None and store.made_by(self._key):
                     continue  # that request did it meanwhile: it took the last place, or nothing is left to change
                 raise
             self._catalogue.remember(made)
-            return Adapted(made, call.clock.milliseconds(), rejected=tuple(call.rejected))
+            return Adapted(made, self._clock.milliseconds(), rejected=self._rejected)
 
-    def _make(self, support: Support, new: NewClassifier, call: _Call) -> Classifier:
-        model, labels = call.models.find(new.model), [label for _, label in support]
-        self._check_new(labels, model, call)
-        examples = self._embedded(support, model, call, {})
-        _check_classes_left(labels, examples.classes, call.rejected)
-        return self._fit_new(model, examples, new, call)
+    def _make(self, support: Support, new: NewClassifier) -> Classifier:
+        model, labels = self._models.find(new.model), [label for _, label in support]
+        self._check_new(labels, model)
+        examples = self._embedded(support, model, {})
+        _check_classes_left(labels, examples.classes, self._rejected)
+        return self._fit_new(model, examples, new)
 
-    def _check_new(self, labels: Sequence[str], model: Model, call: _Call) -> None:
+    def _check_new(self, labels: Sequence[str], model: Model) -> None:
         check_classes(labels, model)
         self._check_size(len(labels), len(set(labels)))
-        self._check_room(call)
+        self._check_room()
 
-    def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier, call: _Call) -> Classifier:
-        with self._solves.turn(call.caller.cancellation.check, object()):
-            made = fit(model, examples, new.horizon, self._settings.max_solve_seconds, call.clock)
+    def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
+        with self._solves.turn(self._caller.cancellation.check, object()):
+            made = fit(model, examples, new.horizon, self._settings.max_solve_seconds, self._clock)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
-        with self._storing(call) as store:
-            limit = self._settings.max_classifiers
-            return store.add(made, examples, limit=limit, promote=new.promote, key=call.stored_key)
+        with self._storing() as (store, key):
+            return store.add(made, examples, limit=self._settings.max_classifiers, promote=new.promote, key=key)
 
-    def _extend(self, reference: str, support: Support, call: _Call, *, promote: bool) -> Classifier:
+    def _extend(self, reference: str, support: Support, *, promote: bool) -> Classifier:
         labels = [label for _, label in support]
         # By embedder, as a retry may find the name on another model.
         embedded: dict[str, SupportSet] = {}
 
         def embed(stored: ClassifierRecord) -> SupportSet:
-            model = call.models.of(stored)
+            model = self._models.of(stored)
             self._check_size(sum(stored.examples) + len(labels), len({*stored.labels, *labels}))
             check_classes([*stored.labels, *labels], model)
-            self._check_version(stored, call)
+            self._check_version(stored)
             if model.embedder_sha256 not in embedded:
                 shown = {one.label: one.thumbnail for one in stored.classes}
-                embedded[model.embedder_sha256] = self._embedded(support, model, call, shown)
+                embedded[model.embedder_sha256] = self._embedded(support, model, shown)
             return embedded[model.embedder_sha256]
 
         def extend(stored: Classifier, examples: SupportSet) -> Changed:
             extended = examples.extended(embed(stored))
-            _check_classes_left(labels, extended.classes, call.rejected)
-            return self._fit_again(stored, extended, call)
+            _check_classes_left(labels, extended.classes, self._rejected)
+            return self._fit_again(stored, extended)
 
         # Embeds first, so as not to keep others from solving meanwhile.
-        embed(self._catalogue.of(call.caller.tenant).describe(reference))
-        return self._change(reference, extend, call, promote=promote)
+        embed(self._catalogue.of(self._caller.tenant).describe(reference))
+        return self._change(reference, extend, promote=promote)
 
     def _change(
-        self, reference: str, apply: Callable[[Classifier, SupportSet], Changed], call: _Call, *, promote: bool
+        self, reference: str, apply: Callable[[Classifier, SupportSet], Changed], *, promote: bool
     ) -> Classifier:
         """Change a classifier and its support set. Retry if another server changes the classifier meanwhile.
 
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
         """
-        tenant, check = call.caller.tenant, call.caller.cancellation.check
+        tenant, check = self._caller.tenant, self._caller.cancellation.check
         while True:
             with suppress(ChangedError), self._solves.turn(check, (tenant, reference)):
                 stored, examples = self._catalogue.of(tenant).support(reference)
-                self._check_version(stored, call)
+                self._check_version(stored)
                 made, changed = apply(stored, examples)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
-                with self._storing(call) as store:
+                with self._storing() as (store, key):
                     if made.name is not None:
                         expected = reference, Resolved(stored.id, stored.revision)
                         limit = self._settings.max_classifiers
-                        return store.add(
-                            made, changed, limit=limit, promote=promote, key=call.stored_key, derived_from=expected
-                        )
+                        return store.add(made, changed, limit=limit, promote=promote, key=key, derived_from=expected)
                     made = replace(made, id=stored.id, created_at=stored.created_at, revision=stored.revision + 1)
-                    store.replace(made, changed, key=call.stored_key)
+                    store.replace(made, changed, key=key)
                     return made
 
-    def _embedded(self, support: Support, model: Model, call: _Call, shown: Mapping[str, int | None]) -> SupportSet:
-        """The images that can be used. Notes the others in the call.
-
-        They are in work until they are embedded, each of their views as an image: a solve may wait for seconds, and
-        keeps no other images out.
+    def _embedded(self, support: Support, model: Model, shown: Mapping[str, int | None]) -> SupportSet:
+        """The images that can be used. Notes the others.
 
         Args:
             shown: as of `labels_to_show`.
         """
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
-        cancellation = call.caller.cancellation
-        views = len(files) * len(model.bundle.manifest.preprocessing.shares)
-        with (
-            # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
-            self._images.admit(min(views, self._images.most)),
-            self._embedding(files, model, call.clock, cancellation, seen.take, partial=call.partial) as upload,
-        ):
+        cancellation = self._caller.cancellation
+        with self._embedding(files, model, self._clock, cancellation, seen.take, partial=self._partial) as upload:
             embeddings = upload.job.wait()
             embeddings = embeddings.reshape(len(embeddings), -1)
-        call.rejected[:] = rejected = upload.rejected
+        self._rejected = rejected = upload.rejected
         # Before adapting: examples that are added later then give the same classifier as all of them at once.
         embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
         kept = without(labels, rejected)
         return SupportSet.of(embeddings, seen.hashes(rejected), kept, seen.thumbnails(rejected))
 
     def _fit_again(
-        self, stored: Classifier, support: SupportSet, call: _Call, horizon: float | HorizonRule | None = None
+        self, stored: Classifier, support: SupportSet, horizon: float | HorizonRule | None = None
     ) -> Changed:
         """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
         if horizon is None:
             horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-        made = fit(call.models.of(stored), support, horizon, self._settings.max_solve_seconds, call.clock)
+        made = fit(self._models.of(stored), support, horizon, self._settings.max_solve_seconds, self._clock)
         return made, support
 
     @contextmanager
-    def _storing(self, call: _Call) -> Generator[TenantStore, None, None]:
-        """The tenant's store, for the last stage of a request that its client still waits for."""
-        call.caller.cancellation.check()
-        with call.clock.stage("store"), self._catalogue.changing(call.caller.tenant) as store:
-            yield store
+    def _storing(self) -> Generator[tuple[TenantStore, IdempotencyKey | None], None, None]:
+        """The tenant's store, for the last stage of a request that its client still waits for.
 
-    def _check_room(self, call: _Call) -> None:
+        Also the request's key, with what the answer to a repeated request needs beside the classifier.
+        """
+        self._caller.cancellation.check()
+        key = None if self._key is None else replace(self._key, rejected=self._rejected)
+        with self._clock.stage("store"), self._catalogue.changing(self._caller.tenant) as store:
+            yield store, key
+
+    def _check_room(self) -> None:
         """Refuse early, before images are decoded, if the store is full. The store checks again
         when it adds the classifier, as others may have taken the room.
         """
-        self._catalogue.of(call.caller.tenant).check_room(self._settings.max_classifiers)
+        self._catalogue.of(self._caller.tenant).check_room(self._settings.max_classifiers)
 
-    def _check_version(self, stored: ClassifierRecord, call: _Call) -> None:
+    def _check_version(self, stored: ClassifierRecord) -> None:
         """Refuse a new version if the store is full. Unnamed classifiers change in place."""
         if stored.name is not None:
-            self._check_room(call)
+            self._check_room()
 
     def _check_size(self, examples: int, classes: int) -> None:
         if classes > self._settings.max_classes:

@@ -5,9 +5,14 @@ from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from threading import Condition
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission, waited_too_long
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.machine import usable_cpus
+
+# A solve with thousands of support images takes hundreds of megabytes.
+_MOST_SOLVES, _MOST_WAITING = 4, 64
 
 # How often a waiting request checks whether it has been cancelled.
 _CHECK_S = 0.1
@@ -38,6 +43,12 @@ class Solves:
         self._changed = Condition()
         self._line: list[tuple[Hashable, object]] = []
         self._solving: list[Hashable] = []
+
+    @classmethod
+    def of(cls, settings: Settings, shared: SharedCounts) -> "Solves":
+        """The queue of one of the server's processes."""
+        at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
+        return cls(at_once, _MOST_WAITING, settings.max_queue_seconds, shared)
 
     @contextmanager
     def turn(self, check: Callable[[], None], classifier: Hashable) -> Generator[None, None, None]:
