@@ -140,8 +140,8 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
     if there is not None:
         raise ServiceError(
             ErrorCode.NAME_TAKEN,
-            f"There is a classifier {new!r} already, which stands for its version {there.version}. Choose another name, "
-            "or delete its versions first.",
+            f"There is a classifier {new!r} already, which stands for its version {there.version}. Choose another "
+            "name, or delete its versions first.",
             received=new,
         )
     promoted = classifiers.c.promotion > 0
