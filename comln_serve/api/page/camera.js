@@ -7,18 +7,14 @@ import { counted } from "./words.js";
 
 export const hasCamera = () => Boolean(navigator.mediaDevices?.getUserMedia);
 
-const MANY_MS = 250;
-
 /** Opens the camera; take(file) is called for each picture. */
 export function openCamera(label, take) {
   let stream = null;
   let closed = false;
   let taken = 0;
-  let timer = 0;
   const video = el("video", { muted: true, autoplay: true, playsInline: true, "aria-label": "The camera's picture" });
   const status = el("p", { class: "hint", role: "status" }, "Waiting for the camera ...");
   const one = button("Take a picture", shoot, { class: "primary", disabled: true });
-  const many = button("Take many", toggle, { disabled: true, "aria-pressed": "false" });
 
   async function shoot() {
     const canvas = document.createElement("canvas");
@@ -31,27 +27,19 @@ export function openCamera(label, take) {
     take(new File([blob], `camera-${taken}.jpg`, { type: blob.type }));
     status.textContent = counted(taken, "picture");
   }
-  function toggle() {
-    const on = many.getAttribute("aria-pressed") === "false";
-    many.setAttribute("aria-pressed", String(on));
-    many.textContent = on ? "Stop" : "Take many";
-    clearInterval(timer);
-    if (on) timer = setInterval(shoot, MANY_MS);
-  }
   function close() {
     closed = true;
-    clearInterval(timer);
     for (const track of stream?.getTracks() ?? []) track.stop();
     announce(`${counted(taken, "picture")} taken.`);
   }
-  openDialog(`Camera: ${label}`, [video, el("p", { class: "actions" }, one, many), status], { closed: close });
+  openDialog(`Camera: ${label}`, [video, el("p", { class: "actions" }, one), status], { closed: close });
   navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } }, audio: false }).then(
     (granted) => {
       stream = granted;
       if (closed) return close();
       video.srcObject = stream;
       video.onplaying = () => {
-        one.disabled = many.disabled = false;
+        one.disabled = false;
         status.textContent = "Ready.";
         one.focus();
       };

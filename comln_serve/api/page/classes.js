@@ -78,7 +78,7 @@ function card(owner) {
 
   function labelField() {
     const field = el("input", {
-      class: "label", autocomplete: "off", dir: "auto", value: owner.label, placeholder: "Label",
+      class: "label", autocomplete: "off", dir: "auto", value: owner.label, placeholder: "Class, e.g. Lemon",
       "aria-label": "Label", "aria-describedby": `problem-${owner.id}`,
     });
     field.addEventListener("change", () => named(owner, field));

@@ -52,14 +52,14 @@ function row(item, found) {
       pictures.length > 0 && el("span", { class: "row-pictures" }, pictures.map(({ label, thumbnail }) =>
         el("span", { class: "frame" }, keptPicture(item, thumbnail, label)))), `${item.classes.length}: `, theirs(listed(item.classes.map(({ label }) => label)))),
     el("td", { class: "figure", "data-name": "Images" }, String(examples)),
-    el("td", { class: "figure", "data-name": "Held-out" }, item.held_out === null ? "not known" : percent(item.held_out.accuracy)),
+    el("td", { class: "figure", "data-name": "Accuracy" }, item.held_out === null ? "not known" : percent(item.held_out.accuracy)),
     el("td", { class: "row-actions" },
       item.name !== null && !item.promoted && button("Promote", () => promote(item, found).then(list), { class: "small", "aria-label": `Promote ${reference}` }),
       button("Delete", () => remove(item, list), { class: "small danger", "aria-label": `Delete ${reference}` })),
   );
 }
 
-const HEADS = ["Name", "Made", "Classes", "Images", "Held-out accuracy"];
+const HEADS = ["Name", "Made", "Classes", "Images", "Accuracy"];
 
 /** Shows the present page, or what the search finds. */
 async function list() {

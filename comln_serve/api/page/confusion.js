@@ -1,7 +1,7 @@
 // The confusion matrix: readable with a dozen classes at once, with more by scrolling and zooming.
 
 import { button, el, theirs } from "./dom.js";
-import { counted, quoted } from "./words.js";
+import { counted } from "./words.js";
 
 export const NARROW = 8; // classes whose matrix fits half the page
 const SIZES = [1.25, 1.75, 2.25, 3];
@@ -74,5 +74,6 @@ export function mistakes(counts) {
     .sort((a, b) => b.count - a.count);
 }
 
+/** Texts and elements: labels of another writing direction must not turn the count around. */
 export const mistakeWords = ({ given, predicted, count }, labels) =>
-  `${quoted(labels[given])} taken for ${quoted(labels[predicted])}: ${counted(count, "time")}`;
+  ["“", theirs(labels[given]), "” taken for “", theirs(labels[predicted]), `”: ${counted(count, "time")}. `];

@@ -106,8 +106,8 @@ export function onDrop(area, take) {
   const mark = (by) => area.classList.toggle("over", (depth = Math.max(0, depth + by)) > 0);
   area.addEventListener("dragenter", () => mark(1));
   area.addEventListener("dragleave", () => mark(-1));
+  area.addEventListener("drop", () => mark(-depth), true); // on the way down: also where a child takes the drop
   area.addEventListener("drop", async (event) => {
-    mark(-depth);
     event.preventDefault();
     event.stopPropagation();
     take(await transferred(event.dataTransfer));

@@ -39,6 +39,6 @@ export function measured(photos, classes, id) {
   return [
     `The folders have names of your classes: ${right} of ${counted(judged.length, "photo is", "photos are")} right (${share}).`,
     ...(left.length ? [`Not counted: ${left.join(", ")}.`] : []),
-    "Photos that the classifier was made from must not be among them: they would make it look better than it is.",
+    "Photos that the classifier was made from must not be among them.",
   ];
 }

@@ -3,6 +3,7 @@
 import { announce, complain, quiet } from "./announce.js";
 import { installClasses, onExamples, paste } from "./classes.js";
 import { firstPage, installList } from "./classifiers.js";
+import { closeDialog } from "./dialog.js";
 import { byId, el, theirs } from "./dom.js";
 import { keepPictures, remembers } from "./memory.js";
 import { limits, loadModels } from "./models.js";
@@ -14,7 +15,7 @@ import { starter } from "./starter.js";
 import { drawModels, installTeaching } from "./teach.js";
 import { installUndo, undoable } from "./undo.js";
 import { installUse, showExamples } from "./use.js";
-import { addImages, allImages, carried, classNamed, isDraft, onChange, open, startOver, takeName, work } from "./work.js";
+import { addImages, allImages, carried, classNamed, isDraft, onChange, open, otherTabs, startOver, takeName, work } from "./work.js";
 import { counted } from "./words.js";
 
 const STEPS = ["images", "quality", "sort", "use"];
@@ -53,8 +54,9 @@ function drawTitle() {
   byId("badges").replaceChildren(...badges.filter(Boolean));
   const fresh = allImages().length;
   const text = isDraft()
-    ? "Outdated: the classes have been changed since this classifier was made. Make it again."
+    ? "Outdated: the classes have been changed since this classifier was made. Make it again in step 1."
     : `${counted(fresh, "new image")} not added yet: what is shown here is without them.`;
+  byId("start-over").textContent = classifier ? "Start another" : "Start over";
   const outdated = isDraft() ? work.edited : fresh > 0 && step !== "images";
   byId("outdated").hidden = !outdated;
   if (byId("outdated").textContent !== text) byId("outdated").textContent = text;
@@ -124,15 +126,11 @@ function go(address) {
 
 /** Shows a classifier that has just been made. */
 async function showMade(made) {
-  if (isDraft()) {
-    history.pushState(null, "", addressOf(null, "quality"));
-    await route({ focus: true });
-    window.scrollTo(0, 0);
-  } else {
-    opened = undefined;
-    history.pushState(null, "", addressOf(referenceOf(made), "quality"));
-    await route({ focus: true });
-  }
+  const reference = isDraft() ? null : referenceOf(made);
+  if (reference) opened = undefined;
+  history.pushState(null, "", addressOf(reference, "quality"));
+  await route({ focus: true });
+  window.scrollTo(0, 0);
   sortNew();
 }
 
@@ -195,7 +193,15 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   go(link.href);
 });
-window.addEventListener("popstate", () => route({ focus: true }));
+window.addEventListener("popstate", () => {
+  closeDialog();
+  route({ focus: true });
+});
+otherTabs.onmessage = () => {
+  if (opened !== null) return;
+  otherTabs.onmessage = null; // said once
+  complain("The draft was changed in another tab, and only one is kept: go on there, or reload this tab.");
+};
 window.addEventListener("paste", async (event) => {
   if (event.target.closest?.("input, textarea") && event.clipboardData.files.length === 0) return;
   if (view() === "list") return;
@@ -223,8 +229,8 @@ byId("key").addEventListener("change", async () => {
   if (opened === undefined || view() === "list") await route();
 });
 byId("start-over").addEventListener("click", () => {
-  const back = startOver();
-  undoable("The draft was emptied.", { undo: back });
+  const kept = work.classifier ? " The classifier stays in the list." : "";
+  undoable(`The draft was emptied.${kept}`, { undo: startOver() });
   go("./");
 });
 byId("starter").addEventListener("click", async () => {

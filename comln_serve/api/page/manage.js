@@ -1,4 +1,4 @@
-// What is done with a stored classifier: promote, roll back, delete, export. (Naming is a dialog of its own.)
+// What is done with a stored classifier: promote, delete, export. (Naming is a dialog of its own.)
 
 import { announce, complain } from "./announce.js";
 import { save } from "./csv.js";
@@ -22,13 +22,6 @@ export const promote = (classifier, shown) =>
     const known = shown.find(({ name, promoted }) => promoted && name === classifier.name);
     const promoted = await promoteInstead(classifier, known ? [known.id] : []);
     if (promoted) announce(`${classifier.name} now stands for version ${promoted.version}.`);
-    return promoted;
-  });
-
-export const rollBack = (name) =>
-  attempt(async () => {
-    const promoted = await ask(`${pathOf(name)}/rollback`, { method: "POST" });
-    announce(`${name} stands for version ${promoted.version} again.`);
     return promoted;
   });
 

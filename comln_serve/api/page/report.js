@@ -11,7 +11,7 @@ import { picturesOf } from "./memory.js";
 import { limits } from "./models.js";
 import { ask, wordsOf } from "./server.js";
 import { allImages, moveImage, isDraft, onChange, removeImage, work } from "./work.js";
-import { counted, dated, figure, milliseconds, percent, quoted } from "./words.js";
+import { counted, dated, figure, percent, quoted } from "./words.js";
 
 const MOST_GROUPS = 20; // of near-duplicates, shown
 
@@ -69,7 +69,7 @@ function headline(detail) {
   const { accuracy, range, chance, text } = worth(detail.report, detail.classes);
   return el("div", { class: "headline" },
     el("div", { class: "number" }, el("p", { class: "big", id: "accuracy" }, percent(accuracy)),
-      el("p", { class: "hint" }, "held-out accuracy")),
+      el("p", { class: "hint" }, "accuracy on photos it had not seen")),
     el("div", { class: "meaning" }, intervalChart(accuracy, range, chance), el("p", { id: "worth" }, text)),
   );
 }
@@ -115,7 +115,7 @@ function suspects(list) {
         el("p", { class: "hint" }, "given as ", theirs(label), ", looks like ", theirs(likelier)), actions));
   });
   return widePart("Images that look mislabelled", el("ul", { class: "suspects", id: "suspects" }, items),
-    el("p", { class: "hint" }, "Look at them: about every second one is wrong where the classifier is weak, four of five where it is strong."));
+    el("p", { class: "hint" }, "Look at each: half have a wrong label where the classifier is weak, four of five where it is strong."));
 
   function act(change, words) {
     change();
@@ -170,7 +170,7 @@ function groupsOfExamples(title, groups, kind, hint) {
 }
 
 const nearDuplicates = (groups) => groupsOfExamples("Nearly the same photo", groups, "near-duplicates",
-  "Such images are not judged by one another, and teach little more than one of them. Photos of other occasions teach more.");
+  "Such images are not judged by one another, and teach little more than one of them.");
 
 const contradictory = (groups) => groupsOfExamples("The same photo in different classes", groups, "contradictory",
   "One of its classes is wrong: remove it there, and make the classifier again.");
@@ -178,15 +178,12 @@ const contradictory = (groups) => groupsOfExamples("The same photo in different 
 const RULES = { given: "given", learned: "the model's own", auto: "chosen from the images" };
 
 function facts(detail, section) {
-  const stages = Object.entries(detail.timings_ms ?? {}).filter(([stage]) => stage !== "total").map(([stage, time]) => `${stage} ${milliseconds(time)}`);
   const lines = [
     ["Model", detail.model],
     ["Examples", counted(detail.classes.reduce((sum, { examples }) => sum + examples, 0), "image")],
-    ["Its own images right", `${percent(detail.support_accuracy, 1)} (no estimate for new images)`],
     ["Horizon T", `${figure(detail.horizon)}, ${RULES[detail.horizon_rule] ?? detail.horizon_rule}`],
     ["Made", dated(detail.created_at)],
-    detail.timings_ms && ["Time", `${milliseconds(detail.timings_ms.total)} (${stages.join(", ")})`],
-  ].filter(Boolean);
+  ];
   return section("Facts", el("dl", { class: "facts", id: "facts" }, lines.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, theirs(value))))),
     el("ul", { class: "hint", id: "notes" }, (detail.report?.notes ?? []).map((note) => el("li", {}, theirs(note)))));
 }
@@ -207,18 +204,18 @@ async function draw(again = false) {
   const labels = detail.classes.map(({ label }) => label);
   const parts = [headline(detail)];
   if (detail.report?.contradictory?.length) parts.push(contradictory(detail.report.contradictory));
-  if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (heldOut) {
     if (heldOut.suspects.length) parts.push(suspects(heldOut.suspects));
     parts.push(byClass(heldOut, labels, detail));
     const worst = mistakes(heldOut.confusion).slice(0, 3);
     parts.push((labels.length > NARROW ? widePart : part)("Mistakes",
-      el("p", {}, worst.length ? worst.map((one) => mistakeWords(one, labels)).join("; ") + "." : "None among the images left out."),
+      el("p", {}, worst.length ? worst.flatMap((one) => mistakeWords(one, labels)) : "None among the images left out."),
       confusionTable(heldOut.confusion, labels, (given, predicted) => openCell(detail, given, predicted, heldOut.confusion[given][predicted])),
       el("p", { class: "hint" }, "Press a number to see the images.")));
   } else if (detail.classes.some(hasKept)) {
     parts.push(gallery(detail));
   }
+  if (detail.report?.near_duplicates?.length) parts.push(nearDuplicates(detail.report.near_duplicates));
   if (choice) {
     parts.push(part("How far to adapt", horizonChart(choice.candidates, detail.horizon, choice.learned),
       el("p", { class: "hint" }, `Held-out accuracy by T. The chosen T, ${figure(detail.horizon)}, is marked; the dashed line is the one the model has learned, ${figure(choice.learned)}.`)));

@@ -32,7 +32,7 @@ async function answerOf(path, options) {
     answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin" });
   } catch (error) {
     if (stopped(error)) throw error;
-    throw new Refused("The server did not answer, or a file can no longer be read.");
+    throw new Refused("The server did not answer, or a file can no longer be read. If this goes on, tell whoever runs the server.");
   }
   const wanted = answer.status === 401;
   byId("key").setAttribute("aria-invalid", String(wanted));

@@ -14,7 +14,7 @@ import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
 import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
 import { undoable } from "./undo.js";
 import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
-import { counted, listed, megabytes, percent, quoted } from "./words.js";
+import { counted, listed, percent, quoted } from "./words.js";
 
 const KEY = "sort";
 const TOP = 5;
@@ -56,7 +56,6 @@ async function sort(all = false) {
   const { id } = work.classifier;
   const queue = [...wanted];
   const answered = new Set();
-  let bytes = 0;
   // Photos that are removed meanwhile are neither sent nor counted.
   const staying = () => wanted.filter(isHere);
   const done = () => staying().filter((photo) => answered.has(photo)).length;
@@ -71,7 +70,6 @@ async function sort(all = false) {
   };
   const settled = (photo) => {
     answered.add(photo);
-    bytes += photo.blob?.size ?? 0;
     drawTile(photo);
     progress();
   };
@@ -109,10 +107,10 @@ async function sort(all = false) {
   announce(`Sorting ${counted(wanted.length, "photo")}.`);
   let halted = false;
   try {
-    await Promise.all(Array.from({ length: LINES }, () => line().catch((error) => {
+    await memory.whileKeeping(Promise.all(Array.from({ length: LINES }, () => line().catch((error) => {
       queue.length = 0; // the other line ends, too
       throw error;
-    })));
+    }))));
   } catch (error) {
     running.abort();
     if (stopped(error)) halted = true;
@@ -127,11 +125,11 @@ async function sort(all = false) {
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
   const lines = [halted
     ? `Stopped after ${done()} of ${counted(left.length, "photo")}.`
-    : `Sorted ${counted(done() - failed.length, "photo")} in ${seconds} s (${megabytes(bytes)} sent).`];
+    : `Sorted ${counted(done() - failed.length, "photo")} in ${seconds} s.`];
   if (failed.length) lines.push(`${counted(failed.length, "file")} could not be read: ${listed(failed.map(({ name }) => name))}.`);
   if (done() > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
   if (!calibrated) lines.push("The probabilities are not calibrated.");
-  byId("sort-status").textContent = lines.join(" ");
+  byId("sort-status").textContent = [...lines, outdated()].join(" ");
   announce([lines[0], ...drawMeasured().slice(0, 1)].join(" "));
   return !halted;
 }
@@ -184,6 +182,7 @@ function drawTile(photo) {
       bar(result.probability, refused ? "dim" : ""));
     if (refused) face.append(el("span", { class: "badge warn" }, isUnknown(result) ? "unlike every class" : "refused"));
     tile.classList.toggle("refused", refused);
+    if (work.classifier && result.classifier !== work.classifier.id) face.append(el("span", { class: "mark" }, "outdated"));
     if (missed(photo)) face.append(el("span", { class: "mark" }, "wrong: it is in the folder ", theirs(photo.folder)));
   } else {
     face.append(el("span", { class: "best hint" }, "waiting"));
@@ -277,9 +276,15 @@ function drawMeasured() {
   return sentences;
 }
 
+/** How many results are of another classifier, in words; "": none are. */
+function outdated() {
+  const old = results().filter(({ classifier }) => classifier !== work.classifier?.id).length;
+  return old && work.classifier ? `Outdated: ${counted(old, "photo was", "photos were")} sorted by another classifier or version.` : "";
+}
+
 function draw() {
   byId("sorted").hidden = photos.length === 0;
-  if (photos.length === 0) byId("sort-status").textContent = work.classifier ? "" : "Make or open a classifier first; photos added here wait for it.";
+  if (photos.length === 0) byId("sort-status").textContent = work.classifier ? "" : "Make or open a classifier first; photos wait for it.";
   const done = results();
   threshold = done.at(-1)?.threshold ?? threshold;
   byId("similarity-field").hidden = done.length === 0;
@@ -287,11 +292,11 @@ function draw() {
   drawFilter();
   drawMeasured();
   drawGrid();
-  const old = done.filter(({ classifier }) => classifier !== work.classifier?.id).length;
+  const old = outdated();
   byId("again").hidden = !work.classifier || photos.length === 0;
-  byId("again").textContent = old && work.classifier ? `Sort again with ${referenceOf(work.classifier)}`
+  byId("again").textContent = old ? `Sort again with ${referenceOf(work.classifier)}`
     : done.length > 0 && isRest() ? `Sort the other ${unsorted().length}` : "Sort again";
-  if (old && work.classifier && !running) byId("sort-status").textContent = `Outdated: ${counted(old, "photo was", "photos were")} sorted by another classifier or version.`;
+  if (old && !running) byId("sort-status").textContent = old;
 }
 
 function drawGrid() {

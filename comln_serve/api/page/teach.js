@@ -133,10 +133,9 @@ async function adapt() {
     const { signal } = running;
     const stood = await standing(parent === null ? work.options.name : work.classifier.name, { waiting: showWaiting, signal });
     if (parent !== null && !(await mayChange(work.classifier, stood))) return;
-    const result = await send(signal, showProgress, stood);
+    const result = await memory.whileKeeping(send(signal, showProgress, stood));
     await number(result, parent);
-    const timings = result.made.timings_ms;
-    const made = { ...(await ask(pathOf(result.made.id))), timings_ms: timings };
+    const made = await ask(pathOf(result.made.id));
     sayLeft(result.left);
     if (parent === null) await take(made);
     else await added(result.sent);

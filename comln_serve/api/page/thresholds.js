@@ -34,7 +34,7 @@ export function sayThresholds(results) {
   const unlike = results.filter(isUnknown).length;
   const refused = results.filter(isRefused).length;
   byId("threshold-says").textContent =
-    `Would refuse ${refused} of ${counted(results.length, "photo")}` +
+    `${refused} of ${counted(results.length, "photo")} refused` +
     (refused ? `: ${unlike} unlike every class, ${unsure} below ${percent(least)}.` : ".");
 }
 

@@ -3,7 +3,7 @@
 import { announce, complain } from "./announce.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, part, redraw, theirs } from "./dom.js";
-import { exported, isLeaving, promote, remove, rollBack } from "./manage.js";
+import { exported, isLeaving, promote, remove } from "./manage.js";
 import { openNaming } from "./naming.js";
 import { examplePicture } from "./report.js";
 import { ask, pathOf, referenceOf, wordsOf } from "./server.js";
@@ -14,6 +14,7 @@ import { onChange, work } from "./work.js";
 import { counted, dated } from "./words.js";
 
 const VERSIONS = 100;
+const LOCAL = /^(localhost|127\..*|\[::1\])$/;
 
 let go = () => {};
 let renamed = () => {};
@@ -67,9 +68,12 @@ async function draw() {
     if (work.classifier?.id === now.id) await draw();
   }), { id: "rename" });
   redraw(place,
+    part("For other people",
+      LOCAL.test(location.hostname) && el("p", { class: "note warn" }, "This address works on this computer only; others need the server's own."),
+      copyable("Link to this classifier", link(reference))),
     part("From a program",
-      el("p", { class: "hint" }, detail.name !== null && detail.promoted ? "The name stands for the promoted version, now and after the next." : "This stands for exactly this classifier."),
-      copyable("curl", curl(reference, keyed)), copyable("Python", python(reference, keyed)), copyable("Link to this page", link(reference))),
+      el("p", { class: "hint" }, detail.name !== null && detail.promoted ? "The name stands for the version that is promoted, also when another one is." : "This stands for exactly this classifier."),
+      copyable("curl", curl(reference, keyed)), copyable("Python", python(reference, keyed))),
     part("Without the server",
       el("p", {}, "One file for ONNX Runtime: images in, probabilities out. Or the adapted layer alone."),
       el("p", { class: "actions" }, button("Export ONNX", () => exported(detail, "onnx"), { id: "export-onnx" }),
@@ -77,8 +81,7 @@ async function draw() {
     detail.name === null
       ? part("Versions", el("p", {}, "A classifier without a name has no versions."), el("p", { class: "actions" }, naming("Give it a name")))
       : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, versions, again, item.id === detail.id))),
-        el("p", { class: "actions" }, naming("Rename"), shown.length > 1 && button("Roll back", async () => (await rollBack(detail.name)) && again(), { id: "rollback" }),
-          shown.length > 1 && el("span", { class: "hint" }, "to the version promoted before"))),
+        el("p", { class: "actions" }, naming("Rename"), shown.length > 1 && el("span", { class: "hint" }, "To go back to an older version, promote it."))),
     detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
   );
 }

@@ -5,14 +5,6 @@ export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\
 export const counted = (number, noun, plural = `${noun}s`) =>
   `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 
-export function milliseconds(time) {
-  return time < 1000 ? `${Math.round(time)} ms` : `${(time / 1000).toFixed(1)} s`;
-}
-
-export function megabytes(bytes) {
-  return bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
-}
-
 /** "a, b and 3 more" */
 export function listed(names, most = 3) {
   const more = names.length - most;

@@ -18,6 +18,9 @@ export const work = {
   edited: false, // whether the classes have changed since it was made
 };
 
+/** Pages of the same browser, which keep the same draft. */
+export const otherTabs = new BroadcastChannel("comln-draft");
+
 const listeners = new Set();
 export const onChange = (listener) => listeners.add(listener);
 
@@ -28,6 +31,7 @@ const newId = () => `${Date.now().toString(36)}-${(serial += 1)}`;
 export function changed({ edited = true } = {}) {
   if (edited && work.classifier) work.edited = true;
   for (const listener of listeners) listener();
+  if (isDraft()) otherTabs.postMessage("");
   return memory.keep("works", {
     key: work.key,
     classes: work.classes.map(({ id, label }) => ({ id, label })),
@@ -224,9 +228,11 @@ export function startOver() {
   changed();
   return () => {
     if (!isDraft()) return;
+    const since = work.classes.filter(({ images }) => images.length > 0);
     Object.assign(work, before);
+    for (const { label, images } of since) classNamed(label).images.push(...images);
     keepImages(allImages());
-    changed({ edited: false });
+    changed({ edited: since.length > 0 });
   };
 }
 

@@ -169,6 +169,7 @@ def test_a_class_of_bad_images_only(visitor: Visitor, colours: Colours, broken: 
 def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> None:
     visitor.drop(".class", colours["red"][:1])
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 1)
+    assert visitor.all(".over") == []
     # Beside a class they make one; outside of everything they do not take the place of the page.
     visitor.drop("#intake", colours["green"][:2])
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 3)

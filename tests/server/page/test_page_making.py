@@ -37,7 +37,6 @@ def test_from_images_to_sorted_photos(
     right = round(held_out["accuracy"] * held_out["judged"])
     assert visitor.text("#worth").startswith(f"{right} of {held_out['judged']} images ")
     assert "guessing gets 33 %" in visitor.text("#worth")
-    assert f"{100 * made['support_accuracy']:.1f} %" in visitor.text("#facts")
     shown = [int(text.replace("·", "0")) for text in visitor.texts(".confusion tbody td")]
     assert shown == [count for row in held_out["confusion"] for count in row]
     titles = [node.get_attribute("title") for node in visitor.all(".confusion thead th[title]")]
@@ -119,6 +118,10 @@ def test_suspects_are_shown_and_moved(visitor: Visitor, colours: Colours) -> Non
     suspect, _ = visitor.all("#suspects li")
     assert suspect.text.startswith("stray.png\ngiven as blue, looks like red")
     assert visitor.one("img", suspect).is_displayed()
+    # Each label has its own writing direction, so that none turns the count around.
+    said = next(node for node in visitor.all(".part > p") if "taken for" in node.text)
+    assert said.text == "“blue” taken for “red”: 2 times."
+    assert [node.text for node in visitor.all("bdi", said)] == ["blue", "red"]
     # A cell opens the images that it counts, no others.
     for title, names in (
         ("2 of 11 images of blue taken for red", ["other.png", "stray.png"]),
@@ -242,6 +245,34 @@ def test_the_draft_survives_a_reload(visitor: Visitor, colours: Colours) -> None
     assert len(visitor.all(".thumbnails img")) == 9
     visitor.visit(anew=False)
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 9)
+
+
+def test_undoing_a_new_start_keeps_what_came_since(visitor: Visitor, colours: Colours) -> None:
+    visitor.make({label: colours[label] for label in ("red", "green")})
+    assert visitor.text("#start-over") == "Start another"
+    visitor.click("#start-over")
+    assert visitor.text("#undo-text") == "The draft was emptied. The classifier stays in the list."
+    visitor.add_classes({"red": colours["red"][:1], "blue": colours["blue"]})
+    visitor.click("#undo-button")
+    for _ in range(2):
+        visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 10)
+        assert [node.get_property("value") for node in visitor.all("input.label")] == ["red", "green", "blue"]
+        assert visitor.texts(".count") == ["4 images", "3 images", "3 images"]
+        visitor.visit(anew=False)
+
+
+def test_a_draft_in_two_tabs(visitor: Visitor, colours: Colours) -> None:
+    """Only one draft is kept, so a change in one tab is told in the other."""
+    driver = visitor.driver
+    first = driver.current_window_handle
+    visitor.add_class("red", colours["red"])
+    driver.switch_to.new_window("tab")
+    visitor.visit(anew=False)
+    visitor.add_class("blue", colours["blue"])
+    assert visitor.messages() == ""
+    driver.close()
+    driver.switch_to.window(first)
+    visitor.wait(lambda: "The draft was changed in another tab" in visitor.messages())
 
 
 def test_names_and_labels_are_checked_at_the_field(visitor: Visitor, colours: Colours) -> None:

@@ -36,7 +36,7 @@ def test_hundreds_of_photos_in_one_go(visitor: Visitor, colours: Colours, tmp_pa
     visitor.drop("#query-drop", [photos])
     visitor.wait_sorted(60)
     assert visitor.text("#sort-status").startswith("Sorted 600 photos")
-    assert visitor.text("#threshold-says").endswith("of 600 photos.")
+    assert "of 600 photos refused" in visitor.text("#threshold-says")
     assert len(visitor.all("#results > li")) == 120
     visitor.click("#more-results")
     assert len(visitor.all("#results > li")) == 240
@@ -66,6 +66,40 @@ def test_a_server_that_is_away_for_seconds(visitor: Visitor, colours: Colours) -
     visitor.click("#again")
     visitor.wait(lambda: visitor.text("#again") == "Sort again")
     assert visitor.text("#sort-status").startswith("Sorted 2 photos")
+
+
+LEAVE = """
+const asked = new Event("beforeunload", { cancelable: true });
+dispatchEvent(asked);
+return asked.defaultPrevented;
+"""
+
+
+def test_the_page_asks_before_it_is_left_while_it_sends(visitor: Visitor, colours: Colours) -> None:
+    """Photos that have not been sorted, and a classifier that is half made, would be lost."""
+    visitor.add_classes(colours)
+    visitor.run(AWAY, 1)
+    visitor.click("#adapt")
+    visitor.wait(lambda: "Waiting" in visitor.text("#adapt-doing"))
+    assert visitor.run(LEAVE)
+    visitor.wait(lambda: visitor.all("#facts"))
+    visitor.step("sort")
+    visitor.run(AWAY, 1)
+    visitor.send(visitor.one("#queries"), colours["red"])
+    visitor.wait(lambda: "Waiting" in visitor.text("#sort-doing"))
+    assert visitor.run(LEAVE)
+    visitor.wait_sorted()
+    visitor.wait(lambda: not visitor.run(LEAVE))
+
+
+def test_the_button_back_closes_a_photo(visitor: Visitor, colours: Colours) -> None:
+    visitor.make(colours)
+    visitor.sort(colours["red"])
+    visitor.click("#results .face")
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    visitor.driver.back()
+    visitor.wait(lambda: visitor.one("#step-quality").is_displayed())
+    assert not visitor.one("#dialog").is_displayed()
 
 
 def press_in_tile(visitor: Visitor, place: int, text: str) -> str:
@@ -234,12 +268,12 @@ def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: Live
     assert len(visitor.all("#results > li")) == [one["label"] for one in answer].count("green")
     visitor.choose("#filter-class", "")
     visitor.slide("#least-similarity", float(visitor.one("#least-similarity").get_attribute("min") or 0))
-    assert visitor.text("#threshold-says") == "Would refuse 0 of 4 photos."
+    assert visitor.text("#threshold-says") == "0 of 4 photos refused."
     least = sorted(prediction["probability"] for prediction in answer)[1]
     cut = int(100 * least) + 1 if int(100 * least) < 100 else 100
     visitor.slide("#least-probability", cut)
     refused = sum(prediction["probability"] < cut / 100 for prediction in answer)
-    assert visitor.text("#threshold-says").startswith(f"Would refuse {refused} of 4 photos")
+    assert visitor.text("#threshold-says").startswith(f"{refused} of 4 photos refused")
     visitor.choose("#filter-state", "kept")
     assert len(visitor.all("#results > li")) == 4 - refused
     assert visitor.complaints() == []
@@ -270,7 +304,7 @@ def test_folders_named_as_classes_tell_how_many_photos_are_right(
     assert visitor.text("#measured") == (
         f"The folders have names of your classes: 7 of 9 photos are right (78 %, 95% interval {low} % to "
         f"{high} %). Not counted: 1 photo of other folders (“other things”). Photos that the classifier was made "
-        "from must not be among them: they would make it look better than it is."
+        "from must not be among them."
     )
     visitor.wait(lambda: "7 of 9 photos are right" in str(visitor.one("#announcer").get_property("textContent")))
     assert violations(visitor) == []

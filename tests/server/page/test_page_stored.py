@@ -54,6 +54,8 @@ def test_a_list_of_many(visitor: Visitor, server: LiveServer, colours: Colours) 
     assert "red, green and blue" in first
     assert f"{100 * held_out:.0f} %" in first
     assert visitor.texts("#list-table tbody tr")[2].count("not known") == 1
+    beyond = "const { scrollHeight, clientHeight } = arguments[0]; return scrollHeight - clientHeight"
+    assert visitor.run(beyond, visitor.one("#list .scroll")) == 0, "only the page scrolls"
     newest = visitor.text("#list-table tbody a")
     visitor.click("#older")
     visitor.wait(lambda: visitor.text("#list-table tbody a") != newest)
@@ -107,11 +109,10 @@ def test_versions_examples_and_export(
     numbers = [entry["number"] for entry in get(server, "classifiers/goods@3/examples")["examples"]]
     assert numbers == list(range(2, 11))
 
-    # Versions: roll back, open an older report, promote.
+    # Versions: back to an older one, open an older report, promote.
     visitor.step("use")
-    visitor.wait(lambda: visitor.all("#rollback"))
     visitor.wait(lambda: visitor.texts("#versions a") == ["goods@3", "goods@2", "goods@1"])
-    visitor.click("#rollback")
+    visitor.click("[aria-label='Promote goods@2']")
     visitor.wait(lambda: visitor.texts("#badges .badge") == ["version 3"])
     assert get(server, "classifiers/goods")["version"] == 2
     visitor.press("goods@1", "#versions")
@@ -124,7 +125,8 @@ def test_versions_examples_and_export(
     assert get(server, "classifiers/goods")["version"] == 1
 
     visitor.wait(lambda: "-F classifier='goods'" in visitor.text("#step-use"))
-    assert f"{server.url}/?classifier=goods" in visitor.text("#step-use")
+    assert f"{server.url}/?classifier=goods" in visitor.text("#step-use .part")
+    assert "This address works on this computer only" in visitor.text("#step-use .part")
     visitor.click("#export-onnx")
     visitor.wait((folder / "goods.onnx").exists)
     expected = httpx2.get(f"{server.url}/classifiers/goods/export").content
@@ -326,12 +328,24 @@ def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: C
     assert not visitor.one("#outdated").is_displayed()
     visitor.step("sort")
     assert visitor.text("#sort-status").startswith("Outdated: 3 photos were sorted by another classifier")
+    # So it is said, and seen, beside photos that this classifier sorts.
+    visitor.send(visitor.one("#queries"), colours["blue"][:1])
+    visitor.wait(lambda: visitor.text("#sort-status").startswith("Sorted 1 photo "))
+    assert "Outdated: 3 photos" in visitor.text("#sort-status")
+    assert visitor.texts("#results .mark") == ["outdated"] * 3
 
 
 def test_what_is_not_there_is_said(visitor: Visitor) -> None:
     visitor.driver.get(f"{visitor.url}/?classifier=nobody")
     visitor.wait(lambda: "nobody" in visitor.messages())
     visitor.wait(lambda: visitor.one("#list").is_displayed())
+
+
+def test_a_list_that_does_not_come(visitor: Visitor) -> None:
+    visitor.run("window.fetch = () => Promise.reject(new TypeError('no network'))")
+    visitor.click("#go-classifiers")
+    visitor.wait(lambda: "did not answer" in visitor.messages())
+    assert not visitor.one("#paging").is_displayed()
 
 
 def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
