@@ -26,7 +26,8 @@ def main(argv: list[str] | None = None) -> int:
             return keys_command(arguments[1:])
         settings = read_configuration(arguments)
     except (StartupError, ServiceError) as error:
-        return refuse(error)
+        refuse(error)
+        return 2
     if settings.print_config:
         with suppress(BrokenPipeError):  # as of `| head`
             print(settings.text(), flush=True)

@@ -73,3 +73,7 @@ class ServiceError(Exception):
 
 class StartupError(RuntimeError):
     """The server cannot start as configured; the message says what to change."""
+
+
+class NotYetError(StartupError):
+    """The server cannot start now, but may later, with the same configuration."""

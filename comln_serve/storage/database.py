@@ -1,6 +1,7 @@
 """Connects to SQLite or PostgreSQL: URLs, transactions, and errors if the database fails."""
 
 import logging
+import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ _BEGIN = "comln_begin"
 LOCK_SECONDS = 5.0
 _NOT_KNOWN = "Whether the change was made is not known: look, or repeat it with the same Idempotency-Key."
 _CONNECT_SECONDS = 3
+# Parameter of a URL that is this server's. libpq's own `passfile` has to be readable by its user alone, which a secret
+# that is mounted into a container seldom is.
+_FILE_PARAMETER = "password_file"
 _SILENCE_MILLISECONDS = 10_000
 _POOL_SIZE = 16
 
@@ -46,7 +50,7 @@ class Database:
         self.description = str(self.url.database if self.is_sqlite else self.url.set(drivername="postgresql"))
         try:
             self._engine = create_engine(
-                self.url,
+                self.url.difference_update_query([_FILE_PARAMETER]),
                 pool_size=_POOL_SIZE,
                 max_overflow=0,
                 pool_timeout=LOCK_SECONDS,
@@ -74,9 +78,9 @@ class Database:
             event.listen(self._engine, "connect", lambda *_: file.opened())
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
-            from comln_serve.storage.postgresql import connect  # noqa: PLC0415 - optional
+            from comln_serve.storage.postgresql import Connecting  # noqa: PLC0415 - optional
 
-            event.listen(self._engine, "do_connect", connect)
+            event.listen(self._engine, "do_connect", Connecting(_password_file(self.url)))
             event.listen(self._engine, "connect", _configure_postgresql)
 
     @contextmanager
@@ -132,6 +136,16 @@ class Database:
     def errors(self) -> tuple[type[Exception], ...]:
         """The exceptions that an unusable database raises."""
         return (DBAPIError, PoolTimeout, self._engine.dialect.loaded_dbapi.Error)
+
+    def may_come_back(self, error: Exception) -> bool:
+        """Whether an error at opening may be over later, and is none of the configuration."""
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if self.is_sqlite:
+            return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+        state = getattr(cause, "sqlstate", None)
+        # None: there is no connection, whether the server is away, is starting or lets nobody in, as psycopg does not
+        # tell these apart. 08: it broke; 53: the server has no room; 57: it is stopping.
+        return state is None or state[:2] in ("08", "53", "57")
 
     @contextmanager
     def _writer_turn(self) -> Generator[None, None, None]:
@@ -193,6 +207,16 @@ def sqlite_file(url: str) -> Path | None:
     """
     parsed = parse_url(url)
     return Path(str(parsed.database)).absolute() if parsed.drivername == "sqlite" else None
+
+
+def _password_file(url: URL) -> Path | None:
+    """The file of `?password_file=`, if the URL has one."""
+    given = url.query.get(_FILE_PARAMETER)
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given or url.password is not None or "password" in url.query:
+        raise StartupError(f"the database URL must have one {_FILE_PARAMETER}, and no other password beside it")
+    return Path(given)
 
 
 _SQLITE_ARGUMENTS = {"timeout": LOCK_SECONDS, "check_same_thread": False}

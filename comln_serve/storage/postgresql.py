@@ -4,6 +4,7 @@ TCP notices a server that is gone. A server that hangs, or a pooler in front of 
 acknowledges what it receives but never answers: without a limit its clients would wait for ever.
 """
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -38,6 +39,33 @@ class TimedConnection(psycopg.Connection[Any]):
             raise
 
 
-def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> TimedConnection:
-    """Open a connection, for SQLAlchemy's `do_connect` event."""
-    return TimedConnection.connect(*arguments, **parameters)
+class Connecting:
+    """Opens connections, for SQLAlchemy's `do_connect` event."""
+
+    def __init__(self, password_file: Path | None = None) -> None:
+        """`password_file` holds the password, which is read for each connection: it may be exchanged at any time."""
+        self._password_file = password_file
+
+    def __call__(
+        self, _dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]
+    ) -> TimedConnection:
+        """Open a connection.
+
+        Raises:
+            psycopg.OperationalError: the server cannot be reached or refuses; or the file cannot be read.
+        """
+        if self._password_file is not None:
+            parameters = {**parameters, "password": _read_password(self._password_file)}
+        return TimedConnection.connect(*arguments, **parameters)
+
+
+def _read_password(file: Path) -> str:
+    """The text of a file, without a line break at its end."""
+    try:
+        password = file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise psycopg.OperationalError(f"the password file {file} cannot be read: {why}") from error
+    if not password:
+        raise psycopg.OperationalError(f"the password file {file} is empty")
+    return password

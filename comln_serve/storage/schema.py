@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
-from comln_serve.errors import StartupError
+from comln_serve.errors import NotYetError, StartupError
 from comln_serve.storage.database import LOCK_SECONDS, Database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -29,6 +29,7 @@ def prepare(database: Database) -> None:
 
     Raises:
         StartupError: the database cannot be used, is another program's, or of a later release.
+        NotYetError: it cannot be reached, or others keep it locked.
     """
     try:
         with database.connection() as connection:
@@ -55,7 +56,8 @@ def prepare(database: Database) -> None:
             if database.is_sqlite
             else "Check that it is running and lets this user in"
         )
-        raise StartupError(
+        refusal = NotYetError if database.may_come_back(error) else StartupError
+        raise refusal(
             f"cannot use {database.description} as the database of classifiers: "
             f"{cause}{end} {advice}, or choose another --database-url"
         ) from error

@@ -60,6 +60,20 @@ def test_a_process_with_a_wrong_variable_ends_with_status_2() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_database_that_is_not_there_yet_ends_with_status_1(workers: int, models_dir: Path) -> None:
+    """So that systemd starts it again: it does not after status 2 (RestartPreventExitStatus)."""
+    url = "postgresql://me:secret@127.0.0.1:1/x"
+    done = start_fails("--models-dir", models_dir, "--port", 0, "--workers", workers, "--database-url", url)
+    assert done.returncode == 1
+    assert "cannot use postgresql://me:***@127.0.0.1:1/x as the database" in done.stderr
+    assert "Check that it is running and lets this user in" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+    listed = start_fails("keys", "list", "--database-url", url)
+    assert listed.returncode == 2, "1 means that there is no such key"
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [

@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
+from typing import Any, NoReturn
 
 import numpy as np
 import psycopg
@@ -22,10 +23,11 @@ from sqlalchemy import delete, text
 from sqlalchemy.exc import DBAPIError
 
 from comln_serve.domain.classifier import HeldOutInfo
-from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.errors import ErrorCode, NotYetError, ServiceError, StartupError
 from comln_serve.storage import IdempotencyKey, Store, database, schema
 from comln_serve.storage import postgresql as comln_postgresql
 from comln_serve.storage.database import Database, parse_url
+from comln_serve.storage.postgresql import TimedConnection
 from comln_serve.storage.schema import MIGRATIONS, NEWEST, VERSION_TABLE, prepare
 from comln_serve.storage.tables import classifiers, metadata
 from tests.support.classifiers import add, classifier, same, support
@@ -448,3 +450,55 @@ def test_a_commit_that_nobody_confirms_is_not_called_undone(
             patch.setattr(psycopg.Connection, "commit", cut)
             assert "is not known" in unavailable(lambda: add(mine, "clf_a"))
         assert mine.find("clf_a")
+
+
+def test_a_file_that_another_program_keeps_locked_may_be_free_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(NotYetError, match="is locked"):
+            Store(f"sqlite:///{path}")
+
+
+# --- The password in a file ------------------------------------------------------------------------
+
+
+def test_the_password_of_a_file_is_read_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be exchanged while the server runs. libpq is given the password, not the parameter."""
+    given: list[dict[str, Any]] = []
+
+    def refuse(*_arguments: Any, **parameters: Any) -> NoReturn:
+        given.append(parameters)
+        raise psycopg.OperationalError("enough")
+
+    monkeypatch.setattr(TimedConnection, "connect", refuse)
+    file = tmp_path / "password"
+    opened = Database(f"postgresql://me@host/db?sslmode=require&password_file={file}")
+    for content in ("first\n", "second"):
+        file.write_text(content)
+        with pytest.raises(ServiceError), opened.reading():
+            pass
+    assert [parameters["password"] for parameters in given] == ["first", "second"]
+    assert all("password_file" not in parameters and parameters["sslmode"] == "require" for parameters in given)
+    assert "password_file=" in opened.description
+
+
+@pytest.mark.parametrize(("content", "problem"), [(None, "No such file"), ("\n", "is empty"), (b"\xff", "not UTF-8")])
+def test_a_password_file_that_cannot_be_used_is_named(
+    content: str | bytes | None, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(StartupError, match=problem) as caught:
+        Store(f"postgresql://me@127.0.0.1:1/db?password_file={file}")
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["me:secret@host/db?password_file=f", "host/db?password=secret&password_file=f"])
+def test_two_passwords_are_refused(url: str) -> None:
+    with pytest.raises(StartupError, match="no other password beside it") as caught:
+        Store(f"postgresql://{url}")
+    assert "secret" not in str(caught.value)
