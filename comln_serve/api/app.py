@@ -95,12 +95,14 @@ def create_app(
     app.state.parsing_threads = CapacityLimiter(1)
     app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
-    app.state.requests = Admission(engine.settings.max_pending_requests, Count.REQUESTS, engine.shared)
-    largest_body = engine.settings.max_body_bytes
-    held = Admission(engine.settings.max_pending_bytes, Count.BYTES, engine.shared, largest=largest_body)
+    settings, by_tenant = engine.settings, engine.settings.require_keys
+    app.state.requests = Admission(settings.max_pending_requests, Count.REQUESTS, engine.shared, by_tenant=by_tenant)
+    held = Admission(
+        settings.max_pending_bytes, Count.BYTES, engine.shared, largest=settings.max_body_bytes, by_tenant=by_tenant
+    )
     app.state.held = held
     app.state.metrics = Metrics(engine)
-    app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared)
+    app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared, by_tenant=by_tenant)
     for router in (*ROUTERS, open_inference):
         app.include_router(router)
     install_error_handlers(app)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
+from starlette.types import Scope as HttpScope
 
 from comln_serve.api.context import current_record
 from comln_serve.configuration.settings import Settings
@@ -53,6 +54,12 @@ def scopes_of(endpoint: Callable[..., Any] | None) -> tuple[Scope, ...] | None:
 def tenant_of(request: Request) -> str:
     """The tenant of the request's key. Public routes have none."""
     tenant: str = request.state.tenant
+    return tenant
+
+
+def held_by(scope: HttpScope) -> str:
+    """The tenant whose request holds memory; "" where its key has not been checked."""
+    tenant: str = scope.get("state", {}).get("tenant", _EVERYBODY)
     return tenant
 
 

@@ -35,7 +35,7 @@ def begin(request: Request, operation: Literal["adapt", "predict"]) -> Engine:
         ServiceError: OVERLOADED.
     """
     current_record().operation = operation
-    request.app.state.requests.check()
+    request.app.state.requests.check(tenant_of(request))
     return engine_of(request)
 
 
@@ -63,7 +63,7 @@ async def classify(
     """
     engine, tenant, record = engine_of(request), tenant_of(request), current_record()
     record.images = len(images)
-    with request.app.state.requests.admit():
+    with request.app.state.requests.admit(tenant=tenant):
         async with cancelled_with(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
             predicted = await engine.predict(
@@ -103,7 +103,7 @@ async def read(request: Request, call: Callable[[], _Result]) -> _Result:
     Raises:
         ServiceError: OVERLOADED, answers that wait for their clients fill the memory allowed.
     """
-    request.app.state.held.check()
+    request.app.state.held.check(tenant_of(request))
     return await to_thread.run_sync(call, limiter=request.app.state.reading_threads)
 
 

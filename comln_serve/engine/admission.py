@@ -38,49 +38,59 @@ class Admission:
 
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
-    the limit is only for requests of at most a 64th of it.
+    the limit is only for requests of at most a 64th of it. With `by_tenant` it is only for tenants
+    that have at most a 64th of it in this process, with all their requests: no tenant keeps others out.
 
     Attributes:
         pending: units that this process holds.
         most: units that one request can hold.
     """
 
-    def __init__(self, limit: int, unit: Count, shared: SharedCounts, largest: int | None = None) -> None:
+    def __init__(
+        self, limit: int, unit: Count, shared: SharedCounts, largest: int | None = None, *, by_tenant: bool = False
+    ) -> None:
         """Nothing is in work in this process.
 
         Args:
             largest: units that one request may have, and for which there is room if it is alone; None: all
                 requests have one.
+            by_tenant: whether tenants are told apart.
         """
-        self._limit, self._unit, self._shared = limit, unit, shared
-        self.most = limit if largest is None else max(limit - limit // _KEPT, largest)
+        self._limit, self._unit, self._shared, self._by_tenant = limit, unit, shared, by_tenant
+        if largest is None and not by_tenant:
+            self.most = limit
+        elif by_tenant and limit > 1:
+            self.most = max(limit - max(1, limit // _KEPT), largest or 1)
+        else:
+            self.most = max(limit - limit // _KEPT, largest or 1)
         self._small = max(1, limit // _SMALL)
         self.pending = 0
+        self._of_tenants: dict[str, int] = {}
         self._lock = Lock()
 
     @contextmanager
-    def admit(self, amount: int = 1) -> Generator[None, None, None]:
+    def admit(self, amount: int = 1, *, tenant: str = "") -> Generator[None, None, None]:
         """Hold `amount` units for the duration of the block.
 
         Raises:
             ServiceError: OVERLOADED, they exceed the limit.
         """
-        self.take(amount)
+        self.take(amount, tenant=tenant)
         try:
             yield
         finally:
-            self.give_back(amount)
+            self.give_back(amount, tenant=tenant)
 
-    def check(self) -> None:
+    def check(self, tenant: str = "") -> None:
         """Check that there is room for one more unit, without holding it.
 
         Raises:
             ServiceError: OVERLOADED, there is none.
         """
-        self.take(1)
-        self.give_back(1)
+        self.take(1, tenant=tenant)
+        self.give_back(1, tenant=tenant)
 
-    def take(self, amount: int, before: int = 0) -> None:
+    def take(self, amount: int, before: int = 0, *, tenant: str = "") -> None:
         """Hold `amount` units until they are given back.
 
         Args:
@@ -89,8 +99,9 @@ class Admission:
         Raises:
             ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
-        limit = self._limit if before + amount <= self._small else self.most
         with self._lock:
+            before = self._of_tenants.get(tenant, 0) if self._by_tenant else before
+            limit = self._limit if before + amount <= self._small else self.most
             pending = self._shared.total(self._unit)
             if pending + amount > limit:
                 raise ServiceError(
@@ -101,18 +112,22 @@ class Admission:
                     received=amount,
                     limit=limit,
                 )
-            self._add(amount)
+            self._add(amount, tenant)
 
-    def hold(self, amount: int) -> None:
+    def hold(self, amount: int, *, tenant: str = "") -> None:
         """Hold `amount` units that cannot be refused, even over the limit."""
         with self._lock:
-            self._add(amount)
+            self._add(amount, tenant)
 
-    def give_back(self, amount: int) -> None:
+    def give_back(self, amount: int, *, tenant: str = "") -> None:
         """Release `amount` units."""
         with self._lock:
-            self._add(-amount)
+            self._add(-amount, tenant)
 
-    def _add(self, amount: int) -> None:
+    def _add(self, amount: int, tenant: str) -> None:
         self.pending += amount
+        if self._by_tenant:
+            self._of_tenants[tenant] = left = self._of_tenants.get(tenant, 0) + amount
+            if not left:
+                del self._of_tenants[tenant]
         self._shared.set(self._unit, self.pending)

@@ -27,7 +27,7 @@ from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, New
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
-from comln_serve.engine.cancellation import Caller, Cancellation
+from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.comparing import Comparisons
 from comln_serve.engine.classifiers.housekeeping import Housekeeping
@@ -120,7 +120,13 @@ class Engine:
             # One that does not keep house deletes none: a server that keeps thumbnails may use the same database.
             keep_thumbnails=settings.keep_thumbnails or not keeps_house,
         )
-        self.images = Admission(settings.max_pending_images, Count.IMAGES, shared, largest=settings.max_images)
+        self.images = Admission(
+            settings.max_pending_images,
+            Count.IMAGES,
+            shared,
+            largest=settings.max_images,
+            by_tenant=settings.require_keys,
+        )
         self.formats = readable(settings.accepted_formats)
         if not self.formats:
             raise StartupError(
@@ -364,7 +370,7 @@ class Engine:
             found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
         with self._served.using() as models:
             model = models.of(found)
-            with self._embedding(images, model, clock, caller.cancellation, partial=partial) as upload:
+            with self._embedding(images, model, clock, caller, partial=partial) as upload:
                 embeddings = (await upload.job)[:, 0]
 
         numbers = None
@@ -400,7 +406,7 @@ class Engine:
         files: Sequence[File],
         model: Model,
         clock: StageClock,
-        cancellation: Cancellation,
+        caller: Caller,
         see: Deliver | None = None,
         *,
         partial: bool,
@@ -422,12 +428,12 @@ class Engine:
         began = time.perf_counter()
         policy = model.bundle.manifest.preprocessing
         views = 1 if see is None else len(policy.shares)
-        job = Job(len(files), self._job_limits, views)
+        job = Job(len(files), self._job_limits, views, tenant=caller.tenant)
         with (
             # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
-            self.images.admit(min(len(files) * views, self.images.most)),
+            self.images.admit(min(len(files) * views, self.images.most), tenant=caller.tenant),
             clock.stages("decode", "embed", job.decoding_share),
-            cancellation.calling(job.cancel),
+            caller.cancellation.calling(job.cancel),
             model.batcher.expect(job) as put,
         ):
 

@@ -253,3 +253,41 @@ def test_logs_and_metrics_name_no_classifiers_but_by_their_id_to_whom_they_belon
     assert keys[-3:-1] == [None, None], "of those that hold no valid key nothing is logged"
     assert None not in keys[:-3]
     assert {line["key"] for line in lines if made["id"] in json.dumps(line)} == {mine["Authorization"].split("_")[1]}
+
+
+def test_no_tenant_takes_all_room_for_requests_and_images(keyed: TestClient) -> None:
+    """With 224 of 256 requests, or as much of images or bytes, it is told that the server is busy; others are not."""
+    store, state = store_of(keyed), keyed.app.state  # type: ignore[attr-defined]
+    many, few = bearer(new_key(store, "many")), bearer(new_key(store, "few"))
+    for headers in (many, few):
+        assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
+    for room in (state.requests, state.engine.images, state.held):
+        room.take(room.most, tenant="many")
+        check_error(keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=many), ErrorCode.OVERLOADED)
+        assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=few).status_code == 200
+        room.give_back(room.most, tenant="many")
+        assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=many).status_code == 200
+        assert not room._of_tenants, "what a request holds is given back under the same name"
+
+
+def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images to decode and embed, and of adaptations."""
+    headers = bearer(new_key(store_of(keyed), "acme"))
+    engine = keyed.app.state.engine  # type: ignore[attr-defined]
+    tenants: list[str] = []
+    submit, turn = engine._decoders.submit, engine._maker._solves.turn
+
+    def noted_submit(job: Any, *arguments: Any, **options: Any) -> Any:
+        tenants.append(job.tenant)
+        return submit(job, *arguments, **options)
+
+    def noted_turn(check: Any, classifier: Any, tenant: str = "") -> Any:
+        tenants.append(tenant)
+        return turn(check, classifier, tenant)
+
+    monkeypatch.setattr(engine._decoders, "submit", noted_submit)
+    monkeypatch.setattr(engine._maker._solves, "turn", noted_turn)
+    assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
+    assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=headers).status_code == 200
+    assert keyed.post(f"/classifiers/{NAME}/adapt", headers=headers).status_code == 201
+    assert tenants == ["acme"] * 4

@@ -95,21 +95,21 @@ class Bench:
         self.limits = limits or JobLimits(1000.0, 1000.0)
         self._requests = ThreadPoolExecutor(64)
 
-    def send(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
+    def send(self, *values: int, cancellation: Cancellation | None = None, tenant: str = "") -> Answer:
         """A request with these images, all decoded."""
-        return self._requests.submit(self._embed, values, cancellation)
+        return self._requests.submit(self._embed, values, cancellation, tenant)
 
-    def _embed(self, values: tuple[int, ...], cancellation: Cancellation | None) -> NDArray[np.float32]:
-        job = Job(len(values), self.limits)
+    def _embed(self, values: tuple[int, ...], cancellation: Cancellation | None, tenant: str) -> NDArray[np.float32]:
+        job = Job(len(values), self.limits, tenant=tenant)
         with (cancellation or Cancellation()).calling(job.cancel), self.batcher.expect(job) as put:
             for position, value in enumerate(values):
                 put(position, image_of(value)[None])
             return job.wait()[:, 0]
 
-    def queue(self, *values: int, cancellation: Cancellation | None = None) -> Answer:
+    def queue(self, *values: int, cancellation: Cancellation | None = None, tenant: str = "") -> Answer:
         """A request that cannot run yet; returns when its images wait."""
         before = self.batcher.queued
-        future = self.send(*values, cancellation=cancellation)
+        future = self.send(*values, cancellation=cancellation, tenant=tenant)
         wait_until(lambda: future.done() or self.batcher.queued == before + len(values))
         return future
 
@@ -154,6 +154,16 @@ def test_requests_that_wait_are_embedded_together(bench: Bench) -> None:
     for value, other in zip((1, 2, 3), others, strict=True):
         np.testing.assert_array_equal(other.result(SOON), embeddings_of(value))
     assert bench.network.batches == [[255], [1, 2, 3]]
+
+
+def test_tenants_take_turns_however_many_requests_they_have(bench: Bench) -> None:
+    first = bench.occupy()
+    many = [bench.queue(value, tenant="many") for value in range(1, 9)]
+    one = bench.queue(100, tenant="one")
+    bench.network.allow()
+    for request in (first, one, *many):
+        request.result(SOON)
+    assert bench.network.batches == [[255], [1, 100, 2, 3], [4, 5, 6, 7], [8]]
 
 
 def test_requests_take_turns_image_by_image(bench: Bench) -> None:

@@ -200,6 +200,36 @@ def test_large_requests_leave_room_for_small_ones() -> None:
         pass
 
 
+def test_no_tenant_takes_the_room_of_others() -> None:
+    """The last eighth is for those that hold little, with all their requests."""
+    admission = Admission(128, Count.REQUESTS, SharedCounts(), by_tenant=True)
+    for _ in range(112):
+        admission.take(1, tenant="many")
+    assert fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="many")).detail["limit"] == 112
+    with admission.admit(tenant="few"), admission.admit(tenant="few"):
+        fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="few"))
+    for _ in range(112):
+        admission.give_back(1, tenant="many")
+    assert not admission.pending
+    assert not admission._of_tenants, "nothing is kept of tenants without work"
+
+
+def test_without_tenants_all_of_the_limit_can_be_taken() -> None:
+    admission = Admission(8, Count.REQUESTS, SharedCounts())
+    for _ in range(8):
+        admission.take(1, tenant="")
+    fails(ErrorCode.OVERLOADED, lambda: admission.take(1))
+
+
+def test_of_few_places_one_is_for_others() -> None:
+    admission = Admission(4, Count.EXPORTS, SharedCounts(), by_tenant=True)
+    for _ in range(3):
+        admission.take(1, tenant="many")
+    fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="many"))
+    admission.take(1, tenant="few")
+    Admission(1, Count.EXPORTS, SharedCounts(), by_tenant=True).take(1, tenant="many")
+
+
 def test_predictions_of_single_images_go_on_beside_large_requests(make_engine: MakeEngine) -> None:
     engine = make_engine(max_images=9, max_pending_images=16)
     adapted = engine.adapt(colour_support()).classifier

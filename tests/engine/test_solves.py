@@ -25,12 +25,12 @@ def nothing() -> None:
     pass
 
 
-def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str) -> tuple[Event, Future[str]]:
+def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str, tenant: str = "") -> tuple[Event, Future[str]]:
     """Ask for a turn on another thread; once it is there it lasts until the event is set."""
     release = Event()
 
     def solve() -> str:
-        with solves.turn(nothing, classifier):
+        with solves.turn(nothing, classifier, tenant):
             assert release.wait(60)
         return classifier
 
@@ -62,6 +62,24 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
         assert first[1].result() == "a"
         second[0].set()
         assert second[1].result() == "a"
+
+
+def test_tenants_take_turns() -> None:
+    """However many adaptations of one wait, and whichever came first."""
+    solves = Solves(at_once=1, max_waiting=9, max_seconds=60, shared=SharedCounts())
+    with ThreadPoolExecutor(5) as pool:
+        turns = {}
+        for classifier in ("a1", "a2", "a3", "b1", "b2"):
+            turns[classifier] = held(pool, solves, classifier, classifier[0])
+            wait_until(lambda: len(solves._line) + len(solves._solving) == len(turns))
+        order: list[Any] = []
+        while len(order) < len(turns):
+            wait_until(lambda: len(solves._solving) == 1)
+            order += solves._solving
+            release, done = turns[order[-1]]
+            release.set()
+            done.result(60)
+    assert order == ["a1", "b1", "a2", "b2", "a3"]
 
 
 def test_changes_of_one_classifier_leave_places_to_others() -> None:

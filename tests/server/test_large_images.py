@@ -173,18 +173,31 @@ def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoder
     assert len(many.result(120)) == 400
 
 
+def test_a_tenant_with_many_requests_does_not_delay_others(decoders: Decoders) -> None:
+    """Of small images and of large ones."""
+    many = [decode(decoders, [solid("RGB", 600)] * 10) for _ in range(20)]
+    single = decode(decoders, [solid("RGB", 20)], Job(1, LIMITS, tenant="other"))
+    single.result(60)
+    assert sum(request.done() for request in many) < len(many) / 2
+    for request in many:
+        request.result(120)
+
+
 def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: Decoders) -> None:
     first = Job(24, LIMITS)
     some = decode(decoders, [solid("RGB")] * 24, first)
-    wait_until(lambda: decoders.waiting_pixels > 16 * SIDE * SIDE)
+    wait_until(lambda: decoders.waiting_pixels.total() > 16 * SIDE * SIDE)
     with pytest.raises(ServiceError) as caught:
         decode(decoders, [solid("RGB")]).result(60)
     assert caught.value.code is ErrorCode.OVERLOADED
     assert caught.value.detail["limit_pixels"] == 16 * SIDE * SIDE
+    other = decode(decoders, [solid("RGB")], Job(1, LIMITS, tenant="other"))
+    assert len(other.result(60)) == 1, "another tenant's does not wait for all of these"
+    assert not some.done()
     first.cancel()
     with pytest.raises(ServiceError):
         some.result(60)
-    wait_until(lambda: decoders.waiting_pixels == 0)
+    wait_until(lambda: decoders.waiting_pixels.total() == 0)
     assert len(decode(decoders, [solid("RGB")]).result(60)) == 1
 
 
@@ -257,10 +270,10 @@ def test_what_was_given_up_leaves_the_line_at_once(decoders: Decoders, monkeypat
     for _ in range(20):
         job = Job(2, LIMITS)
         upload = decoders.submit(job, [large, large], POLICY, lambda _position, _pixels: None)
-        wait_until(lambda: decoders.waiting_pixels > 0)
+        wait_until(lambda: decoders.waiting_pixels.total() > 0)
         job.cancel()
         decoders.forget(upload)
-    wait_until(lambda: decoders.waiting_pixels == 0)
+    wait_until(lambda: decoders.waiting_pixels.total() == 0)
     last = decode(decoders, [large])
     go_on.set()
     assert len(first.result(60)) == len(last.result(60)) == 1

@@ -7,6 +7,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from comln_serve.api.authentication import held_by
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode, ServiceError
 
@@ -38,10 +39,10 @@ class Intake:
             await self._app(scope, receive, send)
             return
         deadline = asyncio.get_running_loop().time() + self._max_seconds
-        taken, complete = 0, False
+        taken, complete, holder = 0, False, ""
 
         async def bounded_receive() -> Message:
-            nonlocal taken, complete
+            nonlocal taken, complete, holder
             if complete:  # only a disconnect can follow
                 return await receive()
             try:
@@ -51,7 +52,8 @@ class Intake:
                 raise receive_timeout(self._max_seconds) from error
             size = len(message.get("body", b""))
             if size:  # that a client has left must not be refused
-                self._held.take(size, before=taken)
+                holder = held_by(scope)  # known by now: the key is checked before the body is read
+                self._held.take(size, before=taken, tenant=holder)
                 taken += size
             complete = not message.get("more_body", False)
             return message
@@ -61,19 +63,20 @@ class Intake:
             if len(body) <= _PIECE:
                 await send(message)
                 return
-            self._held.hold(len(body))
+            tenant = held_by(scope)
+            self._held.hold(len(body), tenant=tenant)
             try:
                 for start in range(0, len(body), _PIECE):
                     end = start + _PIECE
                     more = end < len(body) or message.get("more_body", False)
                     await send({**message, "body": body[start:end], "more_body": more})
             finally:
-                self._held.give_back(len(body))
+                self._held.give_back(len(body), tenant=tenant)
 
         try:
             await self._app(scope, bounded_receive, counted_send)
         finally:
-            self._held.give_back(taken)
+            self._held.give_back(taken, tenant=holder)
 
 
 def receive_timeout(allowed: float) -> ServiceError:

@@ -120,8 +120,8 @@ async def import_classifier(
 
 async def _file(request: Request, kind: str, write: Callable[[], tuple[Classifier, bytes]]) -> Response:
     """A file named after its classifier, few made at a time."""
-    request.app.state.held.check()  # a file counts there until its client has read it
-    with request.app.state.exports.admit():
+    request.app.state.held.check(tenant_of(request))  # a file counts there until its client has read it
+    with request.app.state.exports.admit(tenant=tenant_of(request)):
         classifier, content = await work(request, write)
     name = re.sub(r"[^A-Za-z0-9._-]", "_", classifier.name or classifier.id)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}

@@ -86,7 +86,7 @@ async def change(request: Request, call: Callable[[], _Result]) -> _Result:
     """Run an engine call that writes to the store on the worker threads: writers wait for each
     other, and must not keep routes that only read waiting.
     """
-    with request.app.state.requests.admit():
+    with request.app.state.requests.admit(tenant=tenant_of(request)):
         return await work(request, call)
 
 
@@ -115,7 +115,7 @@ async def make(
         )
         return as_json(body, request.scope["route"].status_code or 200, headers)
 
-    with request.app.state.requests.admit():
+    with request.app.state.requests.admit(tenant=tenant_of(request)):
         async with cancelled_with(request) as cancellation:
             return await work(request, lambda: written(cancellation))
 

@@ -193,7 +193,7 @@ class ClassifierMaker:
         self._check_room()
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
-        with self._solves.turn(self._caller.cancellation.check, object()):
+        with self._solves.turn(self._caller.cancellation.check, object(), self._caller.tenant):
             made = fit(model, examples, new.horizon, self._settings.max_solve_seconds, self._clock)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
@@ -235,7 +235,7 @@ class ClassifierMaker:
         """
         tenant, check = self._caller.tenant, self._caller.cancellation.check
         while True:
-            with suppress(ChangedError), self._solves.turn(check, (tenant, reference)):
+            with suppress(ChangedError), self._solves.turn(check, (tenant, reference), tenant):
                 stored, examples = self._catalogue.of(tenant).support(reference)
                 self._check_version(stored)
                 made, changed = apply(stored, examples)
@@ -257,8 +257,7 @@ class ClassifierMaker:
         """
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
-        cancellation = self._caller.cancellation
-        with self._embedding(files, model, self._clock, cancellation, seen.take, partial=self._partial) as upload:
+        with self._embedding(files, model, self._clock, self._caller, seen.take, partial=self._partial) as upload:
             embeddings = upload.job.wait()
             embeddings = embeddings.reshape(len(embeddings), -1)
         self._rejected = rejected = upload.rejected

@@ -6,7 +6,7 @@ Decoded images arrive one by one. A thread takes a batch and runs the network on
 - or every announced image has arrived, so that a lone request never waits,
 - or the batch's oldest image has waited for the batching delay.
 
-Requests take turns, image by image. Images of a request that has ended are dropped unembedded.
+Tenants take turns, and the requests of each, image by image. Images of a request that has ended are dropped unembedded.
 """
 
 import logging
@@ -26,6 +26,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job
+from comln_serve.engine.turns import Turns
 from comln_serve.errors import ErrorCode, ServiceError
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Batcher:
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self._changed = Condition()
         self._waiting: dict[Job, deque[_Item]] = {}
+        self._turns = Turns[Job]()  # the same jobs
         self.queued = 0
         self._coming = 0
         self._busy_since: dict[Thread, float] = {}
@@ -145,7 +147,10 @@ class Batcher:
                     if views is not None:
                         now = time.monotonic()
                         items = [_Item(job, position, view, image, now) for view, image in enumerate(views)]
-                        self._waiting.setdefault(job, deque()).extend(items)
+                        if job not in self._waiting:
+                            self._waiting[job] = deque()
+                            self._turns.add(job.tenant, job)
+                        self._waiting[job].extend(items)
                         self.queued += len(items)
                     self._changed.notify(1 if views is None else len(views))
             if views is None:
@@ -162,6 +167,7 @@ class Batcher:
                 self._coming -= left
                 left = 0
                 self.queued -= len(self._waiting.pop(job, ()))
+                self._turns.remove(job.tenant, job)
                 if not self._coming:  # batches need not wait for more images
                     self._changed.notify_all()
 
@@ -237,15 +243,18 @@ class Batcher:
         if self.limits.even:
             most = min(most, math.ceil(self.queued / self.limits.threads))
         while self._waiting and len(taken) < most:
-            job, items = next(iter(self._waiting.items()))
-            del self._waiting[job]
+            job = self._turns.take()
+            items = self._waiting[job]
             if job.over:
                 self.queued -= len(items)
+                del self._waiting[job]
                 continue
             taken.append(items.popleft())
             self.queued -= 1
             if items:
-                self._waiting[job] = items  # behind the other jobs, so that all take turns
+                self._turns.add(job.tenant, job)
+            else:
+                del self._waiting[job]
         return taken
 
     def _embed(self, batch: Batch, *, alone: bool) -> None:

@@ -1,14 +1,15 @@
 """Threads that decode image files into backbone inputs, for all models.
 
-Requests take turns, image by image, so that a request of hundreds of images does not delay single
-images. A file of a few hundred bytes can hold sixty million pixels: large images, known by their
-headers, have their own queue, their own threads and a limit on the memory they take together.
+Tenants take turns, and the requests of each, image by image: neither a request of hundreds of images nor a tenant with
+hundreds of requests delays single images of others for long. A file of a few hundred bytes can hold sixty million
+pixels: large images, known by their headers, have their own queue, their own threads and a limit on the memory they
+take together.
 """
 
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
+from comln_serve.engine.turns import Turns
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 
@@ -27,8 +29,8 @@ logger = logging.getLogger(__name__)
 # Pixels of the largest small image, at most 64 MB in memory. JPEGs such as a phone's photos are
 # decoded at a reduced size.
 SMALL = 4_000_000
-# A request with large images is refused if those of other requests that wait have more pixels than
-# this many images of the largest allowed size, per thread: a few seconds of work.
+# A request with large images is refused if those of its tenant's other requests that wait have more pixels than this
+# many images of the largest allowed size, per thread: a few seconds of work.
 _MOST_WAITING = 8
 
 File = bytes | ServiceError
@@ -96,7 +98,7 @@ class Decoders:
     """Decodes files and delivers the backbone inputs. Thread-safe.
 
     Attributes:
-        waiting_pixels: of the large images that wait.
+        waiting_pixels: of the large images that wait, by tenant.
     """
 
     def __init__(self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float) -> None:
@@ -112,9 +114,8 @@ class Decoders:
         self._lock = Lock()
         # Those for small and for large images wait apart: a thread that wakes up takes time from embedding.
         self._for_small, self._for_large = Condition(self._lock), Condition(self._lock)
-        self._uploads: deque[Upload] = deque()
-        self._large: deque[Upload] = deque()
-        self.waiting_pixels = 0
+        self._uploads, self._large = Turns[Upload](), Turns[Upload]()
+        self.waiting_pixels = Counter[str]()
         self._held_pixels = 0  # of large images being decoded
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
@@ -139,18 +140,17 @@ class Decoders:
             if self._closing:
                 raise stopping()
             upload = Upload(job, files, policy, deliver, partial)
-            self._uploads.append(upload)
+            self._uploads.add(job.tenant, upload)
             self._for_small.notify(len(files))
         return upload
 
     def forget(self, upload: Upload) -> None:
         """Release the files of an upload whose job is over, and the room that its large images take in the queue."""
         with self._lock:
-            if upload in self._uploads:
-                self._uploads.remove(upload)
+            self._uploads.remove(upload.job.tenant, upload)
             if upload.large:
-                self._large.remove(upload)
-                self.waiting_pixels -= sum(file.pixels for _, file in upload.large)
+                self._large.remove(upload.job.tenant, upload)
+                self.waiting_pixels[upload.job.tenant] -= sum(file.pixels for _, file in upload.large)
                 upload.large.clear()
                 self._for_large.notify_all()
             elif self._closing:
@@ -197,12 +197,12 @@ class Decoders:
         with self._lock:
             while True:
                 while self._uploads:
-                    upload = self._uploads.popleft()
+                    upload = self._uploads.take()
                     if not upload.has_more:
                         continue
                     position, upload.taken = upload.taken, upload.taken + 1
                     upload.decoding += 1
-                    self._uploads.append(upload)
+                    self._uploads.add(upload.job.tenant, upload)
                     return self._start_task(Task(upload, position, None))
                 if self._closing:
                     self._for_large.notify_all()  # they end once no upload is left
@@ -214,14 +214,14 @@ class Decoders:
         with self._lock:
             while True:
                 if self._large:
-                    upload = self._large[0]
+                    upload = self._large.first
                     position, file = upload.large[0]
                     if not self._held_pixels or self._held_pixels + file.pixels <= self._max_pixels:
-                        self._large.popleft()
+                        self._large.take()
                         upload.large.popleft()
                         if upload.large:
-                            self._large.append(upload)
-                        self.waiting_pixels -= file.pixels
+                            self._large.add(upload.job.tenant, upload)
+                        self.waiting_pixels[upload.job.tenant] -= file.pixels
                         self._held_pixels += file.pixels
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
@@ -263,12 +263,12 @@ class Decoders:
             if upload.job.over:  # perhaps forgotten already
                 return False
             own = sum(waiting.pixels for _, waiting in upload.large)
-            others = self.waiting_pixels - own
+            others = self.waiting_pixels[upload.job.tenant] - own
             if others <= self._most_waiting_pixels:
-                self.waiting_pixels += file.pixels
+                self.waiting_pixels[upload.job.tenant] += file.pixels
+                if not upload.large:
+                    self._large.add(upload.job.tenant, upload)
                 upload.large.append((position, file))
-                if upload not in self._large:
-                    self._large.append(upload)
                 return True
         upload.job.fail(
             ServiceError(

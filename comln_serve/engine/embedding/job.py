@@ -47,12 +47,13 @@ class Job:
         count: number of images, at least 1.
         views: number of views of each image, all of which are embedded.
         finite: whether embeddings that hold NaN or infinity end the job.
+        tenant: whose request it is; tenants take turns.
         decoding_s, embedding_s: seconds of work, summed over images.
         waited_s: seconds before work on its first image began; None until then.
     """
 
-    def __init__(self, count: int, limits: JobLimits, views: int = 1, *, finite: bool = True) -> None:
-        self.count, self.views, self.finite = count, views, finite
+    def __init__(self, count: int, limits: JobLimits, views: int = 1, *, finite: bool = True, tenant: str = "") -> None:
+        self.count, self.views, self.finite, self.tenant = count, views, finite, tenant
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
         self._limits = limits
