@@ -275,7 +275,7 @@ def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: py
     headers = bearer(new_key(store_of(keyed), "acme"))
     engine = keyed.app.state.engine  # type: ignore[attr-defined]
     tenants: list[str] = []
-    submit, turn = engine._decoders.submit, engine._maker._solves.turn
+    submit, turn = engine._decoders.submit, engine._solves.turn
 
     def noted_submit(job: Any, *arguments: Any, **options: Any) -> Any:
         tenants.append(job.tenant)
@@ -286,7 +286,7 @@ def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: py
         return turn(check, classifier, tenant)
 
     monkeypatch.setattr(engine._decoders, "submit", noted_submit)
-    monkeypatch.setattr(engine._maker._solves, "turn", noted_turn)
+    monkeypatch.setattr(engine._solves, "turn", noted_turn)
     assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
     assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=headers).status_code == 200
     assert keyed.post(f"/classifiers/{NAME}/adapt", headers=headers).status_code == 201
