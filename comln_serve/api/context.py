@@ -64,7 +64,7 @@ def current_record() -> RequestRecord:
 
 
 def new_record(scope: Scope) -> RequestRecord:
-    """A record with the client's request id if that is safe to log, else with a new id."""
+    """The record of a request that begins. Its id is the client's if that is safe to log, else a new one."""
     record = RequestRecord(method=scope["method"])
     record.open_inference = f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/")
     given = Headers(scope=scope).getlist(REQUEST_ID_HEADER)

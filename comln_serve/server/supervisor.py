@@ -46,6 +46,8 @@ class Supervisor:
             prepare: loads what later processes share with this one, once the first is ready.
         """
         self._shared, self._work, self._prepare = shared, work, prepare
+        # The place of the process that embeds, if there is to be one.
+        self._embedder = () if shared.embedder is None else (shared.embedder,)
         self._fork = multiprocessing.get_context("fork")
         self._running: dict[int, BaseProcess] = {}
         self._start_at = [0.0] * len(shared.places)
@@ -67,7 +69,7 @@ class Supervisor:
                 self._prepare()
             while ready and not self._stopping:
                 self._keep_running(self._shared.places, _LOOK_S)
-            serving = [process for place, process in self._running.items() if place != self._shared.embedder]
+            serving = [process for place, process in self._running.items() if place not in self._embedder]
             while any(process.exitcode is None for process in serving):  # they drain, which may need embeddings
                 self._keep_running(self._embedder, _LOOK_S)
             return max(map(self._status, serving), default=0)
@@ -92,14 +94,10 @@ class Supervisor:
 
     def _end_embedder(self) -> None:
         """End the process that embeds, once those that it embeds for have drained. It has nothing to lose."""
-        if self._shared.embedder in self._running:
-            self._running[self._shared.embedder].kill()
-            self._running[self._shared.embedder].join()
-
-    @property
-    def _embedder(self) -> tuple[int, ...]:
-        """The place of the process that embeds, if there is to be one."""
-        return () if self._shared.embedder is None else (self._shared.embedder,)
+        for place in self._embedder:
+            if place in self._running:
+                self._running[place].kill()
+                self._running[place].join()
 
     def _keep_running(self, places: Iterable[int], seconds: float) -> None:
         """Start the processes of these places that are missing. Then wait, but only until one ends; replace it next."""
@@ -115,7 +113,7 @@ class Supervisor:
 
     def _start(self, place: int) -> None:
         with _signals_held():
-            if self._stopping and place != self._shared.embedder:
+            if self._stopping and place not in self._embedder:
                 return  # the signal has been passed on already, and would not reach this one
             process = self._fork.Process(target=self._begin, args=(place,), name=self._name(place))
             process.start()
@@ -150,7 +148,7 @@ class Supervisor:
             process = self._running.get(place)
             if process is None or process.exitcode is None:
                 continue
-            if self._stopping and place != self._shared.embedder:
+            if self._stopping and place not in self._embedder:
                 continue  # the signal to stop has ended it
             logger.error(
                 "%s (process %d) ended with status %d; another takes its place",
@@ -160,12 +158,12 @@ class Supervisor:
             )
             del self._running[place]
             self._shared.replace(place)
-            if self._shared.folder is not None and place != self._shared.embedder:
+            if self._shared.folder is not None and place not in self._embedder:
                 forget_gauges(self._shared.folder, place)
 
     def _name(self, place: int) -> str:
         """What the log calls a process."""
-        return "embedder" if place == self._shared.embedder else f"worker {place}"
+        return "embedder" if place in self._embedder else f"worker {place}"
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
@@ -178,7 +176,7 @@ class Supervisor:
 
     def _send(self, number: int) -> None:
         for place, process in self._running.items():
-            if place != self._shared.embedder and process.exitcode is None and process.pid is not None:
+            if place not in self._embedder and process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
 
 

@@ -71,8 +71,8 @@ async def read_examples(request: Request, settings: Settings) -> tuple[Support, 
 async def read_again(request: Request, settings: Settings) -> AgainOptions:
     """Options of `POST /classifiers/{ref}/adapt`, which may have no body."""
     # `has_body` reads the first chunk of a chunked body. One that has a Content-Type is left to its reader.
-    in_chunks = "content-type" in request.headers and "transfer-encoding" in request.headers
-    if not in_chunks and not await has_body(request):
+    left_to_reader = "content-type" in request.headers and "transfer-encoding" in request.headers
+    if not left_to_reader and not await has_body(request):
         return AgainOptions()
     if _is_multipart(request):
         form = await multipart.read_form(request, settings)
