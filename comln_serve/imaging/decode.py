@@ -108,7 +108,7 @@ def open_image(
             f"{len(data)} bytes that are not a readable image in one of these formats: {', '.join(formats)}", formats
         )
     if kind not in formats:
-        raise _not_accepted(kind, len(data), formats)
+        raise not_accepted(kind, len(data), formats)
     try:
         image, stored = _open(_Guarded(data, check), data, kind)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -118,7 +118,7 @@ def open_image(
             allowed_pixels=max_pixels,
         ) from error
     except ImportError as error:
-        raise _not_accepted(kind, len(data), [name for name in formats if name != kind]) from error
+        raise not_accepted(kind, len(data), [name for name in formats if name != kind]) from error
     except StoppedError:
         raise
     except Exception as error:  # a hostile file can raise anything from a decoder
@@ -231,11 +231,6 @@ def _drop_text(image: Image.Image) -> None:
 
 def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:
     return _invalid(f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats)
-
-
-def _not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
-    message = not_accepted(kind, size, formats)
-    return ImageError("invalid_image", message, allowed_formats=list(formats), received_format=kind)
 
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:

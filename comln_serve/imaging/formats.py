@@ -5,6 +5,8 @@ from importlib.util import find_spec
 
 from PIL import features
 
+from comln_serve.imaging.errors import ImageError
+
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "HEIC", "AVIF", "TIFF")
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
@@ -89,12 +91,13 @@ def readable(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in formats if _has_decoder(name))
 
 
-def not_accepted(kind: str, size: int, formats: Sequence[str]) -> str:
-    """What a file of `size` bytes is that is of none of the accepted `formats`, and what to do."""
+def not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
+    """The error for a file of `size` bytes that has none of the accepted `formats`: what it is, and what to do."""
     # Of whoever runs the server, not of whoever sent the file.
     missing = ", and HEIC where comln-serve[heic] is installed" if kind == "HEIC" and not _has_decoder(kind) else ""
     what, instead = _IN_WORDS.get(kind, kind), _INSTEAD.get(kind, _CONVERT)
-    return f"This is {what} ({size} bytes). Accepted are {', '.join(formats)}{missing}. {instead}"
+    message = f"This is {what} ({size} bytes). Accepted are {', '.join(formats)}{missing}. {instead}"
+    return ImageError("invalid_image", message, allowed_formats=list(formats), received_format=kind)
 
 
 def _has_decoder(name: str) -> bool:
