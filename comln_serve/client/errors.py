@@ -1,10 +1,7 @@
 """Errors of the client."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
-
-_NO_DETAIL: Mapping[str, Any] = MappingProxyType({})
 
 
 class ComlnError(Exception):
@@ -23,14 +20,14 @@ class ComlnError(Exception):
         message: str,
         *,
         code: str | None = None,
-        detail: Mapping[str, Any] = _NO_DETAIL,
+        detail: Mapping[str, Any] | None = None,
         status: int | None = None,
         request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
-        self.detail = detail
+        self.detail: Mapping[str, Any] = detail or {}
         self.status = status
         self.request_id = request_id
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from tqdm import tqdm
 
@@ -112,14 +113,11 @@ def run_calibrate(args: argparse.Namespace) -> int:
     )
     calibration = whole.model_copy(update={"tasks": measured})
     _print(calibration)
-    worse = made_worse(calibration)
-    if worse:
-        print(f"warning: {worse}", file=sys.stderr)
-    if weak := weak_unknown(calibration):
-        print(f"warning: {weak}", file=sys.stderr)
-    before, after = (
-        sum(values) / len(measured) for values in zip(*((t.nll_before, t.nll_after) for t in measured), strict=True)
-    )
+    for warning in (made_worse(calibration), weak_unknown(calibration)):
+        if warning:
+            print(f"warning: {warning}", file=sys.stderr)
+    before = fmean(task.nll_before for task in measured)
+    after = fmean(task.nll_after for task in measured)
     if after > before and not (args.even_if_worse or args.dry_run):
         raise ConfigError(
             f"not recorded: the calibration raises the mean cross-entropy from {before:.3f} to {after:.3f}. Measure "

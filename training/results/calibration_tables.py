@@ -1,6 +1,7 @@
 """A bundle's calibration as tables, for the terminal and the model card."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from comln_serve.bundle import Calibration
 from comln_serve.bundle.calibration import CalibrationTask
@@ -93,11 +94,11 @@ def mean_by_shots(calibration: Calibration) -> Table:
     rows = [
         [
             f"{shots}" if isinstance(shots, int) else f"{shots[0]} to {shots[1]}",
-            f"{100 * _mean([t.ece_before for t in tasks]):.1f}",
-            f"{100 * _mean([t.ece_after for t in tasks]):.1f}",
-            f"{_mean([t.auroc for t in tasks]):.3f}",
-            f"{100 * _mean([t.known_refused for t in tasks]):.1f}",
-            f"{100 * _mean([t.strangers_refused for t in tasks]):.1f}",
+            f"{100 * fmean(t.ece_before for t in tasks):.1f}",
+            f"{100 * fmean(t.ece_after for t in tasks):.1f}",
+            f"{fmean(t.auroc for t in tasks):.3f}",
+            f"{100 * fmean(t.known_refused for t in tasks):.1f}",
+            f"{100 * fmean(t.strangers_refused for t in tasks):.1f}",
         ]
         for shots, tasks in groups.items()
     ]
@@ -116,7 +117,3 @@ def _by_task(
         if (found := cells(task)) is not None
     ]
     return [*(["data"] if named else []), "task", *header], rows
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
