@@ -162,6 +162,10 @@ def _no_answer(session: Session, failure: httpx2.TransportError, attempts: int, 
             "of your own signed it, give the authority's certificate: the file's name in the variable SSL_CERT_FILE, "
             "or Client(verify=...)"
         )
+    if isinstance(failure, httpx2.ReadTimeout | httpx2.WriteTimeout):  # connected, so there is a server
+        return NoAnswerError(
+            f"the server at {session.url} gave {why}{tried}. Give it longer: timeout=... or --timeout, in seconds"
+        )
     if session.answered:
         return NoAnswerError(f"the connection to {session.url} failed: {why}{tried}")
     if isinstance(failure, httpx2.RemoteProtocolError | httpx2.ReadError):

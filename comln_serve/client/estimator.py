@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from comln_serve.client.clients import DEFAULT_TIMEOUT, Client
 from comln_serve.client.errors import InputError
-from comln_serve.client.images import DEFAULT_MAX_SIDE, ImageSource
+from comln_serve.client.images import DEFAULT_MAX_SIDE, ImageSource, sources
 from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
@@ -73,6 +73,11 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
         images, labels = _images(X), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(images):
             raise InputError(f"y has shape {labels.shape}; give one label for each of the {len(images)} images")
+        # In the list that was given: beside texts, NumPy makes NaN a text, too.
+        given = y if isinstance(y, list | tuple) else labels
+        missing = [n for n, item in enumerate(given, 1) if isinstance(item, float | np.floating) and np.isnan(item)]
+        if missing:
+            raise InputError(f"label {missing[0]} of y is NaN ({len(missing)} in all); leave these images out")
         try:
             classes, index = np.unique(labels, return_inverse=True)
         except TypeError as error:
@@ -141,12 +146,13 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _images(X: Any) -> list[ImageSource]:
-    if isinstance(X, np.ndarray) and X.ndim not in (1, 3, 4):
+    shape = tuple(getattr(X, "shape", (0,)))
+    if len(shape) == 2:  # features, or a table, which would be taken for its columns
         raise InputError(
-            f"X is an array of shape {X.shape}; give images: a list of paths or pictures, or an array of shape "
+            f"X has the shape {shape}; give images: a list or a column of paths or pictures, or an array of shape "
             "(n, height, width, 3) or (n, height, width), uint8"
         )
-    return list(X)
+    return [source.content for source in sources(X)]
 
 
 def _texts(classes: NDArray[Any]) -> list[str]:

@@ -157,8 +157,8 @@ def _read(name: str, content: ImageSource) -> bytes:
 
 def _of_array(name: str, array: Any) -> Image.Image:
     interface = array.__array_interface__
-    shape, kind = tuple(interface["shape"]), interface["typestr"]
-    if kind != "|u1" or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)) or 0 in shape:
+    shape, kind = tuple(interface["shape"]), getattr(array, "dtype", interface["typestr"])
+    if interface["typestr"] != "|u1" or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)) or 0 in shape:
         raise InputError(
             f"{name} is an array of shape {shape} and type {kind}; allowed are uint8 of shape (height, width, 3), RGB "
             "from 0 to 255, and (height, width), greyscale"
@@ -188,9 +188,10 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
 
 def _picture(name: str, picture: Image.Image, max_side: int | None) -> bytes:
     if picture.mode not in _SHRINKABLE:
+        deep = picture.mode.startswith(("I", "F"))  # convert() cuts off what is over 255
+        remedy = "give its file instead, or scale it to 0 to 255" if deep else "convert('RGB') makes one of these"
         raise InputError(
-            f"{name} is a Pillow image of mode {picture.mode}; allowed are {', '.join(sorted(_SHRINKABLE))}: "
-            "convert('RGB') makes one of these"
+            f"{name} is a Pillow image of mode {picture.mode}; allowed are {', '.join(sorted(_SHRINKABLE))}: {remedy}"
         )
     try:
         fits = max_side is None or max(picture.size) <= max_side

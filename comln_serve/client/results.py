@@ -312,7 +312,7 @@ class Accuracy:
     data: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Model:
     """A model that is served.
 
@@ -339,6 +339,10 @@ class Model:
     provider: str
     head_sha256: str | None = None
     embedder_sha256: str | None = None
+
+    def __repr__(self) -> str:
+        default = " (default)" if self.default else ""
+        return f"<Model {self.name}{default}: {self.ways or 'any'} classes, {self.image_size} pixels, {self.provider}>"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from comln_serve.client import AsyncClient, Client, ComlnError, InputError, NoAnswerError, asking
 from comln_serve.engine.engine import Engine
-from tests.client.wires import PAIR, Wire, client_on, times, wire_to
+from tests.client.wires import PAIR, Wire, client_on, nothing, times, wire_to
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
 from tests.support.messages import RED
 from tests.support.serving import served
@@ -104,6 +104,24 @@ def test_an_address_that_never_answered_is_given_up_soon(line: Wire) -> None:
     asked = r"no server can be reached at http://testserver: refused \(3 attempts in .* s\). Start one"
     with client_on(line) as client, pytest.raises(NoAnswerError, match=asked):
         client.predict([RED], "pair")
+
+
+def test_a_server_that_is_too_slow_is_not_one_that_is_not_there(comln: Client, line: Wire) -> None:
+    line.before = lambda _request: httpx2.ReadTimeout("")
+    asked = r"the server at http://testserver gave no answer in time \(ReadTimeout\).*\. Give it longer: timeout=\.\.\."
+    with client_on(line, retry_seconds=0) as client, pytest.raises(NoAnswerError, match=asked):
+        client.models()  # it has never answered
+    line.before = nothing
+    comln.models()
+    line.before = lambda _request: httpx2.ReadTimeout("")
+    with pytest.raises(NoAnswerError, match=asked):
+        comln.rollback("pair")
+    line.before = lambda _request: httpx2.ConnectTimeout("")
+    with (
+        client_on(line, retry_seconds=0) as client,
+        pytest.raises(NoAnswerError, match=r"no server can be reached at .*no answer in time"),
+    ):
+        client.models()
 
 
 def test_waiting_for_a_server_that_starts(comln: Client, line: Wire) -> None:

@@ -91,15 +91,25 @@ def test_what_it_refuses(url: str) -> None:
         estimator.fit(X, ["red"] * len(X))
     with pytest.raises(InputError, match=r"y has shape \(5,\); give one label for each of the 6 images"):
         estimator.fit(X, y[1:])
-    with pytest.raises(InputError, match=r"X is an array of shape \(6, 768\); give images"):
+    with pytest.raises(InputError, match=r"X has the shape \(6, 768\); give images"):
         estimator.fit(X.reshape(6, -1), y)
-    with pytest.raises(InputError, match=r"image 1 is an array of shape \(16, 16, 3\) and type <f8; allowed are uint8"):
+    with pytest.raises(
+        InputError, match=r"image 1 is an array of shape \(16, 16, 3\) and type float64; allowed are uint8"
+    ):
         estimator.fit(X / 255, y)
+    with pytest.raises(InputError, match=r"label 2 of y is NaN \(1 in all\); leave these images out"):
+        estimator.fit(X, ["a", float("nan"), "a", "b", "b", "b"])
+    with pytest.raises(InputError, match="label 1 of y is NaN"):
+        estimator.fit(X, np.array([np.nan, 1, 1, 2, 2, 2], dtype=np.float32))
     with pytest.raises(InputError, match="labels of types that cannot be sorted"):
         estimator.fit(X, np.array([1, 1, "1", "1", 2, 2], dtype=object))
     with pytest.raises(InputError, match="not distinct as texts, or blank"):
         estimator.fit(X, ["a", "a", " ", " ", "b", "b"])
     estimator.fit(X, y)
+    with pytest.raises(InputError, match="images is a str; give a list of images"):
+        estimator.predict("photo.png")
+    with pytest.raises(InputError, match=r"images has the shape \(16, 16, 3\), as of a single image"):
+        estimator.predict_proba(X[0])
     estimator.classes_ = np.arange(101)
     with pytest.raises(InputError, match="101 classes; predict_proba is for at most 100"):
         estimator.predict_proba(X)

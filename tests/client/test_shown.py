@@ -25,6 +25,9 @@ def test_results_of_many_images_are_one_line(comln: Client, photos: Path) -> Non
     assert "'4' 1 and 4 other classes" in repr(many)
     assert "top" not in repr(found[0])
     assert str(shop.report).count("(") < 20
+    default, other = comln.models()[:2]
+    assert repr(default) == "<Model tiny (default): any classes, 16 pixels, cpu>"
+    assert repr(other) == "<Model tiny-learned: 5 classes, 16 pixels, cpu>"
 
 
 def test_an_evaluation_is_one_line(comln: Client, photos: Path, tmp_path: Path) -> None:
