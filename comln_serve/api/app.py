@@ -23,6 +23,7 @@ from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
 from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
+from comln_serve.api.receive.line import Line
 from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
@@ -92,7 +93,7 @@ def create_app(
     # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
-    app.state.parsing_threads = CapacityLimiter(1)
+    app.state.parsing_threads, app.state.parsing = CapacityLimiter(1), Line()
     app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
     app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
     settings, by_tenant = engine.settings, engine.settings.require_keys

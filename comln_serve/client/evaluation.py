@@ -155,9 +155,7 @@ def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bo
         if unknown:
             have += "; some images must be of these"
         else:
-            remedy += (
-                ", or ask which images are unknown (unknown=True, or --unknown): then some may be of other classes"
-            )
+            remedy += ", or ask which images are unknown (unknown=True, or --unknown): some may be of others then"
         raise InputError(f"the classifier has no class {shown}; it has {have}. {remedy}")
     return {image: own[label] or label for image, label in labels.items()}
 

@@ -25,6 +25,8 @@ _MOST_SCANS = 200
 # Reads to open a file: Pillow reads a header piece by piece, and padding byte by byte. To decode it, one more for each
 # piece of so many bytes: a GIF has pieces of 256, which take two; behind the pixels of a PNG they may have 12.
 _MOST_READS, _BYTES_OF_A_READ = 10_000, 64
+# Pixels that a row counts as at least: Pillow keeps a pointer for each.
+_LEAST_OF_A_ROW = 2
 # Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million.
 _MOST_IN_RUNS = 1_000_000
 _RUNS = (1, 2)  # values of a BMP's compression
@@ -130,10 +132,13 @@ def open_image(
             received_format=kind,
         ) from error
     width, height = image.size
-    pixels = max(width * height, stored)
+    rows = _LEAST_OF_A_ROW * height
+    pixels = max(width * height, stored, rows)
     described = f"a {kind} file of {len(data)} bytes, {width} x {height} pixels"
     if pixels > max_pixels:
         within = "" if pixels == width * height else ", within a stored picture or tile of"
+        if pixels == rows:
+            within = f", whose rows count as {_LEAST_OF_A_ROW} pixels each:"
         raise ImageError(
             "image_too_large",
             f"The image is {width} x {height}{within or ' ='} {pixels} pixels; at most "

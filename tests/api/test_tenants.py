@@ -271,11 +271,13 @@ def test_no_tenant_takes_all_room_for_requests_and_images(keyed: TestClient) -> 
 
 
 def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of images to decode and embed, and of adaptations."""
+    """Of images to decode and embed, of adaptations, and of JSON to parse."""
     headers = bearer(new_key(store_of(keyed), "acme"))
     engine = keyed.app.state.engine  # type: ignore[attr-defined]
     tenants: list[str] = []
     submit, turn = engine._decoders.submit, engine._solves.turn
+    parsing = keyed.app.state.parsing  # type: ignore[attr-defined]
+    parse = parsing.turn
 
     def noted_submit(job: Any, *arguments: Any, **options: Any) -> Any:
         tenants.append(job.tenant)
@@ -285,9 +287,16 @@ def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: py
         tenants.append(tenant)
         return turn(check, classifier, tenant)
 
+    def noted_parse(tenant: str) -> Any:
+        tenants.append(tenant)
+        return parse(tenant)
+
+    monkeypatch.setattr(parsing, "turn", noted_parse)
     monkeypatch.setattr(engine._decoders, "submit", noted_submit)
     monkeypatch.setattr(engine._solves, "turn", noted_turn)
     assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
     assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=headers).status_code == 200
     assert keyed.post(f"/classifiers/{NAME}/adapt", headers=headers).status_code == 201
     assert tenants == ["acme"] * 4
+    assert keyed.post("/predict", json={"classifier": NAME, "images": [b64(RED)]}, headers=headers).status_code == 200
+    assert tenants == ["acme"] * 6

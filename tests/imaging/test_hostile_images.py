@@ -3,6 +3,7 @@
 import io
 import struct
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -309,3 +310,18 @@ def exif_of(entries: int) -> bytes:
     tags = [struct.pack(">HHIHH", 274, 3, 1, 6, 0)]
     tags += [struct.pack(">HHII", 40_000 + n, 4, 1, n) for n in range(entries - 1)]
     return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, entries) + b"".join(tags) + bytes(4)
+
+
+def test_very_many_rows_of_one_pixel_are_refused() -> None:
+    """Pillow keeps a pointer for each row: such a file took half as much memory again as one that is square."""
+    most = 1_000_000
+
+    def column(height: int) -> bytes:
+        rows = zlib.compress(b"\0\0" * height, 9)
+        head = struct.pack(">IIBBBBB", 1, height, 8, 0, 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", head) + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+
+    error = fails(column(most), "image_too_large", max_pixels=most)
+    assert "1 x 1000000, whose rows count as 2 pixels each: 2000000 pixels; at most 1000000" in error.message
+    assert open_image(column(most // 2), max_pixels=most).decode().size == (1, most // 2)
+    assert open_image(encode(plain(1000), "PNG"), max_pixels=most).decode().size == (1000, 1000)

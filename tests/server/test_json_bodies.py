@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from comln_serve.api.receive.bodies import parse_json
-from comln_serve.api.receive.requests import AdaptRequest
+from comln_serve.api.receive.requests import AdaptRequest, PredictRequest
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from tests.support import http
@@ -54,6 +55,15 @@ def test_hostile_bodies_at_once_take_little_memory(server: LiveServer, path: str
     with ThreadPoolExecutor(AT_ONCE) as pool:
         assert set(pool.map(send, range(AT_ONCE))) == {422}
     assert memory(server.process.pid, "VmHWM") - before < MOST_GROWTH
+
+
+@pytest.mark.parametrize(("model", "field"), [(AdaptRequest, "support"), (PredictRequest, "images")])
+def test_images_are_counted_before_they_are_looked_at(model: type[BaseModel], field: str) -> None:
+    """Sixty thousand support images take half a second to check, while other bodies wait for their turn."""
+    entry = '{"image":"","label":"a"}'
+    text = f'{{"{field}":[1,{",".join([entry] * 60_000)}]}}'.encode()
+    error = fails(ErrorCode.TOO_MANY_IMAGES, lambda: parse_json(model, text, Settings()))
+    assert error.message.startswith("Received 60001 images")
 
 
 def test_labels_of_commas_are_no_structure() -> None:

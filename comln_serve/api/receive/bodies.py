@@ -11,6 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from comln_serve.api.authentication import tenant_of
 from comln_serve.api.errors import invalid_request
 from comln_serve.api.receive import multipart
 from comln_serve.api.receive.images import read_image
@@ -48,6 +49,9 @@ _OTHER_HEADER = 2**18
 
 # Windows PowerShell writes them to files.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+# Fields that hold a list of them.
+_OF_IMAGES = ("support", "images")
 
 Support = list[tuple[File, str]]
 
@@ -224,11 +228,12 @@ async def _parsed(request: Request, settings: Settings, parse: Callable[[bytearr
 
 
 async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Read:
-    """Parse a body off the event loop, one body at a time.
+    """Parse a body off the event loop, one body at a time; tenants take turns.
 
     Parsing holds the GIL: several bodies at once would take as long and several times the memory.
     """
-    return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
+    async with request.app.state.parsing.turn(tenant_of(request)):
+        return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
 
 
 async def whole_body(request: Request, limit: int, expected: str = "JSON") -> bytearray:
@@ -257,7 +262,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
 
     Raises:
         ServiceError: INVALID_REQUEST, the body has too many values, is not JSON or does not match
-            the type.
+            the type; TOO_MANY_IMAGES.
     """
     separators = len(text) - len(text.translate(None, delete=b",[{"))
     allowed = settings.max_images * (settings.max_label_length + 4) + _OTHER_SEPARATORS
@@ -276,6 +281,11 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
     except ValueError as error:
         what = "starts with a byte order mark; send UTF-8 without one" if text.startswith(_MARKS) else str(error)[:200]
         raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {what}.") from error
+    if isinstance(value, dict):
+        # Checking a hundred thousand support images, to refuse them for their number then, takes half a second.
+        for name in _OF_IMAGES:
+            if name in model.model_fields and isinstance(images := value.get(name), list):
+                check_count(len(images), settings)
     return _validate(model, value)
 
 

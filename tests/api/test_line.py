@@ -1,0 +1,67 @@
+"""What one request does at a time: tenants take turns, and a request that is given up leaves the line."""
+
+import asyncio
+
+from comln_serve.api.receive.line import Line
+
+
+def order_of(*names: str, leaving: tuple[str, ...] = ()) -> list[str]:
+    """The order in which requests such as `a1`, of tenant `a`, have their turns; the first has it when the others come.
+
+    Args:
+        leaving: requests that are cancelled before anybody hands on a turn.
+    """
+
+    async def run() -> list[str]:
+        line, order = Line(), []
+
+        async def request(name: str) -> None:
+            async with line.turn(name[0]):
+                order.append(name)
+                for _ in range(4):
+                    await asyncio.sleep(0)
+
+        tasks = {name: asyncio.create_task(request(name)) for name in names}
+        await asyncio.sleep(0)
+        for name in leaving:
+            tasks[name].cancel()
+        await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 10)
+        await request("z9")  # nobody has kept the turn
+        return order
+
+    return asyncio.run(run())
+
+
+def test_tenants_take_turns() -> None:
+    assert order_of("a1", "a2", "a3", "b1", "b2") == ["a1", "a2", "b1", "a3", "b2", "z9"]
+
+
+def test_requests_that_are_given_up_leave_the_line() -> None:
+    assert order_of("a1", "a2", "b1", "c1", leaving=("a2", "c1")) == ["a1", "b1", "z9"]
+    assert order_of("a1", "b1", leaving=("a1",)) == ["a1", "b1", "z9"]
+
+
+def test_a_turn_that_comes_as_its_request_is_given_up_is_handed_on() -> None:
+    async def run() -> bool:
+        line, free = Line(), asyncio.Event()
+
+        async def first() -> None:
+            async with line.turn("a"):
+                await free.wait()
+            waiting.cancel()  # it has been handed the turn, and has not run since
+
+        async def other() -> None:
+            async with line.turn("b"):
+                pass
+
+        holding = asyncio.create_task(first())
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        free.set()
+        await holding
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(other(), 10)
+        return waiting.cancelled()
+
+    assert asyncio.run(run())
