@@ -96,6 +96,7 @@ class ClassifierMaker:
         """
         self._settings, self._catalogue, self._embedding, self._solves = settings, catalogue, embedding, solves
         self._models, self._caller, self._partial = models, caller, partial
+        self._store = catalogue.of(caller.tenant)
         self._clock = StageClock()
         self._key: IdempotencyKey | None = None
         self._rejected: tuple[Rejected, ...] = ()
@@ -161,20 +162,20 @@ class ClassifierMaker:
             expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
             known_by = fingerprint(operation, support, options)
             self._key = IdempotencyKey(self._caller.idempotency_key, known_by, expires_at)
-        store = self._catalogue.of(self._caller.tenant)
         while True:
-            earlier = None if self._key is None else store.made_by(self._key)
+            earlier = None if self._key is None else self._store.made_by(self._key)
             if earlier is not None:
                 identifier, rejected = earlier
-                if store.resolve(identifier) is None:
+                if self._store.resolve(identifier) is None:
                     raise _gone(identifier)
-                return Adapted(store.find(identifier), self._clock.milliseconds(), replayed=True, rejected=rejected)
+                made = self._store.find(identifier)
+                return Adapted(made, self._clock.milliseconds(), replayed=True, rejected=rejected)
             try:
                 made = make()
             except KeyTakenError:
                 continue  # a request with the same key has just made one
             except ServiceError:
-                if self._key is not None and store.made_by(self._key):
+                if self._key is not None and self._store.made_by(self._key):
                     continue  # that request did it meanwhile: it took the last place, or nothing is left to change
                 raise
             self._catalogue.remember(made)
@@ -222,7 +223,7 @@ class ClassifierMaker:
             return self._fit_again(stored, extended)
 
         # Embeds first, so as not to keep others from solving meanwhile.
-        embed(self._catalogue.of(self._caller.tenant).describe(reference))
+        embed(self._store.describe(reference))
         return self._change(reference, extend, promote=promote)
 
     def _change(
@@ -233,10 +234,10 @@ class ClassifierMaker:
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
         """
-        tenant, check = self._caller.tenant, self._caller.cancellation.check
+        classifier, check = (self._caller.tenant, reference), self._caller.cancellation.check
         while True:
-            with suppress(ChangedError), self._solves.turn(check, (tenant, reference), tenant):
-                stored, examples = self._catalogue.of(tenant).support(reference)
+            with suppress(ChangedError), self._solves.turn(check, classifier, self._caller.tenant):
+                stored, examples = self._store.support(reference)
                 self._check_version(stored)
                 made, changed = apply(stored, examples)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
@@ -257,6 +258,7 @@ class ClassifierMaker:
         """
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
+        # The images are in work no longer than this: a solve may wait for seconds, and keeps no other images out.
         with self._embedding(files, model, self._clock, self._caller, seen.take, partial=self._partial) as upload:
             embeddings = upload.job.wait()
             embeddings = embeddings.reshape(len(embeddings), -1)
@@ -290,7 +292,7 @@ class ClassifierMaker:
         """Refuse early, before images are decoded, if the store is full. The store checks again
         when it adds the classifier, as others may have taken the room.
         """
-        self._catalogue.of(self._caller.tenant).check_room(self._settings.max_classifiers)
+        self._store.check_room(self._settings.max_classifiers)
 
     def _check_version(self, stored: ClassifierRecord) -> None:
         """Refuse a new version if the store is full. Unnamed classifiers change in place."""
