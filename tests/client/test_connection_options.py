@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import httpx2
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from comln_serve.client.commands import main
 from tests.client.wires import Wire
 
 
@@ -28,3 +29,10 @@ def test_how_long_requests_are_repeated(
 def test_no_time_before_the_first_attempt(run: Callable[..., Result]) -> None:
     refused = run("models", "ls", "--retry-seconds", "-1")
     assert (refused.exit_code, "-1.0 is not in the range x>=0" in refused.stderr) == (2, True)
+
+
+def test_lists_of_commands_have_whole_sentences() -> None:
+    for group in ([], ["classifiers"], ["examples"], ["models"]):
+        listed = CliRunner().invoke(main, [*group, "-h"], terminal_width=80).output.partition("Commands:")[2]
+        assert listed
+        assert "..." not in listed

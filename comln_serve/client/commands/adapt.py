@@ -25,7 +25,7 @@ ON_BAD = click.option(
 )
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=OnceCommand, short_help="Make a classifier from a folder of class folders.")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--name", help="Name of the classifier, which becomes its next version.  [default: none, only an id]")
 @click.option("--model", help="A model of `comln models ls`.  [default: the server's]")

@@ -29,7 +29,7 @@ def classifiers() -> None:
     """List, show and change what has been adapted."""
 
 
-@classifiers.command("ls")
+@classifiers.command("ls", short_help="List classifiers, the newest first.")
 @click.option("--name", help="Only versions of this name.")
 @click.option("--model", help="Only those adapted on this model.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.  [default: all]")
@@ -84,7 +84,7 @@ def show(client: Client, output: Output, ref: str) -> None:
             output.note(trouble[1])
 
 
-@classifiers.command()
+@classifiers.command(short_help="Delete classifiers.")
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
 @click.option("--all-versions", is_flag=True, help="Of names: all their versions.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -135,7 +135,7 @@ def _stands_for(found: Classifier, before: Classifier | None) -> str:
     return f"{found.name} stands for {found.reference} now{other}"
 
 
-@classifiers.command()
+@classifiers.command(short_help="Adapt again to the same images.")
 @click.argument("ref")
 @click.option("--horizon", metavar="T|learned|auto", help="How far to adapt.  [default: as the classifier has it]")
 @PROMOTE
@@ -150,7 +150,7 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
     show_made(output, made, changes=changed(before, made, {}))
 
 
-@classifiers.command()
+@classifiers.command(short_help="Give a classifier another name.")
 @click.argument("ref")
 @click.argument("name")
 @PROMOTE
@@ -164,7 +164,7 @@ def rename(client: Client, output: Output, ref: str, name: str, *, promote: bool
     output.show(found, lambda: f"{ref} is {found.reference} now{'' if found.promoted else ', not promoted'}")
 
 
-@classifiers.command()
+@classifiers.command(short_help="Change notes and expiry.")
 @click.argument("ref")
 @click.option(
     "--metadata", metavar="KEY=VALUE", multiple=True, help="A note, in place of all there are; may be repeated."
@@ -198,7 +198,7 @@ def edit(
     output.show(found, lambda: described(found))
 
 
-@classifiers.command()
+@classifiers.command(short_help="Give classes other labels.")
 @click.argument("ref")
 @click.argument("labels", metavar="OLD NEW...", nargs=-1, required=True)
 @PROMOTE
@@ -219,7 +219,7 @@ def rename_classes(client: Client, output: Output, ref: str, *, labels: Sequence
     show_made(output, made, changes=changed(before, made, {}))
 
 
-@classifiers.command()
+@classifiers.command(short_help="Write a classifier to a file.")
 @click.argument("ref")
 @click.option("--output", "-o", "path", default=".", help="File, or folder for it.")
 @click.option(
@@ -236,7 +236,7 @@ def export(client: Client, output: Output, ref: str, *, path: str, **options: An
     output.show({"file": str(file), "bytes": file.stat().st_size}, lambda: str(file))
 
 
-@classifiers.command(name="import")
+@classifiers.command(name="import", short_help="Make a classifier from an exported .support file.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--name", help="Name of the classifier, which becomes its next version.  [default: the one it has]")
 @PROMOTE

@@ -20,7 +20,7 @@ from comln_serve.client.results import Classifier
 _MOST_EXAMPLES = 3
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=OnceCommand, short_help="Say how good a classifier is on labelled images.")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option(

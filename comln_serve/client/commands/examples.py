@@ -38,12 +38,12 @@ def _range_of(text: str) -> range:
     return range(first, last + 1)
 
 
-@click.group(cls=OnceGroup)
+@click.group(cls=OnceGroup, short_help="List, add, relabel and remove a classifier's images.")
 def examples() -> None:
     """List, add and remove the images that a classifier was adapted to."""
 
 
-@examples.command("ls")
+@examples.command("ls", short_help="List number and label of each.")
 @click.argument("ref")
 @connected
 def list_all(client: Client, output: Output, ref: str) -> None:
@@ -53,7 +53,7 @@ def list_all(client: Client, output: Output, ref: str) -> None:
     output.show({"examples": found}, lambda: table(["NUMBER", "CLASS"], rows))
 
 
-@examples.command()
+@examples.command(short_help="Adapt to more images.")
 @click.argument("ref")
 @click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=IMAGES)
 @click.option("--label", metavar="CLASS", help="Class of all the images, one that the classifier has or a new one.")
@@ -115,7 +115,7 @@ def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
     return folder
 
 
-@examples.command()
+@examples.command(short_help="Adapt without some of the images.")
 @click.argument("ref")
 @click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)
 @PROMOTE
@@ -130,7 +130,7 @@ def rm(client: Client, output: Output, ref: str, numbers: Sequence[range], **opt
     show_made(output, made, changes=changed(before, made, {}))
 
 
-@examples.command()
+@examples.command(short_help="Correct the labels of some images.")
 @click.argument("ref")
 @click.argument("label")
 @click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)

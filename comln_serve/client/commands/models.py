@@ -24,7 +24,7 @@ def list_all(client: Client, output: Output) -> None:
     output.show({"models": found}, lambda: table(["NAME", "DEFAULT", "PIXELS", "RUNS ON", "DESCRIPTION"], rows))
 
 
-@models.command()
+@models.command(short_help="Serve the bundles that the server's folder holds now.")
 @connected
 def reload(client: Client, output: Output) -> None:
     """Let the server serve the bundles that its folder of models holds now. No request fails for it."""

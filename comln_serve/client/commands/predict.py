@@ -19,7 +19,7 @@ from comln_serve.client.images import Named, name_of
 from comln_serve.client.results import Classifier, Predictions, Skipped
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=OnceCommand, short_help="Classify images.")
 @click.argument("paths", metavar="DIR_OR_FILES", nargs=-1, required=True, type=IMAGES)
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
