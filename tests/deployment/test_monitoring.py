@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from comln_serve.api.observe import metrics
-from comln_serve.api.observe.gpu import GpuMemory
+from comln_serve.api.observe.gpu import gpu_memory
 from comln_serve.configuration.settings import Settings
 from tests.support.image_files import colour_support
 from tests.support.live import free_port, live_server
@@ -71,14 +73,25 @@ def queries() -> list[tuple[str, str, str]]:
 
 class _Gpus(Collector):
     def collect(self) -> Iterator[Metric]:
-        yield from metrics._gpu_memory()
+        yield from gpu_memory()
+
+
+class _Driver:
+    """NVML's bindings on a machine with one GPU."""
+
+    NVMLError = OSError
+
+    def __getattr__(self, name: str) -> object:
+        memory = SimpleNamespace(used=2**30, total=80 * 2**30)
+        answers = {"nvmlDeviceGetCount": 1, "nvmlDeviceGetMemoryInfo": memory, "nvmlDeviceGetUUID": "GPU-0"}
+        return lambda *_: answers.get(name)
 
 
 def gpu_metrics() -> bytes:
     """What a server tells of one GPU; no test machine has one."""
     registry = CollectorRegistry()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "gpu_memory", lambda: [GpuMemory(0, "GPU-0", 2**30, 80 * 2**30)])
+        patch.setitem(sys.modules, "pynvml", _Driver())
         registry.register(_Gpus())
         return generate_latest(registry)
 

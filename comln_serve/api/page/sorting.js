@@ -10,6 +10,7 @@ import { chosen, onDrop, partsOf, transferred } from "./files.js";
 import { classesOfFolders, measured } from "./folder-check.js";
 import * as memory from "./memory.js";
 import { inPieces, small } from "./pieces.js";
+import { foldersOf } from "./sorted-folders.js";
 import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
 import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
 import { undoable } from "./undo.js";
@@ -323,7 +324,7 @@ export async function addPhotos({ images, others }) {
   }
   const split = partsOf(images);
   if (split) complain(theirs(`${partsWords(split)} To see how many photos are right, drop the folder ${quoted(split.test)} alone.`));
-  const added = images.map(({ file, path, label }) => Object.assign(newImage(file, { later: true }), { name: path, folder: label }));
+  const added = images.map(({ file, path, label }) => Object.assign(newImage(file, { later: true }), { name: path, folder: label, file }));
   photos.push(...added);
   draw();
   if (work.classifier === null) await keepWaiting(added);
@@ -368,6 +369,25 @@ function table() {
   return csvOf([head, ...rows]);
 }
 
+/** Downloads the photos shown that are sorted, in a folder for each class. */
+async function downloadFolders() {
+  byId("folders").disabled = true;
+  byId("sort-status").textContent = "Putting the photos into folders ...";
+  let text;
+  try {
+    const { archive, count, reduced, failed } = await foldersOf(selected());
+    if (count) save(archive, "sorted.zip");
+    text = [count ? `${counted(count, "photo")} in folders, in one ZIP file.` : "No photo that is shown is sorted.",
+      reduced ? `${reduced} of an earlier visit as they were sent, which may be smaller.` : "",
+      failed.length ? `${counted(failed.length, "file")} can no longer be read: ${listed(failed)}.` : ""].filter(Boolean).join(" ");
+  } catch (error) {
+    text = error.message;
+  }
+  byId("folders").disabled = false;
+  byId("sort-status").textContent = text;
+  announce(text);
+}
+
 export const pastePhotos = async (data) => {
   const found = await transferred(data);
   if (found.images.length === 0) return false;
@@ -404,6 +424,7 @@ export function installSorting() {
     shown += PAGE;
     drawGrid();
   });
+  byId("folders").addEventListener("click", downloadFolders);
   byId("csv").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "sorted.csv"));
   byId("again").addEventListener("click", async () => {
     if (await sort(!isRest())) sortNew();

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 from unicodedata import normalize
+from zipfile import ZipFile, is_zipfile
 
 import httpx2
 import numpy as np
@@ -14,7 +15,7 @@ from comln_serve.client.results import interval_of
 from tests.support.browser import Visitor
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
-from tests.support.pages import Colours, adapt_with, get, requests_of, undo, violations
+from tests.support.pages import HOSTILE, Colours, adapt_with, get, requests_of, undo, violations
 
 pytestmark = pytest.mark.slow
 
@@ -276,6 +277,46 @@ def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: Live
     assert visitor.text("#threshold-says").startswith(f"{refused} of 4 photos refused")
     visitor.choose("#filter-state", "kept")
     assert len(visitor.all("#results > li")) == 4 - refused
+    assert visitor.complaints() == []
+
+
+def test_sorted_photos_are_downloaded_in_folders(
+    visitor: Visitor, server: LiveServer, colours: Colours, tmp_path: Path, folder: Path
+) -> None:
+    red, green, blue = colours.values()
+    made = adapt_with(server, {"red": red, HOSTILE: green, "con. ": blue}, model="tiny-far")
+    photos = [red[0], green[0], blue[0], tmp_path / "again" / red[0].name, tmp_path / "é 字.png"]
+    photos[3].parent.mkdir()
+    shutil.copy(red[1], photos[3])
+    shutil.copy(green[1], photos[4])
+    visitor.visit(f"/?classifier={made['id']}&step=sort")
+    visitor.sort(photos)
+    target = folder / "sorted.zip"
+
+    def download(said: str) -> dict[str, bytes]:
+        visitor.press("Download folders")
+        visitor.wait(lambda: visitor.text("#sort-status").startswith(said))
+        visitor.wait(lambda: target.exists() and is_zipfile(target))
+        with ZipFile(target) as archive:
+            assert archive.testzip() is None
+            found = {name: archive.read(name) for name in archive.namelist()}
+        target.unlink()
+        return found
+
+    names = {f"red/{red[0].name}", f"%3Cimg src=x onerror=alert(1)%3E/{green[0].name}", f"%63on%2E%20/{blue[0].name}"}
+    names |= {f"red/{red[0].stem} (2){red[0].suffix}", "%3Cimg src=x onerror=alert(1)%3E/é 字.png"}
+    found = download("5 photos in folders, in one ZIP file.")
+    assert set(found) == names
+    assert sorted(found.values()) == sorted(photo.read_bytes() for photo in photos)
+    # What is shown counts; what the thresholds refuse has a folder of its own.
+    visitor.choose("#filter-class", " red")
+    assert set(download("2 photos in folders")) == {name for name in names if name.startswith("red/")}
+    visitor.slide("#least-probability", 100)
+    assert {name.split("/")[0] for name in download("2 photos in folders")} == {"(refused)"}
+    # After a reload only the copies are left.
+    visitor.visit(f"/?classifier={made['id']}&step=sort", anew=False)
+    assert len(download("5 photos in folders, in one ZIP file. 5 of an earlier visit as they were sent")) == 5
+    assert violations(visitor) == []
     assert visitor.complaints() == []
 
 
