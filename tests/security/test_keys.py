@@ -346,13 +346,13 @@ def test_what_each_scope_opens(keyed: TestClient) -> None:
 def test_keys_are_looked_at_first(keyed: TestClient) -> None:
     """Before validation, and before admission."""
     assert keyed.get("/classifiers?limit=x").status_code == 401
-    limit = keyed.app.state.engine.settings.max_pending_requests  # type: ignore[attr-defined]
-    with keyed.app.state.exports.admit(MOST_EXPORTS):  # type: ignore[attr-defined]
-        assert keyed.get("/classifiers/absent/export").status_code == 401
-    with keyed.app.state.requests.admit(limit):  # type: ignore[attr-defined]
-        assert keyed.post("/adapt", **adapt_form()).status_code == 401
-        headers = bearer(new_key(store_of(keyed), "acme", Scope.PREDICT))
-        assert keyed.post("/adapt", headers=headers, **adapt_form()).status_code == 403
+    state = keyed.app.state  # type: ignore[attr-defined]
+    state.exports.hold(MOST_EXPORTS)
+    state.requests.hold(state.engine.settings.max_pending_requests)
+    assert keyed.get("/classifiers/absent/export").status_code == 401
+    assert keyed.post("/adapt", **adapt_form()).status_code == 401
+    headers = bearer(new_key(store_of(keyed), "acme", Scope.PREDICT))
+    assert keyed.post("/adapt", headers=headers, **adapt_form()).status_code == 403
     assert keyed.post("/adapt", headers=bearer(UNKNOWN), content=b"no form").status_code == 401
 
 
