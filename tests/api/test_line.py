@@ -41,6 +41,33 @@ def test_requests_that_are_given_up_leave_the_line() -> None:
     assert order_of("a1", "b1", leaving=("a1",)) == ["a1", "b1", "z9"]
 
 
+def test_a_request_that_is_given_up_and_passed_over_hands_on_nothing() -> None:
+    """The turn goes to the next one before the request has noticed that it was given up."""
+
+    async def run() -> list[str]:
+        line, free, having = Line(), asyncio.Event(), list[str]()
+
+        async def request(name: str) -> None:
+            async with line.turn(name):
+                having.append(name)
+                await free.wait()
+                if name == "a":
+                    return
+                for _ in range(4):
+                    await asyncio.sleep(0)
+                    assert having[-1] == name, "one at a time"
+
+        tasks = [asyncio.create_task(request(name)) for name in "abcd"]
+        await asyncio.sleep(0)
+        free.set()  # wakes the first, before
+        tasks[1].cancel()  # the second
+        done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        assert [error for error in done if isinstance(error, AssertionError)] == []
+        return having
+
+    assert asyncio.run(run()) == ["a", "c", "d"]
+
+
 def test_a_turn_that_comes_as_its_request_is_given_up_is_handed_on() -> None:
     async def run() -> bool:
         line, free = Line(), asyncio.Event()

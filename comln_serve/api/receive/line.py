@@ -24,7 +24,8 @@ class Line:
             try:
                 await ticket  # resolved by who hands the turn on, which stays taken
             except asyncio.CancelledError:
-                if not self._waiting.remove(tenant, ticket):
+                self._waiting.remove(tenant, ticket)
+                if not ticket.cancelled():  # the turn had come, and nobody uses it
                     self._hand_on()
                 raise
         self._taken = True
