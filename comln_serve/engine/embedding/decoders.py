@@ -150,7 +150,7 @@ class Decoders:
             self._uploads.remove(upload.job.tenant, upload)
             if upload.large:
                 self._large.remove(upload.job.tenant, upload)
-                self.waiting_pixels[upload.job.tenant] -= sum(file.pixels for _, file in upload.large)
+                self._count_waiting(upload, -sum(file.pixels for _, file in upload.large))
                 upload.large.clear()
                 self._for_large.notify_all()
             elif self._closing:
@@ -202,7 +202,8 @@ class Decoders:
                         continue
                     position, upload.taken = upload.taken, upload.taken + 1
                     upload.decoding += 1
-                    self._uploads.add(upload.job.tenant, upload)
+                    if upload.has_more:  # else it would take a turn from its tenant's other requests
+                        self._uploads.add(upload.job.tenant, upload)
                     return self._start_task(Task(upload, position, None))
                 if self._closing:
                     self._for_large.notify_all()  # they end once no upload is left
@@ -221,7 +222,7 @@ class Decoders:
                         upload.large.popleft()
                         if upload.large:
                             self._large.add(upload.job.tenant, upload)
-                        self.waiting_pixels[upload.job.tenant] -= file.pixels
+                        self._count_waiting(upload, -file.pixels)
                         self._held_pixels += file.pixels
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
@@ -265,7 +266,7 @@ class Decoders:
             own = sum(waiting.pixels for _, waiting in upload.large)
             others = self.waiting_pixels[upload.job.tenant] - own
             if others <= self._most_waiting_pixels:
-                self.waiting_pixels[upload.job.tenant] += file.pixels
+                self._count_waiting(upload, file.pixels)
                 if not upload.large:
                     self._large.add(upload.job.tenant, upload)
                 upload.large.append((position, file))
@@ -280,6 +281,12 @@ class Decoders:
             )
         )
         return False
+
+    def _count_waiting(self, upload: Upload, pixels: int) -> None:
+        tenant = upload.job.tenant
+        self.waiting_pixels[tenant] += pixels
+        if not self.waiting_pixels[tenant]:
+            del self.waiting_pixels[tenant]
 
     def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload
