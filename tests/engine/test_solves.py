@@ -80,6 +80,7 @@ def test_tenants_take_turns() -> None:
             release.set()
             done.result(60)
     assert order == ["a1", "b1", "a2", "b2", "a3"]
+    assert not solves._served, "nothing is kept of tenants without work"
 
 
 def test_changes_of_one_classifier_leave_places_to_others() -> None:

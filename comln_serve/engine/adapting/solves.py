@@ -80,6 +80,8 @@ class Solves:
             finally:
                 with self._changed:
                     self._solving.remove(classifier)
+                    if not self._line and not self._solving:
+                        self._served.clear()
                     self._changed.notify_all()
 
     def _check_line(self, classifier: Hashable) -> None:
