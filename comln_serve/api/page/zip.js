@@ -2,6 +2,7 @@
 
 const MOST_BYTES = 2 ** 32 - 1; // beyond these an archive has another format
 const MOST_FILES = 2 ** 16 - 1;
+const FIRST_TIME = 3.16e11; // in 1980, where dates in archives begin
 
 const CRC = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -24,7 +25,7 @@ const short = (...values) => numbers(false, ...values);
 const long = (...values) => numbers(true, ...values);
 
 function dated(blob) {
-  const at = new Date(blob.lastModified ?? Date.now());
+  const at = new Date(Math.max(blob.lastModified ?? Date.now(), FIRST_TIME));
   const day = ((at.getFullYear() - 1980) << 9) | ((at.getMonth() + 1) << 5) | at.getDate();
   return short((at.getHours() << 11) | (at.getMinutes() << 5) | (at.getSeconds() >> 1), day);
 }
@@ -32,7 +33,7 @@ function dated(blob) {
 /** An archive of files, [path, blob] each. Those that can no longer be read are left out and passed to `failed(path)`.
  * Throws an Error, with a remedy, if they are too many or too large. */
 export async function zipOf(files, failed) {
-  const bytes = files.reduce((sum, [path, { size }]) => sum + size + 4 * path.length + 100, 0);
+  const bytes = files.reduce((sum, [path, { size }]) => sum + size + 6 * path.length + 100, 0);
   if (files.length > MOST_FILES || bytes > MOST_BYTES) throw new Error("These are too many for one archive, which holds 4 GB and 65,535 files. Show one class, and download each by itself.");
   const parts = [];
   const directory = [];

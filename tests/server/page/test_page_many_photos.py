@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from unicodedata import normalize
 from zipfile import ZipFile, is_zipfile
@@ -289,6 +290,7 @@ def test_sorted_photos_are_downloaded_in_folders(
     photos[3].parent.mkdir()
     shutil.copy(red[1], photos[3])
     shutil.copy(green[1], photos[4])
+    os.utime(photos[4], (0, 0))
     visitor.visit(f"/?classifier={made['id']}&step=sort")
     visitor.sort(photos)
     target = folder / "sorted.zip"
@@ -300,6 +302,7 @@ def test_sorted_photos_are_downloaded_in_folders(
         with ZipFile(target) as archive:
             assert archive.testzip() is None
             found = {name: archive.read(name) for name in archive.namelist()}
+            assert all(1980 <= item.date_time[0] <= datetime.now(UTC).year + 1 for item in archive.infolist())
         target.unlink()
         return found
 
