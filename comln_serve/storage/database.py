@@ -141,11 +141,11 @@ class Database:
         """Whether an error at opening may be over later, and is none of the configuration."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if self.is_sqlite:
-            return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # the last byte: of any kind
         state = getattr(cause, "sqlstate", None)
         # None: there is no connection, whether the server is away, is starting or lets nobody in, as psycopg does not
-        # tell these apart. 08: it broke; 53: the server has no room; 57: it is stopping.
-        return state is None or state[:2] in ("08", "53", "57")
+        # tell these apart. 08: it broke; 40, 55: others hold locks; 53: the server has no room; 57: it is stopping.
+        return state is None or state[:2] in ("08", "40", "53", "55", "57")
 
     @contextmanager
     def _writer_turn(self) -> Generator[None, None, None]:

@@ -462,6 +462,19 @@ def test_a_file_that_another_program_keeps_locked_may_be_free_later(
             Store(f"sqlite:///{path}")
 
 
+def test_which_errors_may_be_over_later(path: Path) -> None:
+    recovering = sqlite3.OperationalError("database is locked")
+    recovering.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+    with closing(Database(f"sqlite:///{path}")) as opened:
+        assert opened.may_come_back(recovering)
+        assert not opened.may_come_back(sqlite3.OperationalError("no such table"))
+    with closing(Database("postgresql://me@host/db")) as opened:
+        for error in (psycopg.errors.LockNotAvailable(), psycopg.errors.DeadlockDetected(), psycopg.OperationalError()):
+            assert opened.may_come_back(error)
+        for error in (psycopg.errors.InsufficientPrivilege(), psycopg.errors.InvalidCatalogName()):
+            assert not opened.may_come_back(error)
+
+
 # --- The password in a file ------------------------------------------------------------------------
 
 
