@@ -57,12 +57,12 @@ class Admission:
             by_tenant: whether tenants are told apart.
         """
         self._limit, self._unit, self._shared, self._by_tenant = limit, unit, shared, by_tenant
-        if largest is None and not by_tenant:
-            self.most = limit
-        elif by_tenant and limit > 1:
-            self.most = max(limit - max(1, limit // _KEPT), largest or 1)
-        else:
-            self.most = max(limit - limit // _KEPT, largest or 1)
+        kept = limit // _KEPT
+        if by_tenant:
+            kept = max(1, kept)  # of few places one
+        elif largest is None:
+            kept = 0
+        self.most = max(limit - kept, largest or 1)
         self._small = max(1, limit // _SMALL)
         self.pending = 0
         self._of_tenants: dict[str, int] = {}

@@ -136,12 +136,15 @@ def open_image(
     pixels = max(width * height, stored, rows)
     described = f"a {kind} file of {len(data)} bytes, {width} x {height} pixels"
     if pixels > max_pixels:
-        within = "" if pixels == width * height else ", within a stored picture or tile of"
-        if pixels == rows:
-            within = f", whose rows count as {_LEAST_OF_A_ROW} pixels each:"
+        if pixels == width * height:
+            counted = " ="
+        elif pixels == rows:
+            counted = f", whose rows count as {_LEAST_OF_A_ROW} pixels each:"
+        else:
+            counted = ", within a stored picture or tile of"
         raise ImageError(
             "image_too_large",
-            f"The image is {width} x {height}{within or ' ='} {pixels} pixels; at most "
+            f"The image is {width} x {height}{counted} {pixels} pixels; at most "
             f"{max_pixels} are allowed. Send a smaller one.",
             received_pixels=pixels,
             allowed_pixels=max_pixels,

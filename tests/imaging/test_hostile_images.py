@@ -323,5 +323,7 @@ def test_very_many_rows_of_one_pixel_are_refused() -> None:
 
     error = fails(column(most), "image_too_large", max_pixels=most)
     assert "1 x 1000000, whose rows count as 2 pixels each: 2000000 pixels; at most 1000000" in error.message
+    error = fails(encode(Image.new("L", (2, 600)), "PNG"), "image_too_large", max_pixels=1000)
+    assert "2 x 600 = 1200 pixels" in error.message
     assert open_image(column(most // 2), max_pixels=most).decode().size == (1, most // 2)
     assert open_image(encode(plain(1000), "PNG"), max_pixels=most).decode().size == (1000, 1000)

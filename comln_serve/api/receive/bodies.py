@@ -50,7 +50,7 @@ _OTHER_HEADER = 2**18
 # Windows PowerShell writes them to files.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-# Fields that hold a list of them.
+# Fields that hold a list of images.
 _OF_IMAGES = ("support", "images")
 
 Support = list[tuple[File, str]]
@@ -282,7 +282,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
         what = "starts with a byte order mark; send UTF-8 without one" if text.startswith(_MARKS) else str(error)[:200]
         raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {what}.") from error
     if isinstance(value, dict):
-        # Checking a hundred thousand support images, to refuse them for their number then, takes half a second.
+        # Too many images are refused before pydantic checks each, which takes half a second for a hundred thousand.
         for name in _OF_IMAGES:
             if name in model.model_fields and isinstance(images := value.get(name), list):
                 check_count(len(images), settings)
