@@ -39,7 +39,8 @@ class Admission:
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
     the limit is only for requests of at most a 64th of it. With `by_tenant` it is only for tenants
-    that have at most a 64th of it in this process, with all their requests: no tenant keeps others out.
+    that have at most a 64th of it, with all their requests: no tenant keeps others out. Each process counts what a
+    tenant has in it; where there are more than four, that must be less.
 
     Attributes:
         pending: units that this process holds.
@@ -57,13 +58,15 @@ class Admission:
             by_tenant: whether tenants are told apart.
         """
         self._limit, self._unit, self._shared, self._by_tenant = limit, unit, shared, by_tenant
-        kept = limit // _KEPT
+        kept, small = limit // _KEPT, limit // _SMALL
         if by_tenant:
             kept = max(1, kept)  # of few places one
+            # Each process counts its own: a tenant can have at most half of what is kept in all of them.
+            small = min(small, kept // (2 * shared.processes))
         elif largest is None:
             kept = 0
         self.most = max(limit - kept, largest or 1)
-        self._small = max(1, limit // _SMALL)
+        self._small = max(1, small)
         self.pending = 0
         self._of_tenants: dict[str, int] = {}
         self._lock = Lock()

@@ -14,7 +14,7 @@ from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
-from comln_serve.errors import ErrorCode
+from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.waiting import Gate, at_once, wait_until
@@ -212,6 +212,27 @@ def test_no_tenant_takes_the_room_of_others() -> None:
         admission.give_back(1, tenant="many")
     assert not admission.pending
     assert not admission._of_tenants, "nothing is kept of tenants without work"
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8, 16])
+def test_no_tenant_takes_the_room_of_others_in_several_processes(processes: int) -> None:
+    """Each of which counts what a tenant has in it."""
+    shared = SharedCounts(processes)
+    admissions = [Admission(256, Count.REQUESTS, shared, by_tenant=True) for _ in range(processes)]
+
+    def take(process: int, tenant: str) -> bool:
+        shared.process = process
+        try:
+            admissions[process].take(1, tenant=tenant)
+        except ServiceError:
+            return False
+        return True
+
+    for process in range(processes):  # most of them in the first
+        while take(process, "many"):
+            pass
+    assert shared.total(Count.REQUESTS) >= 224
+    assert all(take(process, "few") for process in range(processes))
 
 
 def test_without_tenants_all_of_the_limit_can_be_taken() -> None:
