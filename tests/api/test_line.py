@@ -1,4 +1,4 @@
-"""What one request does at a time: tenants take turns, and a request that is given up leaves the line."""
+"""A lock that tenants get in turns; a request that is given up waits no longer and hands it on."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The line before what one request does at a time."""
+"""A lock for coroutines, which tenants get in turns."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,24 +8,24 @@ from comln_serve.engine.turns import Turns
 
 
 class Line:
-    """A lock of an event loop that tenants get in turns, however many of their requests wait."""
+    """A lock for coroutines. Tenants take turns, however many of their requests wait."""
 
     def __init__(self) -> None:
-        """Nobody has it."""
+        """It is free."""
         self._taken = False
         self._waiting = Turns[asyncio.Future[None]]()
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncGenerator[None, None]:
-        """Wait for the turn, and keep it for the block."""
+        """Wait for the lock, and hold it during the block."""
         if self._taken:
             ticket = asyncio.get_running_loop().create_future()
             self._waiting.add(tenant, ticket)
             try:
-                await ticket  # resolved by who hands the turn on, which stays taken
+                await ticket  # done once the lock is handed on to this request; it stays taken meanwhile
             except asyncio.CancelledError:
                 self._waiting.remove(tenant, ticket)
-                if not ticket.cancelled():  # the turn had come, and nobody uses it
+                if not ticket.cancelled():  # it was handed on to this request, which does not use it
                     self._hand_on()
                 raise
         self._taken = True
