@@ -174,8 +174,9 @@ def test_single_images_do_not_wait_for_large_ones_nor_for_many(decoders: Decoder
 
 
 def test_a_tenant_with_many_requests_does_not_delay_others(decoders: Decoders) -> None:
-    """Of small images and of large ones."""
-    many = [decode(decoders, [solid("RGB", 600)] * 10) for _ in range(20)]
+    """Requests of one image each: they would all be decoded before the last one's."""
+    image = solid("RGB", 1000)
+    many = [decode(decoders, [image]) for _ in range(100)]
     single = decode(decoders, [solid("RGB", 20)], Job(1, LIMITS, tenant="other"))
     single.result(60)
     assert sum(request.done() for request in many) < len(many) / 2
