@@ -293,7 +293,7 @@ def test_classifiers(run: Run, comln: Client, photos: Path, tmp_path: Path) -> N
     gone = run("classifiers", "show", "life")
     assert gone.exit_code == 1
     assert gone.stderr.startswith("comln: There is no classifier 'life'")
-    assert gone.stderr.endswith("(classifier_not_found) With this command: comln classifiers ls.\n")
+    assert gone.stderr.endswith("(classifier_not_found) With this command: comln classifiers ls\n")
 
 
 def test_all_versions_are_deleted(run: Run, photos: Path) -> None:

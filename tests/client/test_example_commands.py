@@ -198,7 +198,7 @@ def test_photos_that_are_in_it_already(run: Run, comln: Client, tmp_path: Path) 
     assert "6 of 6 images are in it already, or nearly the same photos are" in lines[:6], lines
     assert "to go back to shop@1: comln classifiers rollback shop" in lines[:6]
     assert len([line for line in lines if line.startswith("  nearly the same: ")]) == 5
-    assert "  and 1 more group (comln classifiers show shop@2 --json lists all)" in lines
+    assert "  and 1 more group (comln classifiers show --json shop@2 lists all)" in lines
     assert lines_of(run("classifiers", "rollback", "shop")) == ["shop stands for shop@1 now, instead of shop@2"]
     more = photos_of(tmp_path / "more", "one", "other", each=2, seed=1)
     shutil.copy(photos / "one" / "0.png", more / "one" / "again.png")
@@ -271,7 +271,7 @@ def test_long_lists_do_not_bury_the_accuracy() -> None:
     text = described(made, {n: f"{n}.png" for n in range(1, 21)})
     assert text.splitlines()[2].startswith("expected accuracy: 90.0 %")
     assert text.count("or rather b") == text.count("nearly the same: ") == text.count("different labels: ") == 5
-    all_of = "(comln classifiers show shop@2 --json lists all)"
+    all_of = "(comln classifiers show --json shop@2 lists all)"
     assert text.count(f"  and 2 more {all_of}\n") == 1
     assert f"  and 1 more group {all_of}\n" in text
     assert text.endswith(f"  and 2 more groups {all_of}")

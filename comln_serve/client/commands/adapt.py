@@ -10,6 +10,7 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.changes import changed, promoted_before
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.commands.tables import described, left_out
 from comln_serve.client.errors import InputError
 from comln_serve.client.making import Horizon
@@ -63,9 +64,8 @@ def show_made(
     """Show what was made, what was left out, and what could not be cleaned up. See `described`."""
     output.show(made, lambda: described(made, files, changes))
     if made.leftover:
-        output.note(
-            f"partial versions could not be deleted: {', '.join(made.leftover)}; comln classifiers rm deletes them"
-        )
+        deletes = command_line("classifiers rm", *made.leftover)
+        output.note(f"partial versions could not be deleted: {', '.join(made.leftover)}; {deletes} deletes them")
     if made.skipped and not output.as_json:
         output.note(left_out(made.skipped))
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import Output
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.commands.tables import percent, shown
 from comln_serve.client.errors import ComlnError, NotFoundError
 from comln_serve.client.results import Adapted, ClassifierDetail
@@ -81,7 +82,7 @@ def changed(
         lines.append(f"{known} of {len(added)} images are in it already, or nearly the same photos are")
     fell = old is not None and new is not None and _text(new) != _text(old) and new < old
     if made.name is not None and made.promoted and not replaced and (anew or fell or known == len(added) > 0):
-        lines.append(f"to go back to {name}: comln classifiers rollback {made.name}")
+        lines.append(shown(f"to go back to {name}: {command_line('classifiers rollback', made.name)}"))
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec
 import click
 
 from comln_serve.client.clients import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, DEFAULT_URL, Client
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.wire import to_json
 
@@ -20,15 +21,18 @@ _OF_SERVER = ("models_dir", "database_url", "config")
 # Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
 _INTERRUPTED = 130
 
-# What to type about an error; the server's message can only name its routes.
-_HINTS = {
-    "unauthorized": "Give the key in the variable COMLN_KEY.",
-    "classifier_not_found": "With this command: comln classifiers ls.",
-    "example_not_found": "With this command: comln examples ls.",
-    "model_changed": "With this command: comln adapt DIR --name NAME.",
-    "nothing_to_roll_back_to": "With this command: comln classifiers ls lists versions, comln classifiers promote "
-    "NAME@VERSION promotes one.",
-    "forbidden": "Whoever runs the server makes keys: comln-serve keys create --scope.",
+# What to do about an error, with the commands for it: a name and arguments of each, as of `command_line`. The server's
+# message can only name its routes.
+_HINTS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
+    "unauthorized": ("Give the key in the variable COMLN_KEY.", []),
+    "classifier_not_found": ("With this command: {}", [("classifiers ls",)]),
+    "example_not_found": ("With this command: {}", [("examples ls", "REF")]),
+    "model_changed": ("With this command: {}", [("adapt --name NAME", "DIR")]),
+    "nothing_to_roll_back_to": (
+        "With these commands: {} lists versions, {} promotes one.",
+        [("classifiers ls",), ("classifiers promote", "NAME@VERSION")],
+    ),
+    "forbidden": ("Whoever runs the server makes keys: comln-serve keys create --scope.", []),
 }
 
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
@@ -92,9 +96,17 @@ class Output:
             click.echo(to_json({**(done or {}), "error": error.facts()}))
         else:
             code = "" if error.code is None else f" ({error.code})"
-            hint = _HINTS.get(error.code or "")
+            hint = _hint(error.code)
             self.note(f"comln: {error.message}{code}{f' {hint}' if hint else ''}")
         sys.exit(2 if isinstance(error, InputError) else 1)
+
+
+def _hint(code: str | None) -> str | None:
+    """What to type about an error."""
+    if code is None or code not in _HINTS:
+        return None
+    text, commands = _HINTS[code]
+    return text.format(*(command_line(*command) for command in commands))
 
 
 def _has_one_value(option: click.Option) -> bool:

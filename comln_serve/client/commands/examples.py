@@ -13,6 +13,7 @@ from comln_serve.client.commands.adapt import ON_BAD, show_made
 from comln_serve.client.commands.changes import added_files, changed, promoted_before
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
@@ -160,6 +161,7 @@ def _chosen(client: Client, ref: str, numbers: Sequence[range]) -> list[int]:
     for some in numbers:
         inside = list(some) if len(some) == 1 else [number for number in there if number in some]
         if not inside:
-            raise InputError(f"{ref} has no example from {some[0]} to {some[-1]}; comln examples ls {ref} lists them")
+            lists = command_line("examples ls", ref)
+            raise InputError(f"{ref} has no example from {some[0]} to {some[-1]}; {lists} lists them")
         chosen += inside
     return chosen

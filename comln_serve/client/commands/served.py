@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from comln_serve.client.commands.changes import differ
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.results import Classifier, Model
 
 
@@ -26,6 +27,6 @@ def trouble_of(item: Classifier, models: Iterable[Model]) -> tuple[str, str] | N
     if differ(item.head_sha256, model.head_sha256):
         return "earlier head", (
             f"the head of {item.model} was replaced since: its probabilities are not calibrated any more; "
-            f"comln classifiers adapt {item.reference} adapts it again, without images"
+            f"{command_line('classifiers adapt', item.reference)} adapts it again, without images"
         )
     return None

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from unicodedata import combining, east_asian_width
 
+from comln_serve.client.commands.hints import command_line
 from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
 
 _MOST_LISTED = 20
@@ -88,7 +88,7 @@ class _Names:
     def __init__(self, made: ClassifierDetail, files: Mapping[int, str]) -> None:
         """Note the files that are known, by number."""
         self._files = files
-        self.all_of = f"(comln classifiers show {made.reference} --json lists all)"
+        self.all_of = f"({command_line('classifiers show --json', made.reference)} lists all)"
 
     def __contains__(self, number: int) -> bool:
         return number in self._files
@@ -137,10 +137,10 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
     which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
     first = listed[0]
-    end = "-- " if first.likelier.startswith("-") else ""  # of the options
-    correct = f"comln examples relabel {end}{reference} {quote(first.likelier)} {first.number}"
+    correct = command_line("examples relabel", reference, first.likelier, str(first.number))
     lines.append(shown(f"  to correct {'it' if len(held.suspects) == 1 else 'the first'}: {correct}"))
-    lines.append(f"  to remove {which}: comln examples rm {reference} {' '.join(str(item.number) for item in listed)}")
+    remove = command_line("examples rm", reference, *(str(item.number) for item in listed))
+    lines.append(shown(f"  to remove {which}: {remove}"))
     return lines
 
 
