@@ -24,7 +24,7 @@ from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import allow_open_files, freeze_garbage_collector, return_large_memory
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
-from comln_serve.server.serve import address, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
+from comln_serve.server.serve import addresses, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
 from comln_serve.server.supervisor import Supervisor
 from comln_serve.storage import Store
 
@@ -101,7 +101,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
         freeze_garbage_collector()
         shared.set(Count.READY, 1)
         if shared.total(Count.READY) == shared.processes:
-            logger.info("ready: the page is at %s", address(settings, sockets))
+            logger.info("ready: the page is at %s", addresses(settings, sockets))
 
     def after_reload() -> None:
         """Have the other processes reload, too; this one then finds nothing changed."""

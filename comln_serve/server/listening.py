@@ -50,6 +50,22 @@ def is_loopback(host: str) -> bool:
     return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
+def network_address(family: int) -> str | None:
+    """The address of this machine by which others on its network reach it; None if it has no way to them.
+
+    Args:
+        family: AF_INET or AF_INET6.
+    """
+    elsewhere = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # reserved for documentation
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))  # sends nothing; the system picks the address that it would send from
+            found = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    return None if ip_address(found.partition("%")[0]).is_loopback else found
+
+
 def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
     # Not `socket.create_server`: its sockets name no protocol, and asyncio would leave Nagle's algorithm on for them.
     opened = socket.socket(family, kind, protocol)

@@ -21,7 +21,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count
 from comln_serve.errors import StartupError
 from comln_serve.machine import usable_cpus
-from comln_serve.server.listening import BACKLOG, is_loopback
+from comln_serve.server.listening import BACKLOG, is_loopback, network_address
 from comln_serve.server.protocol import Protocol
 
 logger = logging.getLogger(__name__)
@@ -127,13 +127,19 @@ def warn_of_contradictions(settings: Settings, workers: int) -> None:
         )
 
 
-def address(settings: Settings, sockets: Sequence[socket.socket]) -> str:
-    """The URL of the server's page, on this machine where it listens on every address."""
+def addresses(settings: Settings, sockets: Sequence[socket.socket]) -> str:
+    """The URL of the server's page; where it listens on every address, for this machine and for others."""
     host, port = sockets[0].getsockname()[:2]
-    if ip_address(host.partition("%")[0]).is_unspecified:
-        host = "localhost"
     scheme = "http" if settings.tls_certificate is None else "https"
-    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
+
+    def url(host: str) -> str:
+        return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
+
+    if not ip_address(host.partition("%")[0]).is_unspecified:
+        return url(host)
+    families = sorted({listening.family for listening in sockets})  # IPv4 first
+    found = next((known for family in families if (known := network_address(family)) is not None), None)
+    return url("localhost") if found is None else f"{url('localhost')} and, on the network, at {url(found)}"
 
 
 def allowed_hosts(settings: Settings) -> AllowedHosts:

@@ -1,5 +1,6 @@
 """The server as a process: what it acknowledged it keeps when it is killed, and requests it finishes when stopped."""
 
+import errno
 import json
 import re
 import signal
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from comln_serve.server.listening import is_loopback
+from comln_serve.configuration.settings import Settings
+from comln_serve.server.listening import is_loopback, listen, network_address
+from comln_serve.server.serve import addresses
 from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.live import LiveServer, live_server
@@ -229,6 +232,42 @@ def test_a_local_address_is_not_warned_of(server: LiveServer) -> None:
 )
 def test_which_addresses_are_local(host: str, local: bool) -> None:
     assert is_loopback(host) == local
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "expected"),
+    [
+        ("0.0.0.0", "192.0.2.7", "http://localhost:{port}/ and, on the network, at http://192.0.2.7:{port}/"),
+        ("0.0.0.0", None, "http://localhost:{port}/"),
+        ("127.0.0.1", "192.0.2.7", "http://127.0.0.1:{port}/"),
+    ],
+)
+def test_where_the_page_is(host: str, found: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colleague is told of an address that leads to this machine, which localhost does not."""
+    monkeypatch.setattr("comln_serve.server.serve.network_address", lambda _family: found)
+    sockets = listen(host, 0)
+    try:
+        assert addresses(Settings(host=host), sockets) == expected.format(port=sockets[0].getsockname()[1])
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_address_for_other_machines(family: int) -> None:
+    found = network_address(family)
+    if found is not None:
+        assert not is_loopback(found)
+        with socket.socket(family, socket.SOCK_STREAM) as own:
+            own.bind((found, 0))
+
+
+def test_a_machine_without_a_network_has_no_address_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    assert network_address(socket.AF_INET) is None
 
 
 def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
