@@ -11,7 +11,7 @@ from torch import nn
 
 from training.checkpoint_names import LOG, NO_RUN, UNMEASURED
 from training.config import Config
-from training.errors import CheckpointError
+from training.errors import CheckpointError, writing
 from training.model import MetaModel
 
 
@@ -42,11 +42,12 @@ class Checkpoint:
         """Write to a temporary file, flush it to disk, then rename."""
         content = {**vars(self), "config": self.config.model_dump(mode="json")}
         temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with writing(path):
+            with temporary.open("wb") as file:
+                torch.save(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":

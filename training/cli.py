@@ -12,7 +12,7 @@ from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
 from training.config import ConfigError
 from training.data import DataError
-from training.errors import BackboneError, CheckpointError, ExportError
+from training.errors import BackboneError, CheckpointError, ExportError, WriteError
 
 _CORRECTABLE = (
     BackboneError,
@@ -24,6 +24,7 @@ _CORRECTABLE = (
     FlowError,
     OSError,
     StartupError,
+    WriteError,
 )
 
 # Each is imported when it is asked for, and torch only where a command needs it: `wrap`, and measuring bundles, do not.

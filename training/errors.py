@@ -1,5 +1,9 @@
 """Errors that the person who gave the command can correct; the message says how."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class BackboneError(ValueError):
     """A network that cannot be built, or input that it does not take."""
@@ -11,3 +15,20 @@ class CheckpointError(ValueError):
 
 class ExportError(RuntimeError):
     """A bundle cannot be made from a run, or the exported graph computes other embeddings."""
+
+
+class WriteError(RuntimeError):
+    """A file or folder cannot be written, as on a full disk."""
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None, None, None]:
+    """Name what was being written in errors of the operating system; that of a full disk does not.
+
+    Raises:
+        WriteError: the block failed with such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error

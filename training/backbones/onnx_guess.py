@@ -155,7 +155,7 @@ def declared_axes(model: ModelProto, tensor: str) -> int | None:
 def makes_probabilities(model: ModelProto, tensor: str) -> str | None:
     """The operator that makes the tensor, if it makes probabilities of classes."""
     made_by = {made: node for node in model.graph.node for made in node.output}
-    node = behind(made_by, tensor, PASSING)
+    node = behind(made_by, tensor, PASSING | _QUANTISING)
     return node.op_type if node is not None and node.op_type in _PROBABILITIES else None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from comln_serve.bundle import AccuracyEntry, Calibration, ComparisonEntry, Manifest
 from comln_serve.bundle.manifest import CARD, MANIFEST, FileEntry, StoredEmbeddings
 from training.bundles.card import render_card
+from training.errors import writing
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -16,8 +17,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     content = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
     for name, text in ((CARD, render_card(folder.name, manifest)), (MANIFEST, content + "\n")):
         temporary = folder / f".{name}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(folder / name)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(folder / name)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def file_entry(path: Path) -> FileEntry:
@@ -49,7 +53,8 @@ def record_measurements(
         "accuracy": tuple(sorted([*kept, *accuracy], key=_task)),
         "comparisons": tuple(sorted([*kept_comparisons, *comparisons], key=_task)),
     }
-    write_manifest(folder, manifest.model_copy(update=update))
+    with writing(folder):
+        write_manifest(folder, manifest.model_copy(update=update))
 
 
 def record_calibration(
@@ -57,7 +62,8 @@ def record_calibration(
 ) -> None:
     """Put a calibration in place of the bundle's earlier one, and set how servers store support embeddings."""
     update = {"calibration": calibration, "stored_embeddings": stored_embeddings}
-    write_manifest(folder, manifest.model_copy(update=update))
+    with writing(folder):
+        write_manifest(folder, manifest.model_copy(update=update))
 
 
 def _task(entry: AccuracyEntry | ComparisonEntry) -> tuple[str, str, int, tuple[int, int]]:

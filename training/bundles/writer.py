@@ -20,7 +20,7 @@ from training.bundles.manifest import file_entry, write_manifest
 from training.bundles.network import Network
 from training.config import Config
 from training.config.files import without_folders
-from training.errors import ExportError
+from training.errors import ExportError, writing
 
 # Largest allowed difference between the network's and the bundle's embeddings, relative to the largest.
 EXPORT_TOLERANCE = 1e-4
@@ -79,6 +79,7 @@ def write_bundle(
     Raises:
         ExportError: the folder contains something other than a bundle, or ONNX Runtime's embeddings differ from
             the network's.
+        WriteError: the bundle cannot be written.
     """
     with bundle_draft(folder) as draft:
         if half:
@@ -97,13 +98,14 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
 
     Raises:
         ExportError: as `check_destination`.
+        WriteError: the bundle cannot be written.
     """
     check_destination(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"the folder {folder.parent} cannot be made: {error.strerror}") from error
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
+    with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as workshop:
         draft = Path(workshop) / folder.name
         draft.mkdir()
         yield draft

@@ -15,6 +15,7 @@ from training.commands.options import check_folder, positive
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import ImageSet
+from training.errors import writing
 from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import EPISODES
 from training.evaluation.compare import Measured, difference, measure
@@ -70,6 +71,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     for domain in find_domains(args, subject):
         data = load_measured(args, domain, tasks)
         settings = HeadSettings(args, names, subject, domain)
+        _say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
         embedded.append((domain, settings, replace(data, images=data.embeddings(subject.embed))))
     results = [
         _measure_task(args, subject, names, domain, settings, data, task)
@@ -84,8 +86,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
         record_measurements(args.bundle, subject.bundle.manifest, report.accuracies(), report.comparisons())
         print(f"recorded in {args.bundle}", file=sys.stderr)
     if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n", encoding="utf-8")
+        with writing(args.out):
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
@@ -111,11 +114,18 @@ def _measure_task(
     for name in tqdm(names, desc=f"{domain.name}, {task}", leave=False, disable=None):
         value, description = settings.of(name, task)
         other = run(BASELINES[name].make(subject.head, value))
+        _say(f"{domain.name}, {args.split}: {name} {other.accuracy}")
         comparisons.append(Comparison(name, description, other, difference(own, other)))
     command = repeating_command("evaluate", args, [domain], [task])
     return TaskResult(
         domain.name, domain.recorded, task, own, tuple(comparisons), command, command + _baseline_options(args)
     )
+
+
+def _say(text: str) -> None:
+    """Say how far the command is where no terminal shows a bar."""
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
 
 
 def _baseline_options(args: argparse.Namespace) -> str:

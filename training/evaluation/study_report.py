@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.errors import writing
 from training.evaluation.study import HorizonResult, SolverResult
 from training.results.tables import markdown
 
@@ -32,11 +33,12 @@ class Study:
 
     def write(self, folder: Path) -> None:
         """All four files, into a folder that is made if need be."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "study.md").write_text(self.markdown() + "\n", encoding="utf-8")
-        _write_csv(folder / "solvers.csv", [_solver_values(row) for row in self.solvers])
-        _write_csv(folder / "horizons.csv", [_horizon_values(row) for row in self.horizons])
-        _plot(self, folder / "study.png")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "study.md").write_text(self.markdown() + "\n", encoding="utf-8")
+            _write_csv(folder / "solvers.csv", [_solver_values(row) for row in self.solvers])
+            _write_csv(folder / "horizons.csv", [_horizon_values(row) for row in self.horizons])
+            _plot(self, folder / "study.png")
 
     def markdown(self) -> str:
         """Both tables, without a newline at the end."""

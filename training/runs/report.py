@@ -14,6 +14,7 @@ import yaml
 
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST, LOG
+from training.errors import writing
 from training.runs.log import describe, read_log
 
 REPORT = "report.html"
@@ -80,7 +81,8 @@ def write_report(out: Path) -> Path:
         recipe=html.escape(yaml.safe_dump(last.config.model_dump(mode="json"), sort_keys=False)),
     )
     path = out / REPORT
-    path.write_text(page, encoding="utf-8")
+    with writing(path):
+        path.write_text(page, encoding="utf-8")
     return path
 
 

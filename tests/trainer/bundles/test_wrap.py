@@ -139,6 +139,20 @@ def by_sums(graph: onnx.GraphProto) -> None:
     output_only("probs", ["batch", 4])(graph)
 
 
+def in_8_bits(graph: onnx.GraphProto) -> None:
+    """A softmax as quantised graphs end in it: rounded, its values do not sum to 1."""
+    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [0])
+    graph.initializer.extend([helper.make_tensor("step", TensorProto.FLOAT, [], [1 / 100]), zero])
+    graph.node.extend(
+        [
+            helper.make_node("Softmax", ["logits"], ["soft"]),
+            helper.make_node("QuantizeLinear", ["soft", "step", "zero"], ["bytes"]),
+            helper.make_node("DequantizeLinear", ["bytes", "step", "zero"], ["probs"]),
+        ]
+    )
+    output_only("probs", ["batch", 4])(graph)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -146,6 +160,7 @@ def by_sums(graph: onnx.GraphProto) -> None:
         (as_probabilities("Sigmoid", "Identity"), "a Sigmoid makes them"),
         (as_probabilities("LogSoftmax"), "a LogSoftmax makes them"),
         (by_sums, "they sum to 1"),
+        (in_8_bits, "a Softmax makes them"),
         (as_probabilities("Tanh"), None),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.full_disk import full_disk
 from tests.trainer.backbones.test_onnx_backbones import KERNEL, SIZE, write_model
 from tests.trainer.bundles.wrapping import NODE, output_only, refusal, wrap
 from training.cli import main
@@ -149,3 +150,13 @@ def test_weights_that_were_left_behind(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "m.onnx.data").unlink()
     assert "m.onnx.data" in (message := refusal(capsys, path))
     assert "beside the model" in message
+
+
+def test_a_full_disk_names_the_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the system on writing, unlike one on opening, names no file."""
+    model = write_model(tmp_path / "m.onnx")
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    message = refusal(capsys, model)
+    assert message == f"comln-train: {tmp_path / 'models' / 'mine'} cannot be written: No space left on device\n"

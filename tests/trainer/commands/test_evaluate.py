@@ -13,6 +13,7 @@ from PIL import Image
 
 from comln_serve.bundle import load_bundle
 from tests.support.engines import Serve
+from tests.support.full_disk import full_disk
 from tests.support.image_files import image_bytes
 from training.bundles.card import render_card
 from training.cli import main
@@ -42,6 +43,32 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         return capsys.readouterr().out
 
     return command
+
+
+def test_progress_without_a_terminal(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a log of a job, minutes without a line look like a command that hangs."""
+    options = ("--queries", "3", "--episodes", "8", "--task", "3x1", "--baselines", "cosine,ridge")
+    assert main(["evaluate", str(bundle), "--data", str(images), *options]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert "embedding" in said[0]
+    assert [next(name for name in ("cosine", "ridge", "") if name in line) for line in said[1:]] == [
+        "",
+        "cosine",
+        "ridge",
+    ]
+
+
+def test_a_full_disk_names_what_cannot_be_written(
+    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (bundle / "bundle.json").read_bytes()
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    few = [str(bundle), "--data", str(images), *FEW]
+    assert main(["evaluate", *few, "--record"]) == 2
+    assert capsys.readouterr().err.endswith(f"comln-train: {bundle} cannot be written: No space left on device\n")
+    assert main(["evaluate", *few, "--out", str(bundle / "report")]) == 2
+    assert capsys.readouterr().err.endswith(f"{bundle / 'report'} cannot be written: No space left on device\n")
+    assert (bundle / "bundle.json").read_bytes() == before
 
 
 @pytest.mark.slow
