@@ -1,5 +1,6 @@
 """The Helm chart: rendered by Helm itself, valid by Kubernetes' schemas, and equal to what kustomize builds."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -170,9 +171,26 @@ def test_the_pod_is_given_time_to_drain() -> None:
         ("reqiureKeys=true", "reqiureKeys"),
         ('settings={"port": 80}', "invalid propertyName"),
         ('settings={"MAX_IMAGES": 80}', "invalid propertyName"),
+        ('settings={"max_image": 80}', "invalid propertyName 'max_image'"),
         ('ingress={"enabled": true}', "ingress.host"),
         ("replicas=0", "/replicas"),
     ],
 )
 def test_wrong_values_are_refused(value: str, named: str) -> None:
     assert named in refusal(value)
+
+
+def test_an_autoscaler_needs_a_range() -> None:
+    few = 'autoscaling={"enabled": true, "minReplicas": 9, "maxReplicas": 8, "pendingImages": 96}'
+    assert "autoscaling.minReplicas" in refusal(few, 'database={"secretName": "x", "secretKey": "url", "port": 5432}')
+
+
+def test_settings_are_those_of_the_server() -> None:
+    """A mistyped one is refused here, rather than by pods that do not start."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    names = schema["properties"]["settings"]["propertyNames"]["enum"]
+    values_of_their_own = {
+        *("host", "port", "models_dir", "database_url", "provider", "require_keys", "allowed_hosts"),
+        *("drain_seconds", "drain_delay_seconds"),
+    }
+    assert names == sorted(set(Settings.model_fields) - values_of_their_own)
