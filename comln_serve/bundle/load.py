@@ -125,10 +125,12 @@ def _read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{path}: not readable as JSON ({error})") from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if version not in FORMAT_VERSIONS:
+        later = type(version) is int and version > FORMAT_VERSIONS[-1]
         raise BundleError(
             f"{path}: format_version is {version!r}; this server reads versions "
             f"{FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}. "
-            "Export the bundle again with the comln-train of this release"
+            f"{'Upgrade the server, or export' if later else 'Export'} the bundle again with the comln-train of this "
+            "release"
         )
     try:
         return Manifest.model_validate(content)

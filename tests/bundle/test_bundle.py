@@ -93,7 +93,8 @@ def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file:
 def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
     folder = copy()
     edit_manifest(folder, lambda content: content.update(format_version=version))
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 7")
+    remedy = "Upgrade the server, or export" if version == 8 else "Export"
+    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 7", f"{remedy} the bundle again")
 
 
 MEASURED = {

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from tqdm import tqdm
-
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.manifest import StoredEmbeddings
 from training.bundles.manifest import record_calibration
@@ -15,6 +13,7 @@ from training.commands.domains import Domain, find_domains
 from training.commands.measuring import (
     add_measuring_arguments,
     classes_of_the_split,
+    in_steps,
     load_measured,
     open_measured,
     repeating_command,
@@ -83,7 +82,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.bundle} is a run; calibrate needs a bundle, see export")
     domains, head = find_domains(args, subject), subject.head
     parts = _domain_tasks(args, subject, domains, tasks)
-    predictions = [predict(head, part.episodes) for part in tqdm(parts, desc="fitting", disable=None)]
+    predictions = [predict(head, part.episodes) for part in in_steps(parts, "fitting")]
     command = repeating_command("calibrate", args, domains, args.tasks or ())
 
     def fit(names: set[str | None]) -> Calibration:
@@ -109,7 +108,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
         measure(head, without[part.name], replace(part.episodes, seed=args.seed + 1)).model_copy(
             update={"data": part.name}
         )
-        for part in tqdm(parts, desc="measuring", disable=None)
+        for part in in_steps(parts, "measuring")
     )
     calibration = whole.model_copy(update={"tasks": measured})
     _print(calibration)
@@ -135,7 +134,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_DomainTask]) -> StoredEmbeddings:
     """int16 if no probability changes by more than is allowed, else float32; prints the change."""
-    change = max(largest_change(head, calibration, part.episodes) for part in tqdm(parts, desc="16 bits", disable=None))
+    change = max(largest_change(head, calibration, part.episodes) for part in in_steps(parts, "16 bits"))
     stored: StoredEmbeddings = "int16" if change <= ALLOWED_CHANGE else "float32"
     print(
         f"Embeddings of examples in 16 bits change a probability by {change:.1e} at most, {ALLOWED_CHANGE:g} is "

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from training.bundles.manifest import record_measurements
 from training.commands.domains import Domain, find_domains
 from training.commands.head_settings import HeadSettings, heads_to_measure
-from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command, say
 from training.commands.options import check_folder, positive
 from training.commands.subject import Subject
 from training.config import ConfigError
@@ -71,7 +71,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     for domain in find_domains(args, subject):
         data = load_measured(args, domain, tasks)
         settings = HeadSettings(args, names, subject, domain)
-        _say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
+        say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
         embedded.append((domain, settings, replace(data, images=data.embeddings(subject.embed))))
     results = [
         _measure_task(args, subject, names, domain, settings, data, task)
@@ -114,18 +114,12 @@ def _measure_task(
     for name in tqdm(names, desc=f"{domain.name}, {task}", leave=False, disable=None):
         value, description = settings.of(name, task)
         other = run(BASELINES[name].make(subject.head, value))
-        _say(f"{domain.name}, {args.split}: {name} {other.accuracy}")
+        say(f"{domain.name}, {args.split}: {name} {other.accuracy}")
         comparisons.append(Comparison(name, description, other, difference(own, other)))
     command = repeating_command("evaluate", args, [domain], [task])
     return TaskResult(
         domain.name, domain.recorded, task, own, tuple(comparisons), command, command + _baseline_options(args)
     )
-
-
-def _say(text: str) -> None:
-    """Say how far the command is where no terminal shows a bar."""
-    if not sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
 
 
 def _baseline_options(args: argparse.Namespace) -> str:

@@ -2,11 +2,14 @@
 
 import argparse
 import shlex
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
+
+from tqdm import tqdm
 
 from comln_serve.machine import Provider
 from training.commands.domains import Domain, add_data_arguments
@@ -16,6 +19,8 @@ from training.config import ConfigError
 from training.data import DataError, ImageSet
 from training.data.class_lists import ALL
 from training.evaluation.tasks import Task, parse_task
+
+_T = TypeVar("_T")
 
 
 def add_measuring_arguments(
@@ -93,6 +98,19 @@ def repeating_command(name: str, args: argparse.Namespace, domains: Sequence[Dom
         f"--episodes {args.episodes} --seed {args.seed}"
         f"{'' if args.provider == 'auto' else f' --provider {args.provider}'}"
     )
+
+
+def say(text: str) -> None:
+    """Say in a log how far the command is; a terminal shows bars."""
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
+def in_steps(items: Sequence[_T], what: str) -> Iterator[_T]:
+    """The items, one after another. A bar shows how far the command is, or in a log a line as each is begun."""
+    for number, item in enumerate(tqdm(items, desc=what, disable=None), 1):
+        say(f"{what}, {number} of {len(items)}")
+        yield item
 
 
 def _task(text: str) -> Task:

@@ -4,11 +4,15 @@ import argparse
 import platform
 from pathlib import Path
 
-from tqdm import tqdm
-
 from comln_serve.machine import usable_cpus
 from training.commands.domains import one_domain
-from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command
+from training.commands.measuring import (
+    add_measuring_arguments,
+    in_steps,
+    load_measured,
+    open_measured,
+    repeating_command,
+)
 from training.commands.options import check_folder, positive
 from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
 from training.evaluation.study_report import Study
@@ -51,7 +55,7 @@ def run_study(args: argparse.Namespace) -> int:
     on = Episodes(data.embeddings(subject.embed), data, args.episodes, args.seed)
     steps = [Steps(size=size) for size in args.step_sizes] or [Steps(count=count) for count in STEP_COUNTS]
     values = [Horizon(value=value) for value in args.horizons] or [Horizon(factor=factor) for factor in HORIZON_FACTORS]
-    by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in tqdm(tasks, disable=None)]
+    by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in in_steps(tasks, "tasks")]
     options = [f" --step-size {size}" for size in args.step_sizes] + [f" --horizon {value}" for value in args.horizons]
     study = Study(
         bundle=str(args.bundle),

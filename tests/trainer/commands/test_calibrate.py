@@ -50,6 +50,13 @@ def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
+def test_progress_without_a_terminal(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--task", "3x1", "--task", "3x4", "--queries", "3", "--episodes", "8", "--dry-run", "--even-if-worse")
+    assert main(["calibrate", str(bundle), "--data", str(images), *options]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == [f"{what}, {number} of 2" for what in ("fitting", "measuring") for number in (1, 2)]
+
+
 def predictions(rng: np.random.Generator, ways: int, shots: float, tau: float, episodes: int = 60) -> list[Predictions]:
     """Queries whose classes are drawn from softmax(logits / tau): tau should be found again."""
     found = []
