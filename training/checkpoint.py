@@ -1,5 +1,6 @@
 """Checkpoints: plain tensors and numbers, written atomically."""
 
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,9 +43,11 @@ class Checkpoint:
         """Write to a temporary file, flush it to disk, then rename."""
         content = {**vars(self), "config": self.config.model_dump(mode="json")}
         temporary = path.with_suffix(".tmp")
+        buffer = io.BytesIO()  # written to a full disk, torch would hide the system's error behind one of its own
+        torch.save(content, buffer)
         with writing(path):
             with temporary.open("wb") as file:
-                torch.save(content, file)
+                file.write(buffer.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -24,7 +24,7 @@ from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.cli import main
 from training.config import Config
 from training.data import DataError, ImageSet
-from training.errors import CheckpointError
+from training.errors import CheckpointError, WriteError
 from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task
 from training.model import MetaModel
@@ -96,6 +96,14 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
 def record_of(run: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     records = map(json.loads, (run / "log.jsonl").read_text().splitlines())
     return next(one for one in records if one["step"] == checkpoint.update)
+
+
+def test_a_full_disk_names_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "last.tmp").symlink_to("/dev/full")  # every byte that is written there finds no room
+    state = {"weights": torch.zeros(100_000)}
+    checkpoint = Checkpoint(tiny_config(), 0, state, {}, {}, 0.0, 0.0, [])
+    with pytest.raises(WriteError, match=r"last\.pt cannot be written: No space left on device"):
+        checkpoint.save(tmp_path / "last.pt")
 
 
 def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> None:
